@@ -1,0 +1,254 @@
+package limit
+
+import (
+	"strconv"
+	"time"
+)
+
+// A state is stored as text, an entry for each limit, in any order:
+//
+//	f1m:1795225200123,57;                  fixed: identity, reset in ms, charged
+//	f1m:1795225200123,57-3;                the same with 3 of the 57 given back
+//	s1h~1m:1795226400000,70,57-3,12,0,4;   sliding: end in ms, used in all, then charged-refunded of each
+//	                                       sub-bucket, newest first
+//	b1s:1795225200123456.1,0.2;            bucket: arrival time and credit in us and 1/rate us; zeros left out
+//
+// The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
+// precision. It can't be mistaken for a part of a body, which holds digits and ",-." only. Text was chosen by
+// measurement against a hash and a packed string; see the table in package scripts.
+
+// AppendText appends the encoding of s to b.
+func (s *State) AppendText(b []byte) ([]byte, error) {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.end != 0 {
+			b = e.appendText(b)
+		}
+	}
+	return b, nil
+}
+
+// String is the encoding of s.
+func (s *State) String() string {
+	b, _ := s.AppendText(nil)
+	return string(b)
+}
+
+func (e *entry) appendText(b []byte) []byte {
+	b = append(e.id.appendText(b), ':')
+	switch e.id.algorithm {
+	case SlidingWindow:
+		b = append(strconv.AppendInt(b, e.end, 10), ',')
+		b = strconv.AppendInt(b, e.used, 10)
+		for _, c := range e.subs {
+			b = c.appendText(append(b, ','))
+		}
+	case Bucket:
+		b = e.arrival.appendText(b)
+		if e.credit != (span{}) {
+			b = e.credit.appendText(append(b, ','))
+		}
+	default:
+		b = append(strconv.AppendInt(b, e.end, 10), ',')
+		b = e.count.appendText(b)
+	}
+	return append(b, ';')
+}
+
+func (id identity) appendText(b []byte) []byte {
+	b = appendDuration(append(b, id.letter()), id.window)
+	if id.algorithm == SlidingWindow {
+		b = appendDuration(append(b, '~'), id.precision)
+	}
+	return b
+}
+
+func (id identity) letter() byte {
+	switch {
+	case id.algorithm == SlidingWindow:
+		return 's'
+	case id.algorithm == Bucket:
+		return 'b'
+	case id.alignment == ClockAligned:
+		return 'a'
+	case id.alignment == KeyStaggered:
+		return 'g'
+	}
+	return 'f'
+}
+
+func (c count) appendText(b []byte) []byte {
+	b = strconv.AppendInt(b, c.charged, 10)
+	if c.refunded != 0 {
+		b = strconv.AppendInt(append(b, '-'), c.refunded, 10)
+	}
+	return b
+}
+
+func (s span) appendText(b []byte) []byte {
+	b = strconv.AppendInt(b, s.micros, 10)
+	if s.frac != 0 {
+		b = strconv.AppendInt(append(b, '.'), s.frac, 10)
+	}
+	return b
+}
+
+// ParseState reads what [State.AppendText] wrote; anything else is an [ErrCorruptState].
+func ParseState[T string | []byte](text T) (State, error) {
+	var s State
+	r := reader[T]{text: text, ok: true}
+	for r.ok && r.i < len(text) {
+		e := r.entry()
+		if s.entries == nil {
+			s.entries = make([]entry, 0, 1)
+		} else if s.find(e.id) != nil {
+			r.ok = false
+		}
+		s.entries = append(s.entries, e)
+	}
+	if !r.ok {
+		return State{}, ErrCorruptState
+	}
+	return s, nil
+}
+
+// reader reads one encoding from left to right; ok turns false at the first thing out of place.
+type reader[T string | []byte] struct {
+	text T
+	i    int
+	ok   bool
+}
+
+// next reports whether c comes next, and passes it.
+func (r *reader[T]) next(c byte) bool {
+	if r.i < len(r.text) && r.text[r.i] == c {
+		r.i++
+		return true
+	}
+	return false
+}
+
+func (r *reader[T]) expect(c byte) { r.ok = r.next(c) && r.ok }
+
+// number reads a whole number of at most MaxCount in its shortest form.
+func (r *reader[T]) number() int64 {
+	start, n := r.i, int64(0)
+	for r.i < len(r.text) && r.text[r.i]-'0' <= 9 {
+		n = n*10 + int64(r.text[r.i]-'0')
+		r.i++
+		if n > MaxCount {
+			r.ok = false
+			return 0
+		}
+	}
+	if r.i == start || r.text[start] == '0' && r.i > start+1 {
+		r.ok = false
+	}
+	return n
+}
+
+func (r *reader[T]) duration() time.Duration {
+	n := r.number()
+	for _, u := range units {
+		if end := r.i + len(u.suffix); end <= len(r.text) && string(r.text[r.i:end]) == u.suffix &&
+			(end == len(r.text) || r.text[end] == ':' || r.text[end] == '~') {
+			r.i = end
+			if n < 1 || n > int64(MaxWindow/u.size) {
+				break
+			}
+			return time.Duration(n) * u.size
+		}
+	}
+	r.ok = false
+	return 0
+}
+
+func (r *reader[T]) identity() identity {
+	id := identity{algorithm: FixedWindow}
+	switch {
+	case r.next('f'):
+	case r.next('a'):
+		id.alignment = ClockAligned
+	case r.next('g'):
+		id.alignment = KeyStaggered
+	case r.next('s'):
+		id.algorithm = SlidingWindow
+	case r.next('b'):
+		id.algorithm = Bucket
+	default:
+		r.ok = false
+	}
+	start := r.i
+	id.window = r.duration()
+	if id.algorithm == SlidingWindow {
+		r.expect('~')
+		id.precision = r.duration()
+	}
+	if r.ok { // one spelling for each identity, for whoever compares it as text
+		canonical := id.appendText(make([]byte, 0, 32))
+		r.ok = string(canonical[1:]) == string(r.text[start:r.i]) && id.valid()
+	}
+	return id
+}
+
+// valid reports whether some valid limit has this identity.
+func (id identity) valid() bool {
+	l := Limit{Algorithm: id.algorithm, Alignment: id.alignment, Window: id.window, Precision: id.precision, Max: 1}
+	if id.algorithm == Bucket {
+		l.Max, l.Burst = maxRate, 1
+	}
+	return l.Validate() == nil
+}
+
+func (r *reader[T]) count() count {
+	c := count{charged: r.number()}
+	if r.next('-') {
+		c.refunded = r.number()
+		r.ok = r.ok && c.refunded > 0
+	}
+	r.ok = r.ok && c.refunded <= c.charged
+	return c
+}
+
+func (r *reader[T]) span() span {
+	s := span{micros: r.number()}
+	if r.next('.') {
+		s.frac = r.number()
+		r.ok = r.ok && s.frac > 0 && s.frac < maxRate
+	}
+	return s
+}
+
+func (r *reader[T]) entry() entry {
+	e := entry{id: r.identity()}
+	r.expect(':')
+	switch {
+	case !r.ok:
+	case e.id.algorithm == Bucket:
+		e.arrival = r.span()
+		if r.next(',') {
+			e.credit = r.span()
+			r.ok = r.ok && e.credit != span{} && !e.arrival.less(e.credit)
+		}
+		e.end = e.arrival.up()
+	case e.id.algorithm == SlidingWindow:
+		e.end = r.number()
+		r.expect(',')
+		e.used = r.number()
+		used := int64(0)
+		for r.ok && r.next(',') {
+			c := r.count()
+			e.subs = append(e.subs, c)
+			used += c.used()
+		}
+		n := len(e.subs)
+		r.ok = r.ok && n > 0 && n <= e.id.subBuckets() && used == e.used &&
+			e.end%e.id.precisionMillis() == 0 && (n == 1 || e.subs[n-1].charged > 0)
+	default:
+		e.end = r.number()
+		r.expect(',')
+		e.count = r.count()
+	}
+	r.ok = r.ok && e.end > 0
+	r.expect(';')
+	return e
+}

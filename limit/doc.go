@@ -1,0 +1,29 @@
+// Package limit is the algebra of rate limits: what a limit is, what is remembered of a key, and how a request
+// is checked, charged, given back and merged.
+//
+//	policy := limit.Policy{Name: "api", Limits: []limit.Limit{
+//		limit.PerSecond(10),
+//		limit.Sliding(240, time.Hour, time.Minute),
+//	}}
+//	var state limit.State
+//	verdict := state.Take(&policy, limit.At{Micros: nowMicros}, 1)
+//
+// Everything here is pure: no I/O, no clock, no goroutine; time is an argument. Memory, Memcached, replica reads,
+// hand-over and simulation run this code, and the Lua scripts mirror it, so that a key's [State] means the same
+// wherever it is stored. Applications meet [Limit] and [Policy]; the rest is for backends.
+//
+// # Invariants
+//
+// A policy is checked as a whole, then charged as a whole: a denied request changes nothing.
+//
+// Within a window charged and refunded only grow, and used = charged - refunded. That makes State a
+// join-semilattice under [Merge], so any two copies of a key's state can be joined in any order, any number of
+// times.
+//
+// Every entry says when it is over. Whoever reads it judges that by its own now; what is over counts as absent.
+//
+// # Concurrency
+//
+// Limit, Policy and Verdict are values to be read; a Policy in use must not be changed. A State belongs to one
+// goroutine at a time.
+package limit

@@ -1,0 +1,54 @@
+package limit
+
+import "time"
+
+// A fixed window is a count with a reset. The reset is chosen once, by the first admitted request, and never
+// moves: every copy returns it unchanged.
+
+// fixedEnd is the reset of a window that starts with a request at now, in Unix milliseconds.
+func fixedEnd(id identity, now At) int64 {
+	window := int64(id.window / time.Millisecond)
+	switch id.alignment {
+	case ClockAligned:
+		return floorTo(now.millis(), window) + window
+	case KeyStaggered:
+		shift := int64(now.Phase % uint64(window))
+		return floorTo(now.millis()-shift, window) + shift + window
+	}
+	return now.millis() + window
+}
+
+// floorTo is the largest multiple of step that is not above n.
+func floorTo(n, step int64) int64 {
+	r := n % step
+	if r < 0 {
+		r += step
+	}
+	return n - r
+}
+
+// shortFixed is how long a request of cost has to wait; 0 if it fits.
+func (e *entry) shortFixed(l *Limit, now At, cost int64) int64 {
+	if cost <= l.Max-e.count.used() && cost <= MaxCount-e.count.charged {
+		return 0
+	}
+	return e.endMicros() - now.Micros
+}
+
+func (e *entry) chargeFixed(now At, cost int64) {
+	if e.end == 0 {
+		e.end = fixedEnd(e.id, now)
+	}
+	e.count.charged += cost
+}
+
+func (e *entry) joinFixed(f *entry) bool {
+	before, beforeEnd := e.count, e.end
+	switch {
+	case f.end > e.end:
+		e.end, e.count = f.end, f.count
+	case f.end == e.end:
+		e.count = e.count.join(f.count)
+	}
+	return e.count != before || e.end != beforeEnd
+}

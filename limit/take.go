@@ -1,0 +1,182 @@
+package limit
+
+import "time"
+
+// Take checks cost against every limit of the policy and, if all admit it, charges all of them. A denied request
+// changes nothing. The policy must be valid and cost within [Policy.CheckCost].
+func (s *State) Take(p *Policy, now At, cost int64) Verdict {
+	s.conform(p, now.Micros)
+	v := s.check(p, now, cost)
+	if v.Allowed {
+		for i := range p.Limits {
+			s.entries[i].charge(&p.Limits[i], now, cost)
+		}
+		v.cost = cost
+		s.describe(&v, now)
+	}
+	return v
+}
+
+// Peek is the verdict that Take would give, without the charge: Remaining is what is left now.
+func (s *State) Peek(p *Policy, now At, cost int64) Verdict {
+	s.conform(p, now.Micros)
+	return s.check(p, now, cost)
+}
+
+// Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
+func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) Verdict {
+	s.conform(p, now.Micros)
+	if !allowed {
+		v := s.check(p, now, cost)
+		v.Allowed = false
+		return v
+	}
+	v := newVerdict(p)
+	v.Allowed, v.cost = true, cost
+	s.describe(&v, now)
+	return v
+}
+
+// Refund gives back amount of the charge that the receipt names. A refund for a window that is over, or for a
+// charge that s knows nothing of, changes nothing; nothing is given back beyond what was charged. A receipt must
+// be used once only.
+func (s *State) Refund(now At, r *Receipt, amount int64) {
+	if amount = min(amount, r.Cost); amount < 1 {
+		return
+	}
+	p := r.policy
+	s.conform(p, now.Micros)
+	for i := range p.Limits {
+		e, l, mark := &s.entries[i], &p.Limits[i], r.mark(i)
+		switch {
+		case e.end == 0:
+		case l.Algorithm == SlidingWindow:
+			e.refundSliding(mark.micros, amount)
+		case l.Algorithm == Bucket:
+			e.refundBucket(l, now, mark, amount)
+		case mark.micros == e.end:
+			e.count.refund(amount)
+		}
+	}
+}
+
+// Reset gives back everything that is charged. The windows stay: a key that was reset is known to be so, and no
+// older copy can undo it.
+func (s *State) Reset(p *Policy, now At) {
+	s.conform(p, now.Micros)
+	for i := range p.Limits {
+		e, l := &s.entries[i], &p.Limits[i]
+		switch {
+		case e.end == 0:
+		case l.Algorithm == SlidingWindow:
+			for j := range e.subs {
+				e.subs[j].refunded = e.subs[j].charged
+			}
+			e.used = 0
+		case l.Algorithm == Bucket:
+			e.refill(l, now)
+		default:
+			e.count.refunded = e.count.charged
+		}
+	}
+}
+
+// Usage is the cost that was charged and not given back within the last interval, from the sliding limit of the
+// policy with the finest precision whose window covers it, and that limit; false where no limit can tell. It
+// counts whole sub-buckets: the last ceil(interval / precision), so it is blurred by one precision.
+func (s *State) Usage(p *Policy, now At, interval time.Duration) (used int64, by Limit, ok bool) {
+	s.conform(p, now.Micros)
+	best := -1
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		if l.Algorithm == SlidingWindow && interval <= l.Window &&
+			(best < 0 || l.Precision < p.Limits[best].Precision) {
+			best = i
+		}
+	}
+	if best < 0 || interval <= 0 {
+		return 0, Limit{}, false
+	}
+	e, l := &s.entries[best], p.Limits[best]
+	if e.end == 0 {
+		return 0, l, true
+	}
+	step := (slidingEnd(e.id, now) - e.end) / e.id.precisionMillis()
+	last := int64((interval + l.Precision - 1) / l.Precision)
+	for j := range e.subs {
+		if int64(j)+step < last {
+			used += e.subs[j].used()
+		}
+	}
+	return used, l, true
+}
+
+// check fills a verdict with what s says before any charge.
+func (s *State) check(p *Policy, now At, cost int64) Verdict {
+	v := newVerdict(p)
+	v.Allowed = true
+	for i := range p.Limits {
+		if wait := s.entries[i].short(&p.Limits[i], now, cost); wait > 0 {
+			v.Allowed = false
+			v.facts(i).retryAfter = wait
+		}
+	}
+	s.describe(&v, now)
+	return v
+}
+
+// short is how many microseconds a request of cost has to wait for this limit; 0 if it fits.
+func (e *entry) short(l *Limit, now At, cost int64) int64 {
+	switch l.Algorithm {
+	case SlidingWindow:
+		return e.shortSliding(l, now, cost)
+	case Bucket:
+		return e.shortBucket(l, now, cost)
+	}
+	return e.shortFixed(l, now, cost)
+}
+
+func (e *entry) charge(l *Limit, now At, cost int64) {
+	switch l.Algorithm {
+	case SlidingWindow:
+		e.chargeSliding(now, cost)
+	case Bucket:
+		e.chargeBucket(l, now, cost)
+	default:
+		e.chargeFixed(now, cost)
+	}
+}
+
+// describe fills in remaining, reset and mark of every limit, and picks the binding one.
+func (s *State) describe(v *Verdict, now At) {
+	for i := range v.policy.Limits {
+		e, l, f := &s.entries[i], &v.policy.Limits[i], v.facts(i)
+		switch l.Algorithm {
+		case SlidingWindow:
+			_, used := e.live(now)
+			f.remaining = l.Max - used
+			f.mark.micros = e.end
+			f.reset = slidingEnd(e.id, now) * 1000
+			if e.end != 0 {
+				f.reset = e.resetSliding()
+			}
+		case Bucket:
+			full := e.full(l, now)
+			f.remaining = l.tokens(l.spend(l.Burst).minus(full.minus(span{micros: now.Micros}, l.Max), l.Max))
+			f.mark = e.arrival
+			f.reset = full.up()
+			if e.end == 0 {
+				f.reset = full.plus(l.spend(1), l.Max).up()
+			}
+		default:
+			f.remaining = l.Max - e.count.used()
+			f.mark.micros = e.end
+			f.reset = e.endMicros()
+			if e.end == 0 {
+				f.reset = fixedEnd(e.id, now) * 1000
+			}
+		}
+		f.remaining = max(f.remaining, 0)
+	}
+	v.bind()
+}
