@@ -137,3 +137,10 @@ func (r *Receipt) mark(i int) span {
 	}
 	return r.more[i-inlineLimits]
 }
+
+// Mark names the window that limit i of the policy charged: the end of the window or sub-bucket in Unix
+// milliseconds; of a bucket, the arrival time after the charge in microseconds and 1/Max microseconds.
+func (r *Receipt) Mark(i int) (end, fraction int64) {
+	m := r.mark(i)
+	return m.micros, m.frac
+}

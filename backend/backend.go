@@ -1,0 +1,190 @@
+// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory and one Redis node are
+// leaves, others hold backends and are backends, so that any composition works. Every implementation passes the
+// same conformance suite, package backendtest.
+//
+//	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:6379"}, backend.RedisConfig{})
+//
+// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
+// and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
+// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Heartbeater], [Clock].
+//
+// # Promises
+//
+// A take is sent at most once: no implementation retries one. Where the outcome is not known the error says so
+// ([Error.MayHaveCharged]). Bad input is refused before any I/O, with a [*limit.Error]. Implementations are safe for
+// concurrent use, and return by the context's end or their own timeout, whichever is first.
+package backend
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Backend decides and counts.
+type Backend interface {
+	// Take checks req.Cost against every limit of req.Policy and, if all admit it, charges all of them, in one
+	// atomic step. A denial is a Result; an error means that there is no verdict.
+	Take(ctx context.Context, req Request) (Result, error)
+
+	// Close releases what the backend holds. Calls made after it fail with ErrClosed; a second Close does nothing.
+	Close() error
+}
+
+// Request is one question to a backend. It is a value; nothing of it is kept after the call.
+type Request struct {
+	Key    string        // what is limited; any bytes, not empty
+	Policy *limit.Policy // valid, and not changed while in use
+	Cost   int64         // from 1 to what every limit can hold; ignored by what doesn't charge
+
+	// Floor is what the caller knows of the key, from an earlier Result or another place. A take joins it with
+	// what is stored before it decides. Nil for nothing.
+	Floor *limit.State
+}
+
+// Result is a verdict with its provenance.
+type Result struct {
+	limit.Verdict
+
+	// Now is the moment of the decision by the clock of whoever decided, in Unix microseconds.
+	Now int64
+
+	// State is what is known of the key after the decision, to be the floor of a later take. It is empty where the
+	// backend can't lose what it knows.
+	State limit.State
+
+	Source    Source
+	Guarantee Guarantee
+	Cause     error // why the guarantee is not Exact; nil otherwise
+}
+
+// Source says who decided.
+type Source uint8
+
+const (
+	Unknown  Source = iota // nobody
+	Local                  // this process's memory
+	Primary                // the primary of the key's group
+	Replica                // a replica: it may deny or show, it never admits
+	Fallback               // the failure policy, because the backend gave no verdict
+	List                   // an allow or deny list, without asking the backend
+)
+
+func (s Source) String() string {
+	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "list"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "source?"
+}
+
+// Guarantee says how far a decision can be off.
+type Guarantee uint8
+
+const (
+	// Exact: no window holds more than its Max because of this decision.
+	Exact Guarantee = iota
+	// Bounded: more than Max may have been admitted, by no more than a stated bound.
+	Bounded
+	// Unbounded: no bound can be given.
+	Unbounded
+)
+
+func (g Guarantee) String() string {
+	names := [...]string{"exact", "bounded", "unbounded"}
+	if int(g) < len(names) {
+		return names[g]
+	}
+	return "guarantee?"
+}
+
+// Peeker can look without charging: the verdict that a take would give, with what remains now. It may answer from
+// a copy that lags behind.
+type Peeker interface {
+	Peek(ctx context.Context, req Request) (Result, error)
+}
+
+// Refunder can give back up to amount of the charge that the receipt of an admitted take names. Key and Policy of
+// req are those of the take. A refund for a window that is over changes nothing. A receipt must be used once only.
+type Refunder interface {
+	Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error
+}
+
+// Resetter can give back everything that is charged to a key.
+type Resetter interface {
+	Reset(ctx context.Context, req Request) error
+}
+
+// Pinger can be asked whether it would answer.
+type Pinger interface {
+	Ping(ctx context.Context) error
+}
+
+// Loader returns what is remembered of a key, as it is stored: entries that are over may still be in it.
+type Loader interface {
+	Load(ctx context.Context, req Request) (Snapshot, error)
+}
+
+// Seeder joins what the caller knows of a key with what is stored, without charging.
+type Seeder interface {
+	Seed(ctx context.Context, req Request, state limit.State) error
+}
+
+// Snapshot is a loaded state, with the moment of the load by the clock of whoever loaded it, in Unix microseconds.
+type Snapshot struct {
+	State  limit.State
+	Now    int64
+	Source Source
+}
+
+// Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.
+type Clock interface {
+	NowMicros() int64
+}
+
+// Heartbeater is a backend whose server can be asked how it is.
+type Heartbeater interface {
+	Heartbeat(ctx context.Context) (Heartbeat, error)
+}
+
+// Heartbeat is how a server is.
+type Heartbeat struct {
+	RunID   string        // changes when the server process does
+	Primary bool          // whether it takes writes
+	LinkUp  bool          // of a replica: whether its link to the primary is up
+	Age     time.Duration // of a replica: since it last heard of its primary
+	Offset  int64         // the replication offset, in bytes
+	RTT     time.Duration
+}
+
+// check refuses a bad request before anything is sent or charged.
+func (r *Request) check(ctx context.Context, cost bool) error {
+	switch {
+	case ctx == nil:
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	case r.Key == "":
+		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
+	case r.Policy == nil || len(r.Policy.Limits) == 0:
+		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
+	}
+	if cost {
+		if err := r.Policy.CheckCost(r.Cost); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// at is the moment now for the request's key.
+func (r *Request) at(nowMicros int64) limit.At {
+	at := limit.At{Micros: nowMicros}
+	for i := range r.Policy.Limits {
+		if r.Policy.Limits[i].Alignment == limit.KeyStaggered {
+			at.Phase = keyhash.Sum(r.Key)
+			break
+		}
+	}
+	return at
+}

@@ -1,0 +1,73 @@
+package backend
+
+import (
+	"errors"
+	"strings"
+)
+
+// ErrClosed is returned by every call after Close.
+var ErrClosed = errors.New("sluice: closed")
+
+// ErrUnsupported is returned where a backend, or one that it holds, lacks an optional operation.
+var ErrUnsupported = errors.New("sluice: operation not supported by this backend")
+
+// ErrEvicted is the cause of a decision that is not exact because a full [Memory] had to forget keys.
+var ErrEvicted = errors.New("sluice: memory is full and forgot keys whose windows were not over")
+
+// Kind is what an [Error] means for the caller.
+type Kind uint8
+
+const (
+	// Unavailable: the server is down, unreachable, too slow or not able to serve. Another try may succeed.
+	Unavailable Kind = iota + 1
+	// Interrupted: the caller's own context ended first. It says nothing about the server.
+	Interrupted
+	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at the key. No try
+	// succeeds until somebody mends it.
+	Misconfigured
+	// Corrupt: what is stored at the key is not a state.
+	Corrupt
+	// Contended: too many writers at one key; nothing was charged.
+	Contended
+)
+
+func (k Kind) String() string {
+	names := [...]string{"error", "unavailable", "interrupted", "misconfigured", "corrupt", "contended"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return names[0]
+}
+
+// Error is a call without a verdict. It never holds a key.
+type Error struct {
+	Op   string // "take", "peek", "refund", "reset", "load", "seed", "ping"
+	Node string // the server's address or name; empty for memory
+	Kind Kind
+
+	// MayHaveCharged is false if it is certain that nothing was charged (or given back), so that the call may be
+	// made again. True means the outcome is not known; the call is counted at most once.
+	MayHaveCharged bool
+
+	Err error // the cause
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("sluice: ")
+	b.WriteString(e.Op)
+	if e.Node != "" {
+		b.WriteString(" at ")
+		b.WriteString(e.Node)
+	}
+	b.WriteString(": ")
+	b.WriteString(e.Kind.String())
+	if e.MayHaveCharged {
+		b.WriteString(", may have been counted")
+	}
+	b.WriteString(": ")
+	b.WriteString(e.Err.Error())
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }

@@ -1,0 +1,469 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/scripts"
+)
+
+// RedisConfig configures a Redis. The zero value is ready to use.
+type RedisConfig struct {
+	// Prefix starts the name of every stored key: [A-Za-z0-9_:.-]{1,16}. Empty: "sl:".
+	Prefix string
+
+	// Timeout is how long one call may take, the wait for a connection included; an earlier deadline of the
+	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
+	Timeout time.Duration
+
+	// Now replaces the server's clock, for tests. Nil: the server's clock, see serverClock.
+	Now func() time.Time
+}
+
+const defaultRedisTimeout = 250 * time.Millisecond
+
+func (c RedisConfig) withDefaults() RedisConfig {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultRedisTimeout
+	}
+	return c
+}
+
+func (c RedisConfig) validate() error {
+	var errs []error
+	if err := checkPrefix(c.Prefix); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Timeout < 0 {
+		errs = append(errs, &limit.Error{Field: "timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
+	}
+	return errors.Join(errs...)
+}
+
+// Redis counts on one Redis node, redis-server 6.2 or newer: a take is one script call on one key. All limits of a
+// policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
+//
+// The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
+// counts first. An ACL needs ~PREFIX*, and +get +set +evalsha +eval +time +info +ping +hello.
+type Redis struct {
+	cfg     RedisConfig
+	client  redis.UniversalClient
+	node    string // the address, for errors
+	owned   bool   // whether Close closes the client
+	cluster bool
+	clock   serverClock
+	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
+
+	mu     sync.Mutex // guards closed and the start of calls
+	closed bool
+	calls  sync.WaitGroup
+}
+
+var (
+	_ Backend     = (*Redis)(nil)
+	_ Peeker      = (*Redis)(nil)
+	_ Refunder    = (*Redis)(nil)
+	_ Resetter    = (*Redis)(nil)
+	_ Pinger      = (*Redis)(nil)
+	_ Loader      = (*Redis)(nil)
+	_ Seeder      = (*Redis)(nil)
+	_ Clock       = (*Redis)(nil)
+	_ Heartbeater = (*Redis)(nil)
+)
+
+// OpenRedis makes a client of its own from a copy of opts, and closes it on Close. The copy never retries a
+// command, for a retry would count twice; honours context deadlines; and sends nothing on connect that a plain
+// server refuses. It does no network I/O; Ping does.
+func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
+	if opts == nil {
+		return nil, &limit.Error{Field: "redis options", Value: "nil", Bound: "must not be nil"}
+	}
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	safe := *opts
+	safe.MaxRetries = -1
+	safe.DialerRetries = 1
+	safe.ContextTimeoutEnabled = true
+	safe.DisableIdentity = true
+	safe.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	for _, timeout := range []*time.Duration{&safe.DialTimeout, &safe.ReadTimeout, &safe.WriteTimeout, &safe.PoolTimeout} {
+		if *timeout == 0 {
+			*timeout = cfg.Timeout
+		}
+	}
+	for _, size := range []*int{&safe.ReadBufferSize, &safe.WriteBufferSize} {
+		if *size == 0 {
+			*size = 8 << 10 // a counter's commands and replies are short; the default is 32 KiB
+		}
+	}
+	return &Redis{cfg: cfg, client: redis.NewClient(&safe), node: safe.Addr, owned: true}, nil
+}
+
+// NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
+// is refused: set MaxRetries: -1 (of a cluster client MaxRedirects: -1), and ContextTimeoutEnabled: true. A
+// redis.Ring is refused too, because it gives the keys of a dead node to another; use package router.
+func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
+	cfg = cfg.withDefaults()
+	errs := []error{cfg.validate()}
+	refuse := func(field string, value any, bound string) {
+		errs = append(errs, &limit.Error{Field: "redis client: " + field, Value: fmt.Sprint(value), Bound: bound})
+	}
+	r := &Redis{cfg: cfg, client: client}
+	const retries = "must be off (-1): a retry of a take would count twice"
+	const deadlines = "must be true: without it a call outlives its context"
+	switch c := client.(type) {
+	case nil:
+		refuse("client", "nil", "must not be nil")
+	case *redis.Client:
+		opts := c.Options()
+		r.node = opts.Addr
+		if opts.MaxRetries > 0 {
+			refuse("MaxRetries", opts.MaxRetries, retries)
+		}
+		if !opts.ContextTimeoutEnabled {
+			refuse("ContextTimeoutEnabled", false, deadlines)
+		}
+	case *redis.ClusterClient:
+		opts := c.Options()
+		r.node, r.cluster = strings.Join(opts.Addrs, ","), true
+		if opts.MaxRetries > 0 {
+			refuse("MaxRetries", opts.MaxRetries, retries)
+		}
+		if opts.MaxRedirects > 0 { // it re-sends after a lost connection, too
+			refuse("MaxRedirects", opts.MaxRedirects, retries)
+		}
+		if !opts.ContextTimeoutEnabled {
+			refuse("ContextTimeoutEnabled", false, deadlines)
+		}
+	case *redis.Ring:
+		refuse("client", "redis.Ring", "gives the keys of a dead node to another: use package router")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Take implements [Backend].
+func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
+	if err := req.check(ctx, true); err != nil {
+		return Result{}, err
+	}
+	return r.take(ctx, "take", &req, req.Cost, req.Floor)
+}
+
+// Seed implements [Seeder].
+func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error {
+	if err := req.check(ctx, false); err != nil {
+		return err
+	}
+	_, err := r.take(ctx, "seed", &req, 0, &state)
+	return err
+}
+
+func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
+	reply, now, err := r.eval(ctx, op, scripts.Take, req, func(at limit.At) []any {
+		return takeArgs(req.Policy, at, cost, floor)
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	result := Result{Now: now, Source: Primary}
+	text, ok := reply.(string)
+	if ok = ok && text != ""; ok {
+		result.State, err = limit.ParseState(text[1:])
+	}
+	if !ok || err != nil {
+		return Result{}, &Error{Op: op, Node: r.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
+	}
+	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
+	return result, nil
+}
+
+// Load implements [Loader]. It is a plain GET and so works on a replica.
+func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
+	if err := req.check(ctx, false); err != nil {
+		return Snapshot{}, err
+	}
+	now, err := r.nowMicros(ctx)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	text, err := call(ctx, r, "load", false, func(ctx context.Context) (string, error) {
+		text, err := r.client.Get(ctx, r.name(&req)).Result()
+		if errors.Is(err, redis.Nil) {
+			return "", nil
+		}
+		return text, err
+	})
+	if err != nil {
+		return Snapshot{}, err
+	}
+	state, err := limit.ParseState(text)
+	if err != nil {
+		return Snapshot{}, &Error{Op: "load", Node: r.node, Kind: Corrupt, Err: err}
+	}
+	return Snapshot{State: state, Now: now, Source: Primary}, nil
+}
+
+// Peek implements [Peeker].
+func (r *Redis) Peek(ctx context.Context, req Request) (Result, error) {
+	if err := req.check(ctx, true); err != nil {
+		return Result{}, err
+	}
+	snapshot, err := r.Load(ctx, req)
+	if err != nil {
+		return Result{}, err
+	}
+	return snapshot.Peek(&req), nil
+}
+
+// Peek is the verdict that the snapshot gives on a request, at its own moment.
+func (s *Snapshot) Peek(req *Request) Result {
+	return Result{
+		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),
+		Now:     s.Now, State: s.State, Source: s.Source,
+	}
+}
+
+// Refund implements [Refunder].
+func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+	if err := req.check(ctx, false); err != nil {
+		return err
+	}
+	if amount = min(amount, receipt.Cost); amount < 1 {
+		return nil
+	}
+	_, _, err := r.eval(ctx, "refund", scripts.Refund, &req, func(at limit.At) []any {
+		return refundArgs(at, &receipt, amount)
+	})
+	return err
+}
+
+// Reset implements [Resetter].
+func (r *Redis) Reset(ctx context.Context, req Request) error {
+	if err := req.check(ctx, false); err != nil {
+		return err
+	}
+	_, _, err := r.eval(ctx, "reset", scripts.Reset, &req, func(at limit.At) []any {
+		return resetArgs(req.Policy, at)
+	})
+	return err
+}
+
+// Ping implements [Pinger]; it also reads the server's clock.
+func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx) }
+
+// NowMicros implements [Clock].
+func (r *Redis) NowMicros() int64 {
+	if r.cfg.Now != nil {
+		return r.cfg.Now().UnixMicro()
+	}
+	now, _, _ := r.clock.now()
+	return now
+}
+
+// Close waits for the calls under way, which end within the timeout, and closes a client that OpenRedis made.
+func (r *Redis) Close() error {
+	r.mu.Lock()
+	again := r.closed
+	r.closed = true
+	r.mu.Unlock()
+	if again {
+		return nil
+	}
+	r.calls.Wait()
+	if r.owned {
+		return r.client.Close()
+	}
+	return nil
+}
+
+func (r *Redis) name(req *Request) string {
+	return storedName(r.cfg.Prefix, req.Policy.Name, req.Key)
+}
+
+// nowMicros is the server's time. Only the first call, and one after a long silence, waits for the server to say
+// it; a reading that ages is renewed in the background.
+func (r *Redis) nowMicros(ctx context.Context) (int64, error) {
+	if r.cfg.Now != nil {
+		return r.cfg.Now().UnixMicro(), nil
+	}
+	now, age, ok := r.clock.now()
+	if !ok || age > clockTrusted {
+		if err := r.readClock(ctx); err != nil {
+			return 0, err
+		}
+		now, _, _ = r.clock.now()
+		return now, nil
+	}
+	if age > clockFresh && r.syncing.CompareAndSwap(false, true) {
+		go func() {
+			defer r.syncing.Store(false)
+			_ = r.readClock(context.Background()) // the next call tries again
+		}()
+	}
+	return now, nil
+}
+
+func (r *Redis) readClock(ctx context.Context) error {
+	_, err := call(ctx, r, "ping", false, func(ctx context.Context) (struct{}, error) {
+		now, err := r.client.Time(ctx).Result()
+		if err == nil {
+			r.clock.set(now.UnixMicro())
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// eval runs a script on the request's key. It returns the reply and the moment that the script was given.
+func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req *Request,
+	args func(limit.At) []any) (reply any, nowMicros int64, err error) {
+	if nowMicros, err = r.nowMicros(ctx); err != nil {
+		return nil, 0, err
+	}
+	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
+	reply, err = call(ctx, r, op, true, func(ctx context.Context) (any, error) {
+		for move := 0; ; move++ {
+			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
+			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run
+				reply, err = r.client.Eval(ctx, script.Source, keys, argv...).Result()
+			}
+			if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
+				return reply, err
+			}
+			if sleep(ctx, time.Duration(move)*10*time.Millisecond) != nil { // the client learns the new owner
+				return nil, err
+			}
+		}
+	})
+	return reply, nowMicros, err
+}
+
+// maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run.
+const maxMoves = 4
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// call runs do within the caller's context and the timeout, and types its error. The client honours deadlines but
+// not a cancellation while it waits for a reply; so a caller who can cancel waits here, and what it abandons ends
+// within the timeout.
+func call[T any](ctx context.Context, r *Redis, op string, charges bool, do func(context.Context) (T, error)) (T, error) {
+	var none T
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return none, ErrClosed
+	}
+	r.calls.Add(1)
+	r.mu.Unlock()
+
+	limited, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	if ctx.Done() == nil {
+		defer r.calls.Done()
+		defer cancel()
+		reply, err := do(limited)
+		return reply, r.classify(ctx, op, charges, err)
+	}
+	type outcome struct {
+		reply T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer r.calls.Done()
+		defer cancel()
+		reply, err := do(limited)
+		done <- outcome{reply, err}
+	}()
+	select {
+	case o := <-done:
+		return o.reply, r.classify(ctx, op, charges, o.err)
+	case <-limited.Done():
+	}
+	select { // the reply may have come in the same moment, and the goroutine has cancelled
+	case o := <-done:
+		return o.reply, r.classify(ctx, op, charges, o.err)
+	default:
+		return none, r.classify(ctx, op, charges, limited.Err())
+	}
+}
+
+// classify types what a client returned; nil stays nil.
+func (r *Redis) classify(ctx context.Context, op string, charges bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind, ran := kindOf(err)
+	if kind == Unavailable && ctx.Err() != nil {
+		kind, err = Interrupted, errors.Join(ctx.Err(), err)
+	}
+	return &Error{Op: op, Node: r.node, Kind: kind, MayHaveCharged: charges && ran, Err: err}
+}
+
+// Heartbeat implements [Heartbeater]; it also reads the server's clock.
+func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
+	start := time.Now()
+	if r.cluster { // its nodes are the client's own business
+		err := r.readClock(ctx)
+		return Heartbeat{Primary: true, RTT: time.Since(start)}, err
+	}
+	return call(ctx, r, "ping", false, func(ctx context.Context) (Heartbeat, error) {
+		pipe := r.client.Pipeline()
+		now := pipe.Time(ctx)
+		server, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")
+		if _, err := pipe.Exec(ctx); err != nil {
+			return Heartbeat{}, err
+		}
+		r.clock.set(now.Val().UnixMicro())
+		beat := parseHeartbeat(server.Val() + replication.Val())
+		beat.RTT = time.Since(start)
+		return beat, nil
+	})
+}
+
+func parseHeartbeat(info string) Heartbeat {
+	var beat Heartbeat
+	for line := range strings.SplitSeq(info, "\r\n") {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "run_id":
+			beat.RunID = value
+		case "role":
+			beat.Primary = value == "master"
+		case "master_link_status":
+			beat.LinkUp = value == "up"
+		case "master_last_io_seconds_ago":
+			seconds, _ := strconv.ParseInt(value, 10, 64)
+			beat.Age = time.Duration(max(seconds, 0)) * time.Second
+		case "master_repl_offset":
+			beat.Offset, _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	return beat
+}

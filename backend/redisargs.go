@@ -1,0 +1,65 @@
+package backend
+
+import (
+	"github.com/sluice-go/sluice/limit"
+)
+
+// The arguments of the scripts, in the order that their headers give.
+
+func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State) []any {
+	known := ""
+	if floor != nil {
+		known = floor.String()
+	}
+	args := make([]any, 0, 3+6*len(p.Limits))
+	args = append(args, now.Micros, cost, known)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		args = append(args, l.AppendID(nil))
+		switch l.Algorithm {
+		case limit.SlidingWindow:
+			args = append(args, l.Max, l.End(now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+		case limit.Bucket:
+			micros, fraction := l.Refill(cost)
+			burstMicros, burstFraction := l.Refill(l.Burst)
+			args = append(args, micros, fraction, burstMicros, burstFraction, l.Max)
+		default:
+			args = append(args, l.Max, l.End(now))
+		}
+	}
+	return args
+}
+
+func refundArgs(now limit.At, r *limit.Receipt, amount int64) []any {
+	p := r.Policy()
+	args := make([]any, 0, 1+6*len(p.Limits))
+	args = append(args, now.Micros)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		end, fraction := r.Mark(i)
+		args = append(args, l.AppendID(nil))
+		switch l.Algorithm {
+		case limit.SlidingWindow:
+			args = append(args, amount, end, l.Precision.Milliseconds())
+		case limit.Bucket:
+			micros, rest := l.Refill(amount)
+			args = append(args, micros, rest, end, fraction, l.Max)
+		default:
+			args = append(args, amount, end)
+		}
+	}
+	return args
+}
+
+func resetArgs(p *limit.Policy, now limit.At) []any {
+	args := make([]any, 0, 1+2*len(p.Limits))
+	args = append(args, now.Micros)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		args = append(args, l.AppendID(nil))
+		if l.Algorithm == limit.Bucket {
+			args = append(args, l.Max)
+		}
+	}
+	return args
+}

@@ -1,0 +1,52 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// kindOf tells what an error of the client means, and whether the command may have run. A server that answers with
+// an error has not run the command: the scripts validate before their only write.
+func kindOf(err error) (kind Kind, mayHaveRun bool) {
+	var dial *net.OpError
+	switch {
+	case errors.Is(err, limit.ErrCorruptState):
+		return Corrupt, true
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
+		return Unavailable, false
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return Unavailable, false
+	case isReply(err):
+		return kindOfReply(err), false
+	case errors.Is(err, context.Canceled):
+		return Interrupted, true
+	}
+	return Unavailable, true // lost connections and timeouts
+}
+
+func isReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
+
+// kindOfReply matches error replies by their first word: Redis 7 appends the script to them. What is not named here
+// is an answer that trying again won't change.
+func kindOfReply(err error) Kind {
+	for _, prefix := range [...]string{
+		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "OOM", "MISCONF",
+		"UNKILLABLE", "max number of clients",
+	} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return Unavailable
+		}
+	}
+	if redis.HasErrorPrefix(err, "CORRUPT") {
+		return Corrupt
+	}
+	return Misconfigured
+}

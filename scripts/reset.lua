@@ -1,0 +1,53 @@
+-- reset: give back everything that is charged, under the limits named.
+--
+-- KEYS[1]  the key's state
+-- ARGV[1]  now, Unix us
+-- then for each limit: id, and for a bucket (b) its rate
+--
+-- Reply    1 if anything was given back, else 0.
+-- Errors   CORRUPT: the stored value is no state. Nothing is written.
+--
+-- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
+-- limit.State.Reset; a test holds them equal.
+
+local now = tonumber(ARGV[1])
+local stored = redis.call('GET', KEYS[1])
+if not stored then return 0 end
+local bodies = parse(stored)
+if not bodies then return redis.error_reply('CORRUPT state') end
+
+local function reset_fixed(body)
+  local reset, spent = match(body, '^(%d+),(%d+)')
+  return reset .. ',' .. count(tonumber(spent), tonumber(spent))
+end
+
+local function reset_sliding(body)
+  local stop, spent = parse_sliding(body)
+  return format_sliding(stop, spent, spent)
+end
+
+local function reset_bucket(body, rate)
+  local a, af, c, cf = parse_bucket(body)
+  cf = math.min(cf, rate - 1)
+  local owed, owed_frac = minus(a, math.min(af, rate - 1), c, cf, rate)
+  if owed < now then return body end
+  c, cf = plus(c, cf, owed - now, owed_frac, rate)
+  return format_bucket(a, af, c, cf)
+end
+
+local i = 2
+while ARGV[i] do
+  local id = ARGV[i]
+  local body, kind = bodies[id], byte(id)
+  if body and ends(id, body) <= now then body = nil end
+  if kind == SLIDING then
+    bodies[id] = body and reset_sliding(body)
+  elseif kind == BUCKET then
+    i = i + 1
+    bodies[id] = body and reset_bucket(body, tonumber(ARGV[i]))
+  else
+    bodies[id] = body and reset_fixed(body)
+  end
+  i = i + 1
+end
+return store(stored, bodies)

@@ -1,0 +1,101 @@
+-- The encoding of a key's state, as package limit writes it (limit/codec.go). Every script starts with this part.
+--
+--   f1m:1795225200123,57-3;              fixed: reset in ms, charged-refunded
+--   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, charged-refunded of each sub-bucket, newest first
+--   b1s:1795225200123456.1,0.2;          bucket: arrival and credit, in us and 1/rate us
+--
+-- An entry is over from its first number on. Numbers are whole and at most 2^53-1, which Lua's doubles hold; they
+-- are written by %.0f, because .. and tostring lose digits past the 14th.
+
+local byte, format, gmatch, match = string.byte, string.format, string.gmatch, string.match
+local SLIDING, BUCKET = 115, 98 -- 's', 'b'
+local MAX_COUNT = 9007199254740991
+
+-- parse returns the bodies of all entries by id, and how many there are; nil if text is no state.
+local function parse(text)
+  local bodies, n, length = {}, 0, 0
+  for id, body in gmatch(text, '([^:]+):([^;]+);') do
+    bodies[id], n, length = body, n + 1, length + #id + #body + 2
+  end
+  if length == #text then return bodies, n end
+end
+
+-- ends returns when an entry is over, in us.
+local function ends(id, body)
+  local first, frac = match(body, '^(%d+)(%.?)')
+  if byte(id) ~= BUCKET then return first * 1000 end
+  return frac == '' and tonumber(first) or first + 1
+end
+
+-- count formats charged-refunded.
+local function count(charged, refunded)
+  if refunded == 0 then return format('%.0f', charged) end
+  return format('%.0f-%.0f', charged, refunded)
+end
+
+-- parse_sliding returns end, and charged and refunded by sub-bucket, newest first.
+local function parse_sliding(body)
+  local stop, list = match(body, '^(%d+),%d+(.*)$')
+  local charged, refunded = {}, {}
+  for c, r in gmatch(list, ',(%d+)%-?(%d*)') do
+    charged[#charged + 1], refunded[#refunded + 1] = tonumber(c), tonumber(r) or 0
+  end
+  return tonumber(stop), charged, refunded
+end
+
+-- format_sliding is the inverse; it drops what was never charged from the old end.
+local function format_sliding(stop, charged, refunded)
+  local n, used, list = #charged, 0, {}
+  while n > 1 and charged[n] == 0 do n = n - 1 end
+  for j = 1, n do
+    used = used + charged[j] - refunded[j]
+    list[j] = count(charged[j], refunded[j])
+  end
+  return format('%.0f,%.0f,%s', stop, used, table.concat(list, ','))
+end
+
+-- parse_bucket returns arrival and credit, each in us and 1/rate us.
+local function parse_bucket(body)
+  local a, af, c, cf = match(body, '^(%d+)%.?(%d*),?(%d*)%.?(%d*)$')
+  return tonumber(a), tonumber(af) or 0, tonumber(c) or 0, tonumber(cf) or 0
+end
+
+local function span(us, frac)
+  if frac == 0 then return format('%.0f', us) end
+  return format('%.0f.%.0f', us, frac)
+end
+
+local function format_bucket(a, af, c, cf)
+  if c == 0 and cf == 0 then return span(a, af) end
+  return span(a, af) .. ',' .. span(c, cf)
+end
+
+-- plus and minus work on times of us and 1/rate us.
+local function plus(us, frac, dus, dfrac, rate)
+  us, frac = us + dus, frac + dfrac
+  if frac >= rate then return us + 1, frac - rate end
+  return us, frac
+end
+
+local function minus(us, frac, dus, dfrac, rate)
+  us, frac = us - dus, frac - dfrac
+  if frac < 0 then return us - 1, frac + rate end
+  return us, frac
+end
+
+local function less(us, frac, ous, ofrac)
+  return us < ous or us == ous and frac < ofrac
+end
+
+-- store writes the bodies back under the same TTL, in the order they were stored in; over ones, false in bodies,
+-- are left out. It returns 1 if that changed anything.
+local function store(stored, bodies)
+  local out = {}
+  for id in gmatch(stored, '([^:]+):[^;]+;') do
+    if bodies[id] then out[#out + 1] = id .. ':' .. bodies[id] .. ';' end
+  end
+  local value = table.concat(out)
+  if value == stored or value == '' then return 0 end
+  redis.call('SET', KEYS[1], value, 'KEEPTTL')
+  return 1
+end

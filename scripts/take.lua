@@ -1,0 +1,167 @@
+-- take: check a cost against every limit of a policy and, if all admit it, charge all of them.
+--
+-- KEYS[1]  the key's state
+-- ARGV[1]  now, Unix us
+-- ARGV[2]  cost; 0 charges nothing and only stores what the floor knows
+-- ARGV[3]  floor: what the caller knows of the key, as a state; empty for nothing
+-- then for each limit, by the first letter of its id
+--   f a g  id, max, reset of a window that starts now (Unix ms)
+--   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
+--   b      id, time that cost refills in (us, 1/rate us), time that the burst refills in (us, 1/rate us), rate
+--
+-- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take stores nothing
+--          but what the floor knew and the store did not.
+-- Errors   CORRUPT: the stored value, or the floor, is no state. Nothing is written.
+--
+-- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
+-- The same as limit.State.Join and limit.State.Take; a test holds them equal.
+
+local now, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
+local stored = redis.call('GET', KEYS[1]) or ''
+local bodies, entries = parse(stored)
+local floors = parse(ARGV[3])
+if not (bodies and floors) then return redis.error_reply('CORRUPT state') end
+
+local allowed, learned = cost > 0, false
+
+-- Each take_* gets the stored body and the floor's, nil where there is none or its window is over. It returns the
+-- body to store if the request is admitted and when that is over (us), and the body to store if it is denied.
+
+local function take_fixed(body, floor, max, fresh)
+  local reset, spent, back = fresh, 0, 0
+  if body then
+    reset, spent, back = match(body, '^(%d+),(%d+)%-?(%d*)$')
+    spent, back = tonumber(spent), tonumber(back) or 0
+  end
+  if floor then
+    local r, s, b = match(floor, '^(%d+),(%d+)%-?(%d*)$')
+    s, b = tonumber(s), tonumber(b) or 0
+    if not body or tonumber(r) > tonumber(reset) then
+      reset, spent, back, learned, body = r, s, b, true, floor
+    elseif r == reset and (s > spent or b > back) then
+      spent, back, learned = math.max(s, spent), math.max(b, back), true
+      body = reset .. ',' .. count(spent, back)
+    end
+  end
+  if cost > max - (spent - back) or cost > MAX_COUNT - spent then allowed = false end
+  return reset .. ',' .. count(spent + cost, back), reset * 1000, body
+end
+
+-- join_sliding merges what a floor knows into a list of sub-buckets.
+local function join_sliding(body, floor, precision, size)
+  local stop, spent, back = parse_sliding(floor)
+  if not body then
+    learned = true
+    return stop, spent, back
+  end
+  local fstop, fspent, fback = stop, spent, back
+  stop, spent, back = parse_sliding(body)
+  local last = math.max(stop, fstop)
+  local behind, fbehind = (last - stop) / precision, (last - fstop) / precision
+  local ns, nb = {}, {}
+  for j = 1, size do
+    local s, b = spent[j - behind] or 0, back[j - behind] or 0
+    local fs, fb = fspent[j - fbehind] or 0, fback[j - fbehind] or 0
+    if fs > s or fb > b then learned = true end
+    ns[j], nb[j] = math.max(s, fs), math.max(b, fb)
+  end
+  return last, ns, nb
+end
+
+local function take_sliding(body, floor, max, fresh, precision, size)
+  if body and not floor then -- the common case: the newest sub-bucket goes on
+    local stop, used, spent, back, rest = match(body, '^(%d+),(%d+),(%d+)%-?(%d*)(.*)$')
+    if tonumber(stop) >= fresh then
+      if cost > max - used or cost > MAX_COUNT - spent then allowed = false end
+      return stop .. ',' .. format('%.0f,', used + cost) .. count(spent + cost, tonumber(back) or 0) .. rest,
+        stop * 1000, body
+    end
+  end
+  local stop, spent, back = fresh, {}, {}
+  if floor then
+    stop, spent, back = join_sliding(body, floor, precision, size)
+    body = format_sliding(stop, spent, back)
+  elseif body then
+    stop, spent, back = parse_sliding(body)
+  end
+  local step = math.max((fresh - stop) / precision, 0)
+  local ns, nb, used = {0}, {0}, 0
+  for j = 2, step do ns[j], nb[j] = 0, 0 end
+  for j = 1, math.min(#spent, size - step) do
+    ns[j + step], nb[j + step] = spent[j], back[j]
+    used = used + spent[j] - back[j]
+  end
+  if cost > max - used or cost > MAX_COUNT - ns[1] then allowed = false end
+  ns[1] = ns[1] + cost
+  stop = math.max(stop, fresh)
+  return format_sliding(stop, ns, nb), stop * 1000, body
+end
+
+local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
+  local a, af, c, cf = 0, 0, 0, 0
+  if body then a, af, c, cf = parse_bucket(body) end
+  if floor then
+    local fa, faf, fc, fcf = parse_bucket(floor)
+    if less(a, af, fa, faf) then a, af, learned = fa, faf, true end
+    if less(c, cf, fc, fcf) then c, cf, learned = fc, fcf, true end
+    body = format_bucket(a, af, c, cf)
+  end
+  af, cf = math.min(af, rate - 1), math.min(cf, rate - 1) -- the rate may have been larger when they were written
+  a, af = minus(a, af, c, cf, rate)
+  if less(a, af, now, 0) then a, af = now, 0 end
+  a, af = plus(a, af, us, frac, rate)
+  local wait, wait_frac = minus(a - now, af, burst_us, burst_frac, rate)
+  if wait > 0 or wait == 0 and wait_frac > 0 then allowed = false end
+  a, af = plus(a, af, c, cf, rate)
+  local stop = af > 0 and a + 1 or a
+  if stop > MAX_COUNT then allowed = false end
+  return format_bucket(a, af, c, cf), stop, body
+end
+
+local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, 4
+local mine = 0 -- of the stored entries
+while ARGV[i] do
+  local id = ARGV[i]
+  local body, floor, kind, stop = bodies[id], floors[id], byte(id), nil
+  if body then
+    mine = mine + 1
+    if ends(id, body) <= now then body = nil end
+  end
+  if floor and ends(id, floor) <= now then floor = nil end
+  n = n + 1
+  ids[n] = id
+  if kind == SLIDING then
+    charged[n], stop, joined[n] = take_sliding(body, floor, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]),
+      tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
+    i = i + 5
+  elseif kind == BUCKET then
+    charged[n], stop, joined[n] = take_bucket(body, floor, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]),
+      tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]))
+    i = i + 6
+  else
+    charged[n], stop, joined[n] = take_fixed(body, floor, tonumber(ARGV[i + 1]), ARGV[i + 2])
+    i = i + 3
+  end
+  if stop > last then last = stop end
+end
+
+if not (allowed or learned) then return '0' .. stored end
+
+local chosen = allowed and charged or joined
+local out = {}
+for j = 1, n do
+  if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
+end
+if entries > mine then -- another policy's entries; two may be alive during a deploy
+  for j = 1, n do bodies[ids[j]] = nil end
+  for id, body in pairs(bodies) do
+    local stop = ends(id, body)
+    if stop > now then
+      out[#out + 1] = id .. ':' .. body .. ';'
+      last = math.max(last, stop)
+    end
+  end
+end
+local value = table.concat(out)
+redis.call('SET', KEYS[1], value, 'PX', format('%.0f', math.ceil((last - now) / 1000) + 1000))
+return (allowed and '1' or '0') .. value
