@@ -69,11 +69,10 @@ const (
 	Primary                // the primary of the key's group
 	Replica                // a replica: it may deny or show, it never admits
 	Fallback               // the failure policy, because the backend gave no verdict
-	List                   // an allow or deny list, without asking the backend
 )
 
 func (s Source) String() string {
-	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "list"}
+	names := [...]string{"unknown", "local", "primary", "replica", "fallback"}
 	if int(s) < len(names) {
 		return names[s]
 	}

@@ -1,0 +1,64 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// giveBackTimeout bounds the refunds of AllowAll, which go on when the caller's context has ended.
+const giveBackTimeout = time.Second
+
+// AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. Each key has
+// the policy that PolicyFor gives it. A key listed twice is charged twice.
+//
+// The keys may be counted in different places, so this is not atomic: they are charged one after the other, and
+// what was charged is given back when a later one denies; meanwhile others may find that quota missing. Of a
+// denial the decision is that of the key that denied; of an admission it is the one that has the least left, with
+// the weakest guarantee of all. The backend must be a backend.Refunder if there is more than one key.
+func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
+	if len(keys) == 0 {
+		return Decision{}, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
+	}
+	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
+		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
+	}
+	for _, key := range keys { // bad input must not cost the other keys a charge
+		if req, err := t.request(ctx, key, cost); err != nil {
+			return refusal(req.Policy, err), err
+		}
+	}
+	var least, weakest Decision
+	charges := make([]charge, 0, len(keys))
+	for i, key := range keys {
+		d, c, err := t.take(ctx, key, cost)
+		if err != nil || !d.Allowed {
+			t.giveAllBack(ctx, charges)
+			return d, err
+		}
+		charges = append(charges, c)
+		if i == 0 || d.Remaining < least.Remaining {
+			least = d
+		}
+		if i == 0 || d.Guarantee > weakest.Guarantee {
+			weakest = d
+		}
+	}
+	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
+	return least, nil
+}
+
+// giveAllBack gives charges back, also for a caller who has gone. What can't be given back stays charged until its
+// windows end.
+func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	for i := range charges {
+		if err := charges[i].giveBack(ctx, charges[i].receipt.Cost); err != nil {
+			t.log.outage(ctx, t.cfg.Failure, err)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Config configures a Throttler. Policy is required; the zero value of everything else is a documented default.
+type Config struct {
+	// Backend is what counts. The Throttler doesn't close it: several may share one.
+	// Nil: a backend.Memory of the Throttler's own, limits hold for this process alone.
+	Backend backend.Backend
+
+	// Policy is the policy of every key that PolicyFor doesn't give another.
+	Policy limit.Policy
+
+	// PolicyFor gives a key its policy: tiers, limits per key. A nil result means Policy. It is called for every
+	// request and must be fast and safe for concurrent use; a policy that it returned must not be changed. Policies
+	// of one name share their counts, so that a key that moves to another tier keeps what it has used, limit by
+	// limit. Nil: Policy for all.
+	PolicyFor func(ctx context.Context, key string) *limit.Policy
+
+	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
+	Failure FailurePolicy
+
+	// Processes is how many processes share the limits, for FailLocal: each admits its share, ceil(Max /
+	// Processes). Zero: 1, so that each admits the whole Max while the backend is away.
+	Processes int
+
+	// OpenCap is what FailOpen admits at most, in this process, over all keys together. FailOpen requires it.
+	OpenCap limit.Limit
+
+	// RetryAfter is what a denial without a better answer tells the caller to wait. Zero: 1 s.
+	RetryAfter time.Duration
+
+	// Timeout bounds each call, beside the caller's context; what is later is an outage. Zero: the backend's own.
+	Timeout time.Duration
+
+	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.
+	// Nil: slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Processes == 0 {
+		c.Processes = 1
+	}
+	if c.RetryAfter == 0 {
+		c.RetryAfter = time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// validate reports every problem at once.
+func (c Config) validate() error {
+	errs := []error{c.Policy.Validate()}
+	bad := func(field, value, bound string) {
+		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
+	}
+	if c.Failure > FailError {
+		bad("failure policy", c.Failure.String(), "unknown")
+	}
+	if c.Processes < 0 {
+		bad("processes", strconv.Itoa(c.Processes), "must not be negative")
+	}
+	if c.RetryAfter < 0 {
+		bad("retry after", c.RetryAfter.String(), "must not be negative")
+	}
+	if c.Timeout < 0 {
+		bad("timeout", c.Timeout.String(), "must not be negative")
+	}
+	switch {
+	case c.Failure == FailOpen && c.OpenCap == limit.Limit{}:
+		bad("open cap", "none", "FailOpen must have a limit: an outage must not admit without end")
+	case c.Failure == FailOpen:
+		errs = append(errs, c.OpenCap.Validate())
+	case c.OpenCap != limit.Limit{}:
+		bad("open cap", c.OpenCap.String(), "is for FailOpen only")
+	}
+	return errors.Join(errs...)
+}

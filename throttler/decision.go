@@ -1,0 +1,84 @@
+package throttler
+
+import (
+	"iter"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Decision is the answer to one request.
+type Decision struct {
+	// Allowed is whether the request may go on. If so, it has been charged, except after Peek.
+	Allowed bool
+
+	// Limit is the binding one: of a denial the limit that lets the request pass last, of an admission the one that
+	// has the least left.
+	Limit limit.Limit
+
+	// Remaining is what is left of the binding limit after this request; never negative.
+	Remaining int64
+
+	// ResetAt is when the binding limit has its full quota back. Within a window it is the same from every source.
+	ResetAt time.Time
+
+	// RetryAfter is how long to wait before the same request can pass, if nobody else takes; 0 if it was allowed,
+	// limit.Never if its cost can never fit.
+	RetryAfter time.Duration
+
+	// Source says who decided.
+	Source Source
+
+	// Guarantee says how far the decision can be off.
+	Guarantee Guarantee
+
+	// Cause is why the guarantee is not Exact; nil otherwise. After an outage it is the backend's error.
+	Cause error
+
+	verdict limit.Verdict
+}
+
+// Status is what one limit of the policy says.
+type Status = limit.Status
+
+// All yields the status of every limit of the policy, in the policy's order. It yields nothing if no limit was
+// asked, as in a denial under FailClosed.
+func (d Decision) All() iter.Seq[Status] { return d.verdict.All() }
+
+// Source says who decided; see package backend.
+type Source = backend.Source
+
+// The sources of decisions.
+const (
+	Local    = backend.Local    // this process's memory
+	Primary  = backend.Primary  // the primary of the key's group
+	Replica  = backend.Replica  // a replica: it may deny or show, it never admits
+	Fallback = backend.Fallback // the failure policy, because the backend gave no verdict
+)
+
+// Guarantee says how far a decision can be off; see package backend.
+type Guarantee = backend.Guarantee
+
+// The guarantees of decisions.
+const (
+	Exact     = backend.Exact     // no window holds more than its Max because of this decision
+	Bounded   = backend.Bounded   // by no more than a stated bound
+	Unbounded = backend.Unbounded // no bound can be given
+)
+
+// newDecision is the decision that a backend's result stands for.
+func newDecision(r *backend.Result) Decision {
+	binding := r.Binding()
+	return Decision{
+		Allowed:    r.Allowed,
+		Limit:      binding.Limit,
+		Remaining:  binding.Remaining,
+		ResetAt:    binding.ResetAt,
+		RetryAfter: binding.RetryAfter,
+		Source:     r.Source,
+		Guarantee:  r.Guarantee,
+		Cause:      r.Cause,
+		verdict:    r.Verdict,
+	}
+}

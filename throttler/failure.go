@@ -1,0 +1,133 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// FailurePolicy says what becomes of a request when the backend gives no verdict: it is away, too slow,
+// misconfigured, or its reply was lost. It never applies to bad input or to a context of the caller that ended.
+type FailurePolicy uint8
+
+const (
+	// FailLocal lets this process decide by itself, with its share of every limit: ceil(Max / Processes). All
+	// processes together admit at most Processes x ceil(Max / Processes) per window beside what the backend
+	// admitted. A request that costs more than the share is denied.
+	FailLocal FailurePolicy = iota
+
+	// FailClosed denies.
+	FailClosed
+
+	// FailOpen admits, up to OpenCap for the process as a whole, and denies beyond.
+	FailOpen
+
+	// FailError returns the backend's error.
+	FailError
+)
+
+func (f FailurePolicy) String() string {
+	names := [...]string{"local", "closed", "open", "error"}
+	if int(f) < len(names) {
+		return names[f]
+	}
+	return fmt.Sprintf("failure policy(%d)", uint8(f))
+}
+
+// withoutVerdict decides a request on which the backend gave none.
+func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
+	var bad *limit.Error
+	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || ctx.Err() != nil || t.cfg.Failure == FailError {
+		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
+	}
+	t.log.outage(ctx, t.cfg.Failure, cause)
+
+	d := Decision{Limit: req.Policy.Limits[0], ResetAt: time.Now().Add(t.cfg.RetryAfter), RetryAfter: t.cfg.RetryAfter}
+	var c charge
+	if local, ok := t.fallback.request(t.cfg.Failure, req); ok {
+		result, err := t.fallback.memory.Take(ctx, local)
+		if err != nil {
+			return Decision{}, charge{}, fmt.Errorf("throttler: %w", errors.Join(cause, err))
+		}
+		d, c = newDecision(&result), newCharge(t.fallback.memory, &local, &result)
+	}
+	d.Source, d.Guarantee, d.Cause = Fallback, Bounded, cause
+	return d, c, nil
+}
+
+// fallback is what this process counts by itself. Its counts outlive an outage: a backend that comes and goes does
+// not refill them.
+type fallback struct {
+	memory    *backend.Memory
+	processes int64
+	openCap   limit.Policy
+}
+
+func newFallback(cfg *Config) (fallback, error) {
+	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	return fallback{
+		memory:    memory,
+		processes: int64(cfg.Processes),
+		openCap:   limit.Policy{Name: "open-cap", Limits: []limit.Limit{cfg.OpenCap}},
+	}, err
+}
+
+// request is what the process asks its own memory instead of the backend; false if there is nothing to ask, and
+// the request is denied.
+func (f *fallback) request(how FailurePolicy, req backend.Request) (backend.Request, bool) {
+	switch how {
+	case FailLocal:
+		req.Policy = f.share(req.Policy)
+	case FailOpen:
+		req.Key, req.Policy = "all", &f.openCap
+	default:
+		return req, false
+	}
+	req.Floor = nil
+	return req, req.Policy.CheckCost(req.Cost) == nil
+}
+
+// share is this process's part of a policy.
+func (f *fallback) share(p *limit.Policy) *limit.Policy {
+	if f.processes == 1 {
+		return p
+	}
+	part := limit.Policy{Name: p.Name, Limits: make([]limit.Limit, len(p.Limits))}
+	for i, l := range p.Limits {
+		l.Max = ceilDiv(l.Max, f.processes)
+		l.Burst = ceilDiv(l.Burst, f.processes)
+		part.Limits[i] = l
+	}
+	return &part
+}
+
+func ceilDiv(n, by int64) int64 { return (n + by - 1) / by }
+
+// outageLog keeps a long outage from filling the log.
+type outageLog struct {
+	logger *slog.Logger
+	last   [8]atomic.Int64 // by backend.Kind: when it was logged, Unix seconds
+}
+
+const logEvery = 60 // seconds
+
+func (o *outageLog) outage(ctx context.Context, how FailurePolicy, cause error) {
+	var e *backend.Error
+	kind, level := backend.Kind(0), slog.LevelWarn
+	if errors.As(cause, &e) {
+		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt {
+			level = slog.LevelError // nobody is better off waiting
+		}
+	}
+	last, now := &o.last[int(kind)%len(o.last)], time.Now().Unix()
+	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
+		o.logger.LogAttrs(ctx, level, "sluice: no verdict from the backend, the failure policy decides",
+			slog.String("failure_policy", how.String()), slog.Any("error", cause))
+	}
+}

@@ -1,0 +1,33 @@
+package throttler
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// policyCache remembers which of PolicyFor's policies were found valid, by address: checking one takes longer than
+// a decision in memory. It stops remembering at a bound, so that a PolicyFor that makes a policy for each request
+// costs time, not memory.
+type policyCache struct {
+	valid sync.Map // *limit.Policy to struct{}
+	size  atomic.Int64
+}
+
+const maxCachedPolicies = 4096
+
+func (c *policyCache) check(p *limit.Policy) error {
+	if _, ok := c.valid.Load(p); ok {
+		return nil
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if c.size.Load() < maxCachedPolicies {
+		if _, loaded := c.valid.LoadOrStore(p, struct{}{}); !loaded {
+			c.size.Add(1)
+		}
+	}
+	return nil
+}

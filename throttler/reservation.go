@@ -1,0 +1,78 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// ErrSettled is returned by a second Settle or Cancel.
+var ErrSettled = errors.New("throttler: the reservation is settled")
+
+// Reservation is a charge made before the work whose cost is not known yet. Settle it once the cost is known: what
+// was not used goes back. One that is never settled stays charged in full until its windows end.
+//
+// Charging at the start and giving back by outcome is how GitHub handles a 304 ("Lessons learned implementing a
+// sharded, replicated rate limiter with Redis").
+type Reservation struct {
+	decision Decision
+	throttle *Throttler
+	charge   charge
+	settled  atomic.Bool
+}
+
+// Reserve charges cost as AllowN does. If the request is denied the Reservation says so, holds nothing, and settling
+// it does nothing. The backend must be a backend.Refunder.
+func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reservation, error) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
+		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
+	}
+	d, c, err := t.take(ctx, key, cost)
+	if err != nil {
+		return nil, err
+	}
+	return &Reservation{decision: d, throttle: t, charge: c}, nil
+}
+
+// Decision is the decision of the reservation.
+func (r *Reservation) Decision() Decision { return r.decision }
+
+// Settle gives back what the work did not cost: cost - actual. Actual is from 0 to the cost reserved. Windows that
+// are over since are not touched; a token bucket gets back what has not refilled. Settle works once; the next is
+// an ErrSettled. After an error that is sure to have given nothing back it may be called again.
+func (r *Reservation) Settle(ctx context.Context, actual int64) error {
+	reserved := r.charge.receipt.Cost
+	switch {
+	case ctx == nil:
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	case !r.decision.Allowed:
+		return nil
+	case actual < 0 || actual > reserved:
+		return &limit.Error{
+			Field: "actual cost", Value: strconv.FormatInt(actual, 10),
+			Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(reserved, 10),
+		}
+	case r.throttle.closed.Load():
+		return ErrClosed
+	case r.settled.Swap(true):
+		return ErrSettled
+	}
+	ctx, cancel := r.throttle.timeout(ctx)
+	defer cancel()
+	if err := r.charge.giveBack(ctx, reserved-actual); err != nil {
+		var e *backend.Error
+		if errors.As(err, &e) && !e.MayHaveCharged {
+			r.settled.Store(false)
+		}
+		return fmt.Errorf("throttler: settle: %w", err)
+	}
+	return nil
+}
+
+// Cancel is Settle with an actual cost of 0: all of it goes back.
+func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0) }

@@ -1,0 +1,243 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// ErrClosed is returned by every call after Close.
+var ErrClosed = backend.ErrClosed
+
+// ErrUnsupported is returned where the backend lacks what a method needs, such as refunds for Reserve.
+var ErrUnsupported = backend.ErrUnsupported
+
+// Throttler decides. Make one with New for each policy, or one with PolicyFor for many.
+type Throttler struct {
+	cfg      Config
+	backend  backend.Backend
+	owned    *backend.Memory // the backend, if New made it
+	fallback fallback
+	policies policyCache
+	log      outageLog
+	closed   atomic.Bool
+}
+
+// New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
+func New(cfg Config) (*Throttler, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("throttler: %w", err)
+	}
+	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
+	t := &Throttler{cfg: cfg, backend: cfg.Backend, log: outageLog{logger: cfg.Logger}}
+	if t.backend == nil {
+		memory, err := backend.NewMemory(backend.MemoryConfig{})
+		if err != nil {
+			return nil, err
+		}
+		t.backend, t.owned = memory, memory
+	}
+	var err error
+	t.fallback, err = newFallback(&t.cfg)
+	return t, err
+}
+
+// Allow is AllowN with a cost of 1.
+func (t *Throttler) Allow(ctx context.Context, key string) (Decision, error) {
+	return t.AllowN(ctx, key, 1)
+}
+
+// AllowN checks cost against every limit of the key's policy and charges all of them if all admit it. A denied
+// request is charged nothing, and answered from the reply that denied it. A cost that a limit can never hold is a
+// limit.ErrCostExceedsLimit.
+func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (Decision, error) {
+	d, _, err := t.take(ctx, key, cost)
+	return d, err
+}
+
+// Peek looks without charging: Allowed says whether a request of cost 1 would pass. It may be answered by a replica
+// that lags behind. During an outage it fails: the failure policy decides requests only.
+func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
+	peeker, ok := t.backend.(backend.Peeker)
+	if !ok {
+		return Decision{}, fmt.Errorf("throttler: peek: %w", ErrUnsupported)
+	}
+	req, err := t.request(ctx, key, 1)
+	if err != nil {
+		return refusal(req.Policy, err), err
+	}
+	ctx, cancel := t.timeout(ctx)
+	defer cancel()
+	result, err := peeker.Peek(ctx, req)
+	if err != nil {
+		return Decision{}, fmt.Errorf("throttler: %w", err)
+	}
+	return newDecision(&result), nil
+}
+
+// Usage is the cost that was charged to key and not given back within the last interval, from the sliding limit
+// with the finest precision whose window covers it; it is blurred by that precision, and may come from a replica.
+// Where no sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate
+// limiting with Redis").
+func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (int64, error) {
+	loader, ok := t.backend.(backend.Loader)
+	if !ok {
+		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
+	}
+	req, err := t.request(ctx, key, 1)
+	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
+		return 0, err
+	}
+	var nothing limit.State
+	if _, _, ok := nothing.Usage(req.Policy, limit.At{}, interval); !ok {
+		return 0, &limit.Error{Field: "interval", Value: interval.String(),
+			Bound: "must be positive and within the window of a sliding limit of the policy"}
+	}
+	ctx, cancel := t.timeout(ctx)
+	defer cancel()
+	snapshot, err := loader.Load(ctx, req)
+	if err != nil {
+		return 0, fmt.Errorf("throttler: %w", err)
+	}
+	used, _, _ := snapshot.State.Usage(req.Policy, limit.At{Micros: snapshot.Now}, interval)
+	return used, nil
+}
+
+// Reset gives a key its full quota back, under the policy that it has now.
+func (t *Throttler) Reset(ctx context.Context, key string) error {
+	resetter, ok := t.backend.(backend.Resetter)
+	if !ok {
+		return fmt.Errorf("throttler: reset: %w", ErrUnsupported)
+	}
+	req, err := t.request(ctx, key, 1)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := t.timeout(ctx)
+	defer cancel()
+	if err := resetter.Reset(ctx, req); err != nil {
+		return fmt.Errorf("throttler: %w", err)
+	}
+	return t.fallback.memory.Reset(ctx, req)
+}
+
+// Ping asks the backend whether it would answer.
+func (t *Throttler) Ping(ctx context.Context) error {
+	if t.closed.Load() {
+		return ErrClosed
+	}
+	if pinger, ok := t.backend.(backend.Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return nil
+}
+
+// Close makes every later call fail with ErrClosed. It leaves the Backend of the configuration open.
+func (t *Throttler) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	err := t.fallback.memory.Close()
+	if t.owned != nil {
+		err = errors.Join(err, t.owned.Close())
+	}
+	return err
+}
+
+// charge is what an admitted take can give back.
+type charge struct {
+	backend backend.Backend
+	req     backend.Request
+	receipt limit.Receipt
+}
+
+// take decides one request. The charge is empty unless the request was admitted.
+func (t *Throttler) take(ctx context.Context, key string, cost int64) (Decision, charge, error) {
+	req, err := t.request(ctx, key, cost)
+	if err != nil {
+		return refusal(req.Policy, err), charge{}, err
+	}
+	result, err := t.ask(ctx, req)
+	if err != nil {
+		return t.withoutVerdict(ctx, req, err)
+	}
+	return newDecision(&result), newCharge(t.backend, &req, &result), nil
+}
+
+func (t *Throttler) ask(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if t.cfg.Timeout == 0 {
+		return t.backend.Take(ctx, req)
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
+	defer cancel()
+	return t.backend.Take(ctx, req)
+}
+
+func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
+	if !result.Allowed {
+		return charge{}
+	}
+	return charge{backend: by, req: *req, receipt: result.Receipt()}
+}
+
+// giveBack gives amount of the charge back.
+func (c *charge) giveBack(ctx context.Context, amount int64) error {
+	if amount == 0 || c.receipt.Cost == 0 {
+		return nil
+	}
+	return c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
+}
+
+// request refuses bad input, before anything is sent or charged.
+func (t *Throttler) request(ctx context.Context, key string, cost int64) (backend.Request, error) {
+	req := backend.Request{Key: key, Policy: &t.cfg.Policy, Cost: cost}
+	switch {
+	case t.closed.Load():
+		return req, ErrClosed
+	case ctx == nil:
+		return req, &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	case key == "":
+		return req, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
+	}
+	if err := ctx.Err(); err != nil {
+		return req, fmt.Errorf("throttler: %w", err)
+	}
+	if t.cfg.PolicyFor != nil {
+		if policy := t.cfg.PolicyFor(ctx, key); policy != nil {
+			if err := t.policies.check(policy); err != nil {
+				return req, fmt.Errorf("throttler: policy for a key: %w", err)
+			}
+			req.Policy = policy
+		}
+	}
+	return req, req.Policy.CheckCost(cost)
+}
+
+// refusal is the decision beside an error about bad input. It matters where the cost can never fit.
+func refusal(p *limit.Policy, err error) Decision {
+	if !errors.Is(err, limit.ErrCostExceedsLimit) {
+		return Decision{}
+	}
+	least := p.Limits[0]
+	for _, l := range p.Limits[1:] {
+		if l.Quota() < least.Quota() {
+			least = l
+		}
+	}
+	return Decision{Limit: least, RetryAfter: limit.Never}
+}
+
+// timeout bounds a call.
+func (t *Throttler) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if t.cfg.Timeout == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, t.cfg.Timeout)
+}

@@ -1,0 +1,37 @@
+package throttler
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Wait asks until the request passes: after a denial it sleeps for RetryAfter and asks again. It is charged once.
+// Where the context's deadline comes before the next chance it returns the denial and an error at once, which is a
+// context.DeadlineExceeded, rather than sleep in vain. It is not fair: who comes later may pass first.
+func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
+	for {
+		d, err := t.AllowN(ctx, key, cost)
+		if err != nil || d.Allowed {
+			return d, err
+		}
+		delay := d.RetryAfter + jitter(d.RetryAfter)
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d.RetryAfter {
+			return d, fmt.Errorf("throttler: the request could pass in %s at the earliest: %w",
+				d.RetryAfter, context.DeadlineExceeded)
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return d, fmt.Errorf("throttler: %w", ctx.Err())
+		}
+	}
+}
+
+// jitter keeps those who wait for one reset from asking in the same instant.
+func jitter(d time.Duration) time.Duration {
+	return rand.N(min(d/10, 20*time.Millisecond) + 1)
+}
