@@ -1,0 +1,56 @@
+# The root module and every nested one, the root first.
+MODULES := . $(sort $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path '*/.*' -not -path '*/testdata/*')))
+
+TESTFLAGS ?=#     more flags for go test, for example TESTFLAGS='-v -run Lease'
+TIMEOUT   ?= 10m# of one package's tests
+BENCH     ?= .
+FUZZTIME  ?= 10s# for each target
+
+# $(call each,command) runs a command in every module and stops at the first that fails.
+each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
+
+STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
+
+.PHONY: help run test race lint bench fuzz cover up down servers
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## run the quickstart example
+	go run ./examples/quickstart
+
+test: servers ## run all tests against real servers, which it installs where it may
+	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+
+race: servers ## run all tests under the race detector
+	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+
+lint: ## check formatting, go vet and staticcheck
+	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
+	$(call each,go vet ./...)
+	$(call each,$(STATICCHECK) ./...)
+
+bench: servers ## run all benchmarks; BENCH=name for some
+	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -r -n 1 dirname | sort -u); do \
+		(cd $$dir && go test -run '^$$' -bench '$(BENCH)' -benchmem .); done
+
+fuzz: ## fuzz every target for FUZZTIME
+	@set -e; grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's/:func /:/' | sort | \
+		while IFS=: read -r file name; do \
+			echo "$$file: $$name"; \
+			(cd $$(dirname $$file) && go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) .) </dev/null; \
+		done
+
+cover: servers ## measure the coverage of the root module
+	go test -timeout $(TIMEOUT) -coverprofile=cover.out $(TESTFLAGS) ./...
+	@go tool cover -func=cover.out | tail -1
+	@echo "by line: go tool cover -html=cover.out"
+
+up: ## start three groups of Redis and Memcached in containers
+	@.ci/compose up
+
+down: ## remove them
+	@.ci/compose down
+
+servers:
+	@.ci/servers

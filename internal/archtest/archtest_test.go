@@ -1,0 +1,326 @@
+// Package archtest holds the project's arrows: which package may import which. It reads the sources, so it needs no
+// network and no build. A package that the table doesn't name fails too: a new one is entered with what it may import.
+package archtest
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	module     = "github.com/sluice-go/sluice"
+	internal   = module + "/internal/"
+	goRedis    = "github.com/redis/go-redis/v9/..."
+	gomemcache = "github.com/bradfitz/gomemcache/memcache"
+)
+
+// A rule is what the files of a package may import besides the standard library. "x/..." means x and all below.
+type rule struct {
+	imports []string
+	noStd   []string // forbidden parts of the standard library
+	public  bool     // any exported package of this module, and any other module
+}
+
+// rules are by package, by package and all below ("x/..."), or by file, for what only that file may import in addition.
+var rules = map[string]rule{
+	"limit":                  {noStd: []string{"log/...", "net/...", "os/...", "syscall/..."}}, // pure: no I/O
+	"scripts":                {},
+	"ring":                   {imports: own("internal/keyhash")},
+	"featureflag":            {imports: own("internal/keyhash")},
+	"featureflag/redis.go":   {imports: []string{goRedis}},
+	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash"), goRedis, gomemcache)},
+	"backend/backendtest":    {imports: append(own("backend", "limit"), "pgregory.net/rapid")},
+	"router":                 {imports: append(own("ring", "backend", "limit"), "github.com/sony/gobreaker/v2", goRedis)},
+	"throttler":              {imports: own("backend", "limit")},
+	"throttler/httplimit":    {imports: own("throttler", "limit")},
+	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
+	"examples/...":           {public: true},
+	"internal/archtest":      {},
+	"internal/keyhash":       {imports: []string{"github.com/cespare/xxhash/v2"}},
+	"internal/testserver":    {imports: []string{goRedis}},
+}
+
+// otelAPI are the packages of the OpenTelemetry API; everything else of it belongs to the application.
+var otelAPI = []string{
+	"go.opentelemetry.io/otel", // the global providers
+	"go.opentelemetry.io/otel/attribute",
+	"go.opentelemetry.io/otel/codes",
+	"go.opentelemetry.io/otel/log/...",
+	"go.opentelemetry.io/otel/metric/...",
+	"go.opentelemetry.io/otel/trace/...",
+}
+
+// foreign are modules that only nested modules may require: whoever imports the SDK doesn't get them.
+var foreign = []string{
+	"github.com/go-redis/redis_rate/...",
+	"github.com/open-feature/...",
+	"github.com/sethvargo/go-limiter/...",
+	"github.com/spf13/cobra/...",
+	"github.com/testcontainers/...",
+	"github.com/throttled/...",
+	"github.com/ulule/...",
+	"go.opentelemetry.io/otel/sdk/...",
+	"google.golang.org/grpc/...",
+}
+
+func own(packages ...string) []string {
+	for i, p := range packages {
+		packages[i] = module + "/" + p
+	}
+	return packages
+}
+
+// A source is one Go file that isn't a test.
+type source struct {
+	file    string // relative to the repository, with slashes
+	nested  bool   // in a module of its own
+	imports []string
+}
+
+// check returns what the source does wrong.
+func check(s source) []string {
+	var wrong []string
+	if s.nested {
+		for _, p := range s.imports {
+			if strings.HasPrefix(p, internal) {
+				wrong = append(wrong, fmt.Sprintf("%s imports %s: a nested module uses exported packages only", s.file, p))
+			}
+		}
+		return wrong
+	}
+	pkg := path.Dir(s.file)
+	r, ok := find(pkg)
+	if !ok {
+		return []string{fmt.Sprintf("%s: package %s is not in the table of internal/archtest: enter what it may import", s.file, pkg)}
+	}
+	for _, p := range s.imports {
+		if !r.allows(p) && !matchAny(rules[s.file].imports, p) {
+			wrong = append(wrong, fmt.Sprintf("%s imports %s: not allowed by the table of internal/archtest", s.file, p))
+		}
+	}
+	return wrong
+}
+
+func find(pkg string) (rule, bool) {
+	if r, ok := rules[pkg]; ok {
+		return r, true
+	}
+	for dir := pkg; dir != "."; dir = path.Dir(dir) {
+		if r, ok := rules[dir+"/..."]; ok {
+			return r, true
+		}
+	}
+	return rule{}, false
+}
+
+func (r rule) allows(p string) bool {
+	first, _, _ := strings.Cut(p, "/")
+	switch {
+	case !strings.Contains(first, "."):
+		return !matchAny(r.noStd, p)
+	case r.public:
+		return !strings.HasPrefix(p, internal)
+	}
+	return matchAny(r.imports, p)
+}
+
+func matchAny(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		root, below := strings.CutSuffix(pattern, "/...")
+		return p == root || below && strings.HasPrefix(p, root+"/")
+	})
+}
+
+// parse reads the imports of one file; src is as for parser.ParseFile.
+func parse(file, name string, src any, nested bool) (source, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
+	if err != nil {
+		return source{}, err
+	}
+	s := source{file: file, nested: nested}
+	for _, spec := range f.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return source{}, err
+		}
+		s.imports = append(s.imports, p)
+	}
+	return s, nil
+}
+
+// requirements returns the modules that a go.mod requires, directly or not.
+func requirements(mod string) []string {
+	var modules []string
+	block := false
+	for line := range strings.Lines(mod) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0:
+		case fields[0] == ")":
+			block = false
+		case fields[0] == "require" && len(fields) > 1 && fields[1] == "(":
+			block = true
+		case fields[0] == "require" && len(fields) > 1:
+			modules = append(modules, fields[1])
+		case block && !strings.HasPrefix(fields[0], "//"):
+			modules = append(modules, fields[0])
+		}
+	}
+	return modules
+}
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	nested := make(map[string]bool) // by directory
+	files := 0
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if entry.IsDir() {
+			base := entry.Name()
+			if rel != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") {
+				return filepath.SkipDir
+			}
+			_, err := os.Stat(filepath.Join(name, "go.mod"))
+			nested[rel] = rel != "." && (err == nil || nested[path.Dir(rel)])
+			return nil
+		}
+		if !strings.HasSuffix(rel, ".go") || strings.HasSuffix(rel, "_test.go") {
+			return nil
+		}
+		s, err := parse(rel, name, nil, nested[path.Dir(rel)])
+		if err != nil {
+			return err
+		}
+		files++
+		for _, wrong := range check(s) {
+			t.Error(wrong)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 5 {
+		t.Errorf("found only %d files: is this the repository?", files)
+	}
+}
+
+func TestRootModuleIsLight(t *testing.T) {
+	t.Parallel()
+	mod, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := requirements(string(mod))
+	if !slices.Contains(modules, "github.com/redis/go-redis/v9") {
+		t.Errorf("requirements of go.mod: %q, want go-redis among them", modules)
+	}
+	for _, m := range modules {
+		if matchAny(foreign, m) {
+			t.Errorf("go.mod requires %s: it belongs to a nested module", m)
+		}
+	}
+}
+
+// TestCheckCatches plants violations and their harmless neighbours.
+func TestCheckCatches(t *testing.T) {
+	t.Parallel()
+	const (
+		redis  = "github.com/redis/go-redis/v9"
+		sdk    = "go.opentelemetry.io/otel/sdk/metric"
+		hidden = module + "/internal/keyhash"
+	)
+	for _, test := range []struct {
+		file, imports string
+		nested        bool
+		wrong         bool
+	}{
+		{file: "limit/limit.go", imports: "time"},
+		{file: "limit/limit.go", imports: "net/netip", wrong: true},
+		{file: "limit/limit.go", imports: "os", wrong: true},
+		{file: "limit/limit.go", imports: "log/slog", wrong: true},
+		{file: "limit/limit.go", imports: redis, wrong: true},
+		{file: "limit/limit.go", imports: module + "/ring", wrong: true},
+		{file: "ring/ring.go", imports: hidden},
+		{file: "ring/ring.go", imports: "github.com/cespare/xxhash/v2", wrong: true},
+		{file: "featureflag/redis.go", imports: redis},
+		{file: "featureflag/redis.go", imports: hidden},
+		{file: "featureflag/redis.go", imports: module + "/limit", wrong: true},
+		{file: "featureflag/flag.go", imports: redis, wrong: true},
+		{file: "backend/redis.go", imports: redis + "/maintnotifications"},
+		{file: "backend/redis.go", imports: "github.com/redis/go-redis/v9x", wrong: true},
+		{file: "backend/dual.go", imports: module + "/featureflag", wrong: true},
+		{file: "backend/memory.go", imports: module + "/internal/testserver", wrong: true},
+		{file: "backend/backendtest/suite.go", imports: "pgregory.net/rapid"},
+		{file: "backend/deeper/x.go", imports: "fmt", wrong: true},
+		{file: "router/router.go", imports: module + "/throttler", wrong: true},
+		{file: "throttler/throttler.go", imports: redis, wrong: true},
+		{file: "throttler/httplimit/middleware.go", imports: "net/http"},
+		{file: "throttler/otelthrottle/observer.go", imports: "go.opentelemetry.io/otel/metric/noop"},
+		{file: "throttler/otelthrottle/observer.go", imports: sdk, wrong: true},
+		{file: "examples/quickstart/main.go", imports: module + "/throttler"},
+		{file: "examples/quickstart/main.go", imports: hidden, wrong: true},
+		{file: "surprise/x.go", imports: "fmt", wrong: true},
+		{file: "doc.go", imports: "fmt", wrong: true},
+		{file: "contrib/grpclimit/x.go", imports: "google.golang.org/grpc", nested: true},
+		{file: "contrib/grpclimit/x.go", imports: module + "/throttler", nested: true},
+		{file: "contrib/grpclimit/x.go", imports: hidden, nested: true, wrong: true},
+	} {
+		src := fmt.Sprintf("package x\n\nimport (\n\t\"strings\"\n\tnamed %q\n)\n", test.imports)
+		s, err := parse(test.file, test.file, src, test.nested)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := check(s); len(got) > 0 != test.wrong {
+			t.Errorf("%s imports %s: wrong = %q, want %v", test.file, test.imports, got, test.wrong)
+		}
+	}
+}
+
+func TestRequirements(t *testing.T) {
+	t.Parallel()
+	const mod = `module example.com/m // require no/such v1
+
+go 1.26
+
+require example.com/one v1.0.0
+
+require (
+	example.com/two v1.0.0
+	// example.com/comment v1.0.0
+	github.com/spf13/cobra v1.9.0 // indirect
+)
+
+replace example.com/one => ../one
+`
+	got := requirements(mod)
+	if want := []string{"example.com/one", "example.com/two", "github.com/spf13/cobra"}; !slices.Equal(got, want) {
+		t.Errorf("requirements = %q, want %q", got, want)
+	}
+	for m, want := range map[string]bool{
+		"github.com/spf13/cobra": true, "go.opentelemetry.io/otel/sdk/metric": true, "google.golang.org/grpc": true,
+		"github.com/go-redis/redis_rate/v10": true, "github.com/throttled/throttled/v2": true,
+		"go.opentelemetry.io/otel/metric": false, "google.golang.org/protobuf": false, "github.com/redis/go-redis/v9": false,
+	} {
+		if matchAny(foreign, m) != want {
+			t.Errorf("foreign %s = %v, want %v", m, !want, want)
+		}
+	}
+}
