@@ -16,8 +16,8 @@ import (
 // MemoryConfig configures a Memory. The zero value is ready to use.
 type MemoryConfig struct {
 	// MaxKeys bounds how many keys are remembered, about: the bound is kept per shard. A key takes some 250 bytes
-	// for one limit. Keys whose windows are over are forgotten first; only if there are none does a full Memory
-	// forget live ones, those that end soonest, and decisions that this may have loosened say Bounded.
+	// for one limit. Keys whose windows are over are forgotten first; a full Memory that meets none among the few
+	// it looks at forgets a live one, that which ends soonest, and decisions that this may have loosened say Bounded.
 	// Zero: 1,048,576. Negative: no bound.
 	MaxKeys int
 

@@ -36,16 +36,19 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64) []any {
 	args = append(args, now.Micros)
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		end, fraction := r.Mark(i)
+		end, position, fraction := r.Mark(i)
+		if now.Micros >= end {
+			continue
+		}
 		args = append(args, l.AppendID(nil))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			args = append(args, amount, end, l.Precision.Milliseconds())
+			args = append(args, amount, end/1000, position, l.Precision.Milliseconds())
 		case limit.Bucket:
 			micros, rest := l.Refill(amount)
-			args = append(args, micros, rest, end, fraction, l.Max)
+			args = append(args, micros, rest, position, fraction, l.Max)
 		default:
-			args = append(args, amount, end)
+			args = append(args, amount, end/1000, position)
 		}
 	}
 	return args

@@ -45,7 +45,7 @@ func kindOfReply(err error) Kind {
 			return Unavailable
 		}
 	}
-	if redis.HasErrorPrefix(err, "CORRUPT") {
+	if redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "user_script") { // Lua fell over what it read
 		return Corrupt
 	}
 	return Misconfigured

@@ -10,11 +10,13 @@ import (
 // is admitted if that is no further than burst x per/rate from now.
 //
 // A refund must not pull the arrival time back: two copies are joined by their larger one. So refunds add up in
-// credit, and what counts is arrival - credit. Both only grow until now passes arrival; then no older copy can be
-// alive, and the entry starts afresh.
+// credit, and what counts is arrival - credit. Both only grow until end, the latest moment at which the bucket was
+// ever to be full: neither an older copy nor a receipt counts from then on, and the entry starts afresh.
 //
-// A charge is given back as far as it has not refilled: its own arrival - credit - now. Where other refunds
-// overtook it that is less than its cost, never more, so that a refund can't lift the bound of any interval.
+// A charge is given back as far as it has not refilled: its own arrival - credit - now, as if what was given back
+// before had been charged before it. Where refunds overtake each other that may be less than what was asked for, and
+// the rest comes back by refilling; it is never more, so that no refund lifts the bound of any interval. What is
+// exact, the least that the bucket owed since the charge, would take a history.
 
 // span is a time of micros + frac/rate microseconds, 0 <= frac < rate: per/rate rarely is a whole number.
 type span struct{ micros, frac int64 }
@@ -83,26 +85,29 @@ func (s span) at(rate int64) span {
 	return span{s.micros, min(s.frac, rate-1)}
 }
 
+// maxCredit is how many microseconds a bucket gives back without ever being full in between. It keeps arrival below
+// MaxCount; a refund beyond it changes nothing.
+const maxCredit = 1 << 52
+
 // full is when the bucket is full again; not before now.
 func (e *entry) full(l *Limit, now At) span {
+	if e.empty(now) {
+		return span{micros: now.Micros}
+	}
 	return maxSpan(span{micros: now.Micros}, e.arrival.at(l.Max).minus(e.credit.at(l.Max), l.Max))
 }
 
 // shortBucket is how long a request of cost has to wait; 0 if it fits.
 func (e *entry) shortBucket(l *Limit, now At, cost int64) int64 {
 	next := e.full(l, now).plus(l.spend(cost), l.Max)
-	wait := next.minus(l.spend(l.Burst), l.Max).minus(span{micros: now.Micros}, l.Max).up()
-	if wait <= 0 && next.plus(e.credit.at(l.Max), l.Max).up() > MaxCount {
-		wait = e.end - now.Micros
-	}
-	return max(wait, 0)
+	return max(next.minus(l.spend(l.Burst), l.Max).up()-now.Micros, 0)
 }
 
 func (e *entry) chargeBucket(l *Limit, now At, cost int64) {
 	next := e.full(l, now).plus(l.spend(cost), l.Max)
 	e.credit = e.credit.at(l.Max)
 	e.arrival = next.plus(e.credit, l.Max)
-	e.end = e.arrival.up()
+	e.end = max(e.end, next.up())
 }
 
 // refundBucket gives back what has not refilled of a charge that brought the arrival time to charged.
@@ -114,21 +119,24 @@ func (e *entry) refundBucket(l *Limit, now At, charged span, amount int64) {
 	if give := l.spend(amount); !left.less(give) {
 		left = give
 	}
-	if left.micros >= 0 {
-		e.credit = e.credit.at(l.Max).plus(left, l.Max)
-	}
+	e.giveBack(l, left)
 }
 
 // refill gives everything back.
 func (e *entry) refill(l *Limit, now At) {
-	owed := e.full(l, now).minus(span{micros: now.Micros}, l.Max)
-	e.credit = e.credit.at(l.Max).plus(owed, l.Max)
+	e.giveBack(l, e.full(l, now).minus(span{micros: now.Micros}, l.Max))
+}
+
+func (e *entry) giveBack(l *Limit, s span) {
+	if credit := e.credit.at(l.Max).plus(s, l.Max); s.micros >= 0 && credit.micros < maxCredit {
+		e.credit = credit
+	}
 }
 
 func (e *entry) joinBucket(f *entry) bool {
-	before, beforeCredit := e.arrival, e.credit
+	before := *e
 	e.arrival = maxSpan(e.arrival, f.arrival)
 	e.credit = maxSpan(e.credit, f.credit)
-	e.end = e.arrival.up()
-	return e.arrival != before || e.credit != beforeCredit
+	e.end = max(e.end, f.end)
+	return e.arrival != before.arrival || e.credit != before.credit || e.end != before.end
 }

@@ -9,13 +9,16 @@ import (
 //
 //	f1m:1795225200123,57;                  fixed: identity, reset in ms, charged
 //	f1m:1795225200123,57-3;                the same with 3 of the 57 given back
-//	s1h~1m:1795226400000,70,57-3,12,0,4;   sliding: end in ms, used in all, then charged-refunded of each
-//	                                       sub-bucket, newest first
-//	b1s:1795225200123456.1,0.2;            bucket: arrival time and credit in us and 1/rate us; zeros left out
+//	f1m:1795225200123,57-53-50;            the first 50 by a reset
+//	s1h~1m:1795226400000,70,57-3,12,0,4;   sliding: end in ms, used in all, then the counts of each sub-bucket,
+//	                                       newest first
+//	b1s:1795225200123456.1;                bucket: arrival time in us and 1/rate us
+//	b1s:1795225200999999,1795225202123456.1,2000000.2;
+//	                                       once there is credit: end in us, arrival time and credit
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
-// precision. It can't be mistaken for a part of a body, which holds digits and ",-." only. Text was chosen by
-// measurement against a hash and a packed string; see the table in package scripts.
+// precision. It can't be mistaken for a part of a body, which holds digits and ",-." only. The first number is the
+// end of the entry. Text was chosen by measurement against a hash and a packed string; see package scripts.
 
 // AppendText appends the encoding of s to b.
 func (s *State) AppendText(b []byte) ([]byte, error) {
@@ -37,18 +40,21 @@ func (e *entry) appendText(b []byte) []byte {
 	b = append(e.id.appendText(b), ':')
 	switch e.id.algorithm {
 	case SlidingWindow:
-		b = append(strconv.AppendInt(b, e.end, 10), ',')
+		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
 		b = strconv.AppendInt(b, e.used, 10)
 		for _, c := range e.subs {
 			b = c.appendText(append(b, ','))
 		}
 	case Bucket:
+		if e.credit != (span{}) {
+			b = append(strconv.AppendInt(b, e.end, 10), ',')
+		}
 		b = e.arrival.appendText(b)
 		if e.credit != (span{}) {
 			b = e.credit.appendText(append(b, ','))
 		}
 	default:
-		b = append(strconv.AppendInt(b, e.end, 10), ',')
+		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
 		b = e.count.appendText(b)
 	}
 	return append(b, ';')
@@ -80,6 +86,9 @@ func (c count) appendText(b []byte) []byte {
 	b = strconv.AppendInt(b, c.charged, 10)
 	if c.refunded != 0 {
 		b = strconv.AppendInt(append(b, '-'), c.refunded, 10)
+	}
+	if c.void != 0 {
+		b = strconv.AppendInt(append(b, '-'), c.void, 10)
 	}
 	return b
 }
@@ -204,9 +213,20 @@ func (r *reader[T]) count() count {
 	if r.next('-') {
 		c.refunded = r.number()
 		r.ok = r.ok && c.refunded > 0
+		if r.next('-') {
+			c.void = r.number()
+			r.ok = r.ok && c.void > 0
+		}
 	}
-	r.ok = r.ok && c.refunded <= c.charged
+	r.ok = r.ok && c.void <= c.refunded && c.refunded <= c.charged
 	return c
+}
+
+// end reads the end of a window in milliseconds and returns it in microseconds.
+func (r *reader[T]) end() int64 {
+	n := r.number()
+	r.ok = r.ok && n <= MaxCount/1000
+	return n * 1000
 }
 
 func (r *reader[T]) span() span {
@@ -225,13 +245,16 @@ func (r *reader[T]) entry() entry {
 	case !r.ok:
 	case e.id.algorithm == Bucket:
 		e.arrival = r.span()
-		if r.next(',') {
-			e.credit = r.span()
-			r.ok = r.ok && e.credit != span{} && !e.arrival.less(e.credit)
-		}
 		e.end = e.arrival.up()
+		if r.next(',') {
+			r.ok = r.ok && e.arrival.frac == 0 // it is the end
+			e.arrival = r.span()
+			r.expect(',')
+			e.credit = r.span()
+			r.ok = r.ok && e.credit != span{} && e.credit.micros < maxCredit && !e.arrival.less(e.credit) && e.end <= e.arrival.up()
+		}
 	case e.id.algorithm == SlidingWindow:
-		e.end = r.number()
+		e.end = r.end()
 		r.expect(',')
 		e.used = r.number()
 		used := int64(0)
@@ -240,11 +263,11 @@ func (r *reader[T]) entry() entry {
 			e.subs = append(e.subs, c)
 			used += c.used()
 		}
-		n := len(e.subs)
+		n := int64(len(e.subs))
 		r.ok = r.ok && n > 0 && n <= e.id.subBuckets() && used == e.used &&
-			e.end%e.id.precisionMillis() == 0 && (n == 1 || e.subs[n-1].charged > 0)
+			e.end%e.id.precisionMicros() == 0 && (n == 1 || e.subs[n-1].charged > 0)
 	default:
-		e.end = r.number()
+		e.end = r.end()
 		r.expect(',')
 		e.count = r.count()
 	}

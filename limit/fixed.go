@@ -5,17 +5,17 @@ import "time"
 // A fixed window is a count with a reset. The reset is chosen once, by the first admitted request, and never
 // moves: every copy returns it unchanged.
 
-// fixedEnd is the reset of a window that starts with a request at now, in Unix milliseconds.
+// fixedEnd is the reset of a window that starts with a request at now.
 func fixedEnd(id identity, now At) int64 {
-	window := int64(id.window / time.Millisecond)
+	window := int64(id.window / time.Microsecond)
 	switch id.alignment {
 	case ClockAligned:
-		return floorTo(now.millis(), window) + window
+		return floorTo(now.Micros, window) + window
 	case KeyStaggered:
-		shift := int64(now.Phase % uint64(window))
-		return floorTo(now.millis()-shift, window) + shift + window
+		shift := int64(now.Phase%uint64(window/1000)) * 1000
+		return floorTo(now.Micros-shift, window) + shift + window
 	}
-	return now.millis() + window
+	return floorTo(now.Micros, 1000) + window
 }
 
 // floorTo is the largest multiple of step that is not above n.
@@ -27,12 +27,20 @@ func floorTo(n, step int64) int64 {
 	return n - r
 }
 
-// shortFixed is how long a request of cost has to wait; 0 if it fits.
-func (e *entry) shortFixed(l *Limit, now At, cost int64) int64 {
-	if cost <= l.Max-e.count.used() && cost <= MaxCount-e.count.charged {
+// usedFixed is what counts at now.
+func (e *entry) usedFixed(now At) int64 {
+	if e.empty(now) {
 		return 0
 	}
-	return e.endMicros() - now.Micros
+	return e.count.used()
+}
+
+// shortFixed is how long a request of cost has to wait; 0 if it fits.
+func (e *entry) shortFixed(l *Limit, now At, cost int64) int64 {
+	if e.empty(now) || cost <= l.Max-e.count.used() && cost <= MaxCount-e.count.charged {
+		return 0
+	}
+	return e.end - now.Micros
 }
 
 func (e *entry) chargeFixed(now At, cost int64) {

@@ -64,10 +64,10 @@ func Fixed(max int64, window time.Duration) Limit {
 	return Limit{Algorithm: FixedWindow, Max: max, Window: window}
 }
 
-// Sliding allows max in any window, counted in sub-buckets of width precision: a request counts until its whole
-// sub-bucket has left the window. Precision must divide window into at most [MaxSubBuckets]; both are whole
-// milliseconds. Precision = window is the same as an aligned fixed window. The idea is Josiah Carlson's
-// ("Introduction to rate limiting with Redis").
+// Sliding allows max in any window, blurred by one precision: requests are counted in sub-buckets of that width, and
+// count for the length of window from the start of their sub-bucket. So any window - precision holds at most max.
+// Precision must divide window into at most [MaxSubBuckets]; both are whole milliseconds. Precision = window is the
+// same as an aligned fixed window. The idea is Josiah Carlson's ("Introduction to rate limiting with Redis").
 func Sliding(max int64, window, precision time.Duration) Limit {
 	return Limit{Algorithm: SlidingWindow, Max: max, Window: window, Precision: precision}
 }
@@ -210,11 +210,11 @@ func (l *Limit) AppendID(b []byte) []byte { return l.identity().appendText(b) }
 func (l *Limit) End(now At) int64 {
 	switch l.Algorithm {
 	case SlidingWindow:
-		return slidingEnd(l.identity(), now)
+		return slidingEnd(l.identity(), now) / 1000
 	case Bucket:
 		return 0
 	}
-	return fixedEnd(l.identity(), now)
+	return fixedEnd(l.identity(), now) / 1000
 }
 
 // Refill is the time in which a bucket gets cost tokens back: micros + fraction/Max microseconds.

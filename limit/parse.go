@@ -23,7 +23,7 @@ func Parse(s string) (Limit, error) {
 		return Limit{}, err
 	}
 	if err := l.Validate(); err != nil {
-		return Limit{}, fmt.Errorf("limit: parse %q: %w", s, err)
+		return Limit{}, fmt.Errorf("limit: parse %s: %w", quoted(s), err)
 	}
 	return l, nil
 }
@@ -52,7 +52,7 @@ func parse(s string) (Limit, error) {
 		switch window[i] {
 		case '~':
 			l.Algorithm = SlidingWindow
-			if l.Precision, err = time.ParseDuration(suffix); err != nil {
+			if l.Precision, err = parseDuration(suffix); err != nil {
 				return fail("the part after ~ must be a duration")
 			}
 		case '+':
@@ -72,7 +72,7 @@ func parse(s string) (Limit, error) {
 		}
 		window = window[:i]
 	}
-	if l.Window, err = time.ParseDuration(window); err != nil {
+	if l.Window, err = parseDuration(window); err != nil {
 		return fail("the part after / must be a duration")
 	}
 	return l, nil
@@ -82,6 +82,14 @@ func parse(s string) (Limit, error) {
 func parseCount(s string) (int64, error) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	return int64(n), err
+}
+
+// parseDuration takes Go's durations without a sign.
+func parseDuration(s string) (time.Duration, error) {
+	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
+		return 0, strconv.ErrSyntax
+	}
+	return time.ParseDuration(s)
 }
 
 // String returns the text form that [Parse] reads.
@@ -105,7 +113,12 @@ func (l Limit) String() string {
 }
 
 // MarshalText and UnmarshalText let limits stand in JSON and flags in their text form.
-func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), l.Validate() }
+func (l Limit) MarshalText() ([]byte, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	return []byte(l.String()), nil
+}
 
 // UnmarshalText is [Parse].
 func (l *Limit) UnmarshalText(text []byte) error {

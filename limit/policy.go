@@ -26,7 +26,7 @@ func (p Policy) Validate() error {
 		errs = append(errs, refuse("limits", len(p.Limits), "a policy has 1 to %d limits", MaxLimits))
 	}
 	for i, l := range p.Limits {
-		where := fmt.Sprintf("policy %q: limit %d: ", p.Name, i+1)
+		where := fmt.Sprintf("policy %s: limit %d: ", quoted(p.Name), i+1)
 		for _, err := range unjoin(l.Validate()) {
 			var e *Error
 			if errors.As(err, &e) {

@@ -9,23 +9,31 @@ import (
 // precision) and leaves the window at (i+n) x precision; end is that moment for the newest one charged, so subs[j]
 // leaves at end - j x precision. A clock that lags behind end charges the newest sub-bucket.
 
-func (id identity) subBuckets() int { return int(id.window / id.precision) }
+func (id identity) subBuckets() int64 { return int64(id.window / id.precision) }
 
-func (id identity) precisionMillis() int64 { return int64(id.precision / time.Millisecond) }
+func (id identity) precisionMicros() int64 { return int64(id.precision / time.Microsecond) }
 
-// slidingEnd is when the sub-bucket of now leaves the window, in Unix milliseconds.
+// slidingEnd is when the sub-bucket of now leaves the window.
 func slidingEnd(id identity, now At) int64 {
-	return floorTo(now.millis(), id.precisionMillis()) + int64(id.window/time.Millisecond)
+	return floorTo(now.Micros, id.precisionMicros()) + int64(id.window/time.Microsecond)
+}
+
+// leaves is when subs[j] leaves the window.
+func (e *entry) leaves(j int) int64 { return e.end - int64(j)*e.id.precisionMicros() }
+
+// behind is by how many sub-buckets the newest one charged is older than that of now.
+func (e *entry) behind(now At) int64 {
+	return max(slidingEnd(e.id, now)-e.end, 0) / e.id.precisionMicros()
 }
 
 // live is how many of subs are still in the window at now, and what they add up to.
 func (e *entry) live(now At) (n int, used int64) {
-	if e.end == 0 {
+	if e.empty(now) {
 		return 0, 0
 	}
-	step := (slidingEnd(e.id, now) - e.end) / e.id.precisionMillis()
+	behind, size := e.behind(now), e.id.subBuckets()
 	n, used = len(e.subs), e.used
-	for ; n > 0 && int64(n-1)+step >= int64(e.id.subBuckets()); n-- {
+	for ; n > 0 && int64(n-1)+behind >= size; n-- {
 		used -= e.subs[n-1].used()
 	}
 	return n, used
@@ -34,13 +42,13 @@ func (e *entry) live(now At) (n int, used int64) {
 // shortSliding is how long a request of cost has to wait until enough sub-buckets have left; 0 if it fits.
 func (e *entry) shortSliding(l *Limit, now At, cost int64) int64 {
 	n, used := e.live(now)
-	tooMany := cost - (l.Max - used)
-	overflow := n > 0 && cost > MaxCount-e.subs[0].charged
-	if tooMany <= 0 && !overflow {
-		return 0
+	var wait int64
+	if n > 0 && e.behind(now) == 0 && cost > MaxCount-e.subs[0].charged { // the next sub-bucket can count it
+		wait = e.leaves(0) - int64(l.Window/time.Microsecond) + e.id.precisionMicros() - now.Micros
 	}
-	if overflow {
-		return e.leaves(0) - now.Micros
+	tooMany := cost - (l.Max - used)
+	if n == 0 || tooMany <= 0 {
+		return wait
 	}
 	j := n - 1
 	for ; j > 0; j-- {
@@ -48,26 +56,20 @@ func (e *entry) shortSliding(l *Limit, now At, cost int64) int64 {
 			break
 		}
 	}
-	return e.leaves(j) - now.Micros
-}
-
-// leaves is when subs[j] leaves the window, in Unix microseconds.
-func (e *entry) leaves(j int) int64 {
-	return (e.end - int64(j)*e.id.precisionMillis()) * 1000
+	return max(wait, e.leaves(j)-now.Micros)
 }
 
 func (e *entry) chargeSliding(now At, cost int64) {
-	end := slidingEnd(e.id, now)
 	if e.end == 0 {
-		e.end, e.subs = end, append(e.subs[:0], count{})
+		e.end, e.subs = slidingEnd(e.id, now), append(e.subs[:0], count{})
 	}
-	if step := int((end - e.end) / e.id.precisionMillis()); step > 0 {
+	if step := int(e.behind(now)); step > 0 {
 		n, used := e.live(now)
 		e.used = used
 		e.subs = slices.Grow(e.subs[:n], step)[:n+step]
 		copy(e.subs[step:], e.subs[:n])
 		clear(e.subs[:step])
-		e.end = end
+		e.end = slidingEnd(e.id, now)
 	}
 	e.subs[0].charged += cost
 	e.used += cost
@@ -83,33 +85,30 @@ func (e *entry) trim() {
 	e.subs = e.subs[:n]
 }
 
-// refundSliding gives back to the sub-bucket that leaves at end.
-func (e *entry) refundSliding(end, amount int64) {
-	j := (e.end - end) / e.id.precisionMillis()
-	if j >= 0 && j < int64(len(e.subs)) {
-		e.used -= e.subs[j].refund(amount)
+func (e *entry) refundSliding(m mark, amount int64) {
+	j := (e.end - m.end) / e.id.precisionMicros()
+	if 0 <= j && j < int64(len(e.subs)) {
+		e.used -= e.subs[j].refund(m.position.micros, amount)
 	}
 }
 
-// resetSliding is when the newest sub-bucket that holds anything leaves; the end if none does.
-func (e *entry) resetSliding() int64 {
-	for j := range e.subs {
+// resetSliding is when the newest sub-bucket that holds anything leaves, or the newest of all if none does.
+func (e *entry) resetSliding(now At) int64 {
+	n, _ := e.live(now)
+	for j := range n {
 		if e.subs[j].used() > 0 {
 			return e.leaves(j)
 		}
 	}
-	return e.leaves(0)
+	return e.end
 }
 
 func (e *entry) joinSliding(f *entry) bool {
 	before, beforeEnd := slices.Clone(e.subs), e.end
-	precision := e.id.precisionMillis()
-	end := max(e.end, f.end)
+	precision, end := e.id.precisionMicros(), max(e.end, f.end)
 	at := func(x *entry, j int) count { // the sub-bucket that leaves at end - j x precision
-		if x.end != 0 {
-			if i := int64(j) - (end-x.end)/precision; i >= 0 && i < int64(len(x.subs)) {
-				return x.subs[i]
-			}
+		if i := int64(j) - (end-x.end)/precision; x.end != 0 && i >= 0 && i < int64(len(x.subs)) {
+			return x.subs[i]
 		}
 		return count{}
 	}

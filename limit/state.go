@@ -8,8 +8,6 @@ type At struct {
 	Phase  uint64 // a hash of the key, the same in every process; used by staggered windows only
 }
 
-func (a At) millis() int64 { return a.Micros / 1000 }
-
 // State is what is remembered of one key: an entry for each limit. The zero value is a key that nothing is known
 // of. A State is not safe for concurrent use; copies made by assignment share memory, [State.Clone] does not.
 type State struct {
@@ -19,14 +17,14 @@ type State struct {
 // entry is the state of one limit. Every algorithm has an end from which on the entry is over, and counts that
 // only grow until then.
 //
-//	fixed     end: the reset.                                            count: charged and refunded in the window
-//	sliding   end: when the newest sub-bucket leaves the window.         subs: the same per sub-bucket
-//	bucket    end: the arrival time, rounded up; see bucket.go           arrival, credit
+//	fixed     end: the reset.                                        count: charged and refunded in the window
+//	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
+//	bucket    end: the latest moment at which it was to be full.     arrival, credit: see bucket.go
 //
-// An entry with end 0 is empty.
+// An entry with end 0 is empty, and one that is over counts as such.
 type entry struct {
 	id    identity
-	end   int64 // Unix time, milliseconds for windows, microseconds for the bucket
+	end   int64 // Unix time in microseconds; of windows whole milliseconds
 	count count
 	used  int64   // sliding: what subs add up to
 	subs  []count // sliding: newest first, without a gap; the oldest has been charged
@@ -34,31 +32,31 @@ type entry struct {
 	arrival, credit span
 }
 
-// count is what was charged and given back within one window or sub-bucket; both only grow.
-type count struct{ charged, refunded int64 }
+// count is what was charged and given back within one window or sub-bucket. Charges up to void were given back by a
+// reset: their receipts are worth nothing. All only grow.
+type count struct{ charged, refunded, void int64 }
 
 func (c count) used() int64 { return c.charged - c.refunded }
 
-// refund gives back at most amount and never more than was charged.
-func (c *count) refund(amount int64) int64 {
+// refund gives back amount of the charge that brought charged to position, and returns how much that was: nothing if
+// the charge is not known here or was given back by a reset, and never more than is used.
+func (c *count) refund(position, amount int64) int64 {
+	if position > c.charged || position <= c.void {
+		return 0
+	}
 	amount = min(amount, c.used())
 	c.refunded += amount
 	return amount
 }
 
+func (c *count) reset() { c.refunded, c.void = c.charged, c.charged }
+
 func (c count) join(o count) count {
-	return count{max(c.charged, o.charged), max(c.refunded, o.refunded)}
+	return count{max(c.charged, o.charged), max(c.refunded, o.refunded), max(c.void, o.void)}
 }
 
-// endMicros is when the entry is over.
-func (e *entry) endMicros() int64 {
-	if e.id.algorithm == Bucket {
-		return e.end
-	}
-	return e.end * 1000
-}
-
-func (e *entry) over(nowMicros int64) bool { return nowMicros >= e.endMicros() }
+// empty reports whether nothing that counts at now is remembered.
+func (e *entry) empty(now At) bool { return now.Micros >= e.end }
 
 func (e *entry) clear() {
 	*e = entry{id: e.id, subs: e.subs[:0]}
@@ -79,7 +77,7 @@ func (s *State) Clone() State {
 func (s *State) Until() int64 {
 	var until int64
 	for i := range s.entries {
-		until = max(until, s.entries[i].endMicros())
+		until = max(until, s.entries[i].end)
 	}
 	return until
 }
@@ -114,21 +112,21 @@ func (s *State) find(id identity) *entry {
 	return nil
 }
 
-// conform puts the entries into the policy's order, one for each limit, and forgets what is over at now. Entries
-// of limits that the policy doesn't have are kept behind them: during a deploy two policies may be alive.
-func (s *State) conform(p *Policy, nowMicros int64) {
+// conform puts the entries into the policy's order, one for each limit. Entries of limits that the policy doesn't
+// have stay behind them: during a deploy two policies may be alive. It forgets nothing: a clock may step back.
+func (s *State) conform(p *Policy) {
 	for i := range p.Limits {
-		id := p.Limits[i].identity()
-		if i >= len(s.entries) || s.entries[i].id != id {
+		if id := p.Limits[i].identity(); i >= len(s.entries) || s.entries[i].id != id {
 			s.place(i, id)
 		}
-		if e := &s.entries[i]; e.end != 0 && e.over(nowMicros) {
-			e.clear()
-		}
 	}
-	if len(s.entries) > len(p.Limits) {
-		foreign := slices.DeleteFunc(s.entries[len(p.Limits):], func(e entry) bool { return e.over(nowMicros) })
-		s.entries = s.entries[:len(p.Limits)+len(foreign)]
+}
+
+// forget drops the entries behind the first n that are over.
+func (s *State) forget(n int, now At) {
+	if len(s.entries) > n {
+		kept := slices.DeleteFunc(s.entries[n:], func(e entry) bool { return e.empty(now) })
+		s.entries = s.entries[:n+len(kept)]
 	}
 }
 
@@ -148,40 +146,42 @@ func (s *State) place(i int, id identity) {
 	s.entries = slices.Insert(s.entries, i, entry{id: id})
 }
 
-// Merge joins two copies of one key's state: the later window wins, and within one window the larger charged and
-// the larger refunded. It is commutative, associative and idempotent, so copies may be joined wherever they come
-// from. The result shares no memory with a or b.
-func Merge(a, b State) State {
+// Merge joins two copies of one key's state: what is over at now is ignored, the later window wins, and within one
+// window the larger charged and the larger refunded. At any one moment it is commutative, associative and idempotent,
+// so copies may be joined wherever they come from. The result shares no memory with a or b.
+func Merge(a, b State, now At) State {
 	m := a.Clone()
+	m.forget(0, now)
 	for i := range b.entries {
-		m.join(&b.entries[i])
+		f := &b.entries[i]
+		if f.empty(now) {
+			continue
+		}
+		e := m.find(f.id)
+		if e == nil {
+			m.entries = append(m.entries, entry{id: f.id})
+			e = &m.entries[len(m.entries)-1]
+		}
+		e.join(f)
 	}
 	return m
 }
 
-// Join merges what another copy knows of the policy's limits into s. What is over at now is ignored on both
-// sides. It reports whether s learned anything.
+// Join merges into s what another copy knows of the policy's limits; it is Merge for a take that follows. It reports
+// whether s learned anything.
 func (s *State) Join(p *Policy, now At, floor *State) bool {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	learned := false
 	for i := range p.Limits {
-		if f := floor.find(s.entries[i].id); f != nil && !f.over(now.Micros) {
-			learned = s.entries[i].join(f) || learned
+		e := &s.entries[i]
+		if f := floor.find(e.id); f != nil && !f.empty(now) {
+			if e.empty(now) {
+				e.clear()
+			}
+			learned = e.join(f) || learned
 		}
 	}
 	return learned
-}
-
-func (s *State) join(f *entry) {
-	if f.end == 0 {
-		return
-	}
-	e := s.find(f.id)
-	if e == nil {
-		s.entries = append(s.entries, entry{id: f.id})
-		e = &s.entries[len(s.entries)-1]
-	}
-	e.join(f)
 }
 
 // join reports whether e learned anything from f.

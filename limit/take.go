@@ -5,12 +5,13 @@ import "time"
 // Take checks cost against every limit of the policy and, if all admit it, charges all of them. A denied request
 // changes nothing. The policy must be valid and cost within [Policy.CheckCost].
 func (s *State) Take(p *Policy, now At, cost int64) Verdict {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	v := s.check(p, now, cost)
 	if v.Allowed {
 		for i := range p.Limits {
 			s.entries[i].charge(&p.Limits[i], now, cost)
 		}
+		s.forget(len(p.Limits), now)
 		v.cost = cost
 		s.describe(&v, now)
 	}
@@ -19,13 +20,13 @@ func (s *State) Take(p *Policy, now At, cost int64) Verdict {
 
 // Peek is the verdict that Take would give, without the charge: Remaining is what is left now.
 func (s *State) Peek(p *Policy, now At, cost int64) Verdict {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	return s.check(p, now, cost)
 }
 
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
 func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) Verdict {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	if !allowed {
 		v := s.check(p, now, cost)
 		v.Allowed = false
@@ -37,25 +38,25 @@ func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) Verdict {
 	return v
 }
 
-// Refund gives back amount of the charge that the receipt names. A refund for a window that is over, or for a
-// charge that s knows nothing of, changes nothing; nothing is given back beyond what was charged. A receipt must
-// be used once only.
+// Refund gives back amount of the charge that the receipt names, and no more than the charge. A refund for a window
+// that is over, for a charge that a reset gave back, or for one that s knows nothing of, changes nothing. A receipt
+// must be used once only.
 func (s *State) Refund(now At, r *Receipt, amount int64) {
-	if amount = min(amount, r.Cost); amount < 1 {
+	if amount = min(amount, r.Cost); amount < 1 || r.policy == nil {
 		return
 	}
 	p := r.policy
-	s.conform(p, now.Micros)
+	s.conform(p)
 	for i := range p.Limits {
-		e, l, mark := &s.entries[i], &p.Limits[i], r.mark(i)
+		e, l, m := &s.entries[i], &p.Limits[i], r.mark(i)
 		switch {
-		case e.end == 0:
+		case now.Micros >= m.end || e.empty(now):
 		case l.Algorithm == SlidingWindow:
-			e.refundSliding(mark.micros, amount)
+			e.refundSliding(m, amount)
 		case l.Algorithm == Bucket:
-			e.refundBucket(l, now, mark, amount)
-		case mark.micros == e.end:
-			e.count.refund(amount)
+			e.refundBucket(l, now, m.position, amount)
+		case m.end == e.end:
+			e.count.refund(m.position.micros, amount)
 		}
 	}
 }
@@ -63,20 +64,20 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 // Reset gives back everything that is charged. The windows stay: a key that was reset is known to be so, and no
 // older copy can undo it.
 func (s *State) Reset(p *Policy, now At) {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	for i := range p.Limits {
 		e, l := &s.entries[i], &p.Limits[i]
 		switch {
-		case e.end == 0:
+		case e.empty(now):
 		case l.Algorithm == SlidingWindow:
 			for j := range e.subs {
-				e.subs[j].refunded = e.subs[j].charged
+				e.subs[j].reset()
 			}
 			e.used = 0
 		case l.Algorithm == Bucket:
 			e.refill(l, now)
 		default:
-			e.count.refunded = e.count.charged
+			e.count.reset()
 		}
 	}
 }
@@ -85,7 +86,7 @@ func (s *State) Reset(p *Policy, now At) {
 // policy with the finest precision whose window covers it, and that limit; false where no limit can tell. It
 // counts whole sub-buckets: the last ceil(interval / precision), so it is blurred by one precision.
 func (s *State) Usage(p *Policy, now At, interval time.Duration) (used int64, by Limit, ok bool) {
-	s.conform(p, now.Micros)
+	s.conform(p)
 	best := -1
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -98,13 +99,10 @@ func (s *State) Usage(p *Policy, now At, interval time.Duration) (used int64, by
 		return 0, Limit{}, false
 	}
 	e, l := &s.entries[best], p.Limits[best]
-	if e.end == 0 {
-		return 0, l, true
-	}
-	step := (slidingEnd(e.id, now) - e.end) / e.id.precisionMillis()
-	last := int64((interval + l.Precision - 1) / l.Precision)
-	for j := range e.subs {
-		if int64(j)+step < last {
+	n, _ := e.live(now)
+	behind, last := e.behind(now), int64((interval+l.Precision-1)/l.Precision)
+	for j := range n {
+		if int64(j)+behind < last {
 			used += e.subs[j].used()
 		}
 	}
@@ -127,6 +125,9 @@ func (s *State) check(p *Policy, now At, cost int64) Verdict {
 
 // short is how many microseconds a request of cost has to wait for this limit; 0 if it fits.
 func (e *entry) short(l *Limit, now At, cost int64) int64 {
+	if cost < 0 || cost > l.Quota() {
+		return never // the caller has not checked the cost
+	}
 	switch l.Algorithm {
 	case SlidingWindow:
 		return e.shortSliding(l, now, cost)
@@ -137,6 +138,9 @@ func (e *entry) short(l *Limit, now At, cost int64) int64 {
 }
 
 func (e *entry) charge(l *Limit, now At, cost int64) {
+	if e.empty(now) {
+		e.clear()
+	}
 	switch l.Algorithm {
 	case SlidingWindow:
 		e.chargeSliding(now, cost)
@@ -151,29 +155,30 @@ func (e *entry) charge(l *Limit, now At, cost int64) {
 func (s *State) describe(v *Verdict, now At) {
 	for i := range v.policy.Limits {
 		e, l, f := &s.entries[i], &v.policy.Limits[i], v.facts(i)
+		empty := e.empty(now)
 		switch l.Algorithm {
 		case SlidingWindow:
 			_, used := e.live(now)
 			f.remaining = l.Max - used
-			f.mark.micros = e.end
-			f.reset = slidingEnd(e.id, now) * 1000
-			if e.end != 0 {
-				f.reset = e.resetSliding()
+			f.reset = slidingEnd(e.id, now)
+			if !empty {
+				f.reset = e.resetSliding(now)
+				f.mark = mark{e.end, span{micros: e.subs[0].charged}}
 			}
 		case Bucket:
-			full := e.full(l, now)
-			f.remaining = l.tokens(l.spend(l.Burst).minus(full.minus(span{micros: now.Micros}, l.Max), l.Max))
-			f.mark = e.arrival
-			f.reset = full.up()
-			if e.end == 0 {
-				f.reset = full.plus(l.spend(1), l.Max).up()
+			full, present := e.full(l, now), span{micros: now.Micros}
+			f.remaining = l.tokens(l.spend(l.Burst).minus(full.minus(present, l.Max), l.Max))
+			f.mark = mark{full.up(), e.arrival}
+			if full == present {
+				full = full.plus(l.spend(1), l.Max)
 			}
+			f.reset = full.up()
 		default:
-			f.remaining = l.Max - e.count.used()
-			f.mark.micros = e.end
-			f.reset = e.endMicros()
-			if e.end == 0 {
-				f.reset = fixedEnd(e.id, now) * 1000
+			f.remaining = l.Max - e.usedFixed(now)
+			f.reset = fixedEnd(e.id, now)
+			if !empty {
+				f.reset = e.end
+				f.mark = mark{e.end, span{micros: e.count.charged}}
 			}
 		}
 		f.remaining = max(f.remaining, 0)

@@ -19,11 +19,19 @@ type Verdict struct {
 
 const inlineLimits = 4
 
+const never = int64(Never) // as microseconds, too
+
 type facts struct {
 	remaining  int64
 	reset      int64 // Unix microseconds
 	retryAfter int64 // microseconds
-	mark       span  // the window of the charge: the entry's end, or the bucket's arrival time
+	mark       mark
+}
+
+// mark names a charge: where it came to lie, and from when on it no longer counts.
+type mark struct {
+	end      int64 // of the window or sub-bucket, or when the bucket would have been full again; Unix microseconds
+	position span  // what was charged there so far, or the bucket's arrival time
 }
 
 // Status is what one limit says.
@@ -73,7 +81,7 @@ func (v *Verdict) bind() {
 // Binding is the status of the limit that decides what the caller can do next: of a denial the one that lets the
 // request pass last, of an admission the one that is nearest its end. It is the zero Status for a zero Verdict.
 func (v *Verdict) Binding() Status {
-	if v.policy == nil {
+	if v.policy == nil || len(v.policy.Limits) == 0 {
 		return Status{}
 	}
 	return v.status(v.binding)
@@ -95,12 +103,16 @@ func (v *Verdict) All() iter.Seq[Status] {
 
 func (v *Verdict) status(i int) Status {
 	f := v.facts(i)
-	return Status{
+	s := Status{
 		Limit:      v.policy.Limits[i],
 		Remaining:  f.remaining,
 		ResetAt:    time.UnixMicro(f.reset),
 		RetryAfter: time.Duration(f.retryAfter) * time.Microsecond,
 	}
+	if f.retryAfter == never {
+		s.RetryAfter = Never
+	}
+	return s
 }
 
 // Receipt names the charge of an admitted take, window by window, for its refund.
@@ -108,8 +120,8 @@ type Receipt struct {
 	Cost int64 // what was charged; 0 if nothing was
 
 	policy *Policy
-	inline [inlineLimits]span
-	more   []span
+	inline [inlineLimits]mark
+	more   []mark
 }
 
 // Receipt returns the receipt of an admitted take; its Cost is 0 for anything else.
@@ -131,16 +143,18 @@ func (v *Verdict) Receipt() Receipt {
 // Policy is the policy that was charged.
 func (r *Receipt) Policy() *Policy { return r.policy }
 
-func (r *Receipt) mark(i int) span {
+func (r *Receipt) mark(i int) mark {
 	if i < inlineLimits {
 		return r.inline[i]
 	}
 	return r.more[i-inlineLimits]
 }
 
-// Mark names the window that limit i of the policy charged: the end of the window or sub-bucket in Unix
-// milliseconds; of a bucket, the arrival time after the charge in microseconds and 1/Max microseconds.
-func (r *Receipt) Mark(i int) (end, fraction int64) {
+// Mark names the charge of limit i of the policy. From end on it is over, and there is nothing to give back. Of a
+// window or sub-bucket, end is its own and position is what was charged there so far; of a bucket, end is when it
+// would have been full again and position is the arrival time. End and arrival time are Unix microseconds, fraction
+// is in 1/Max microseconds.
+func (r *Receipt) Mark(i int) (end, position, fraction int64) {
 	m := r.mark(i)
-	return m.micros, m.frac
+	return m.end, m.position.micros, m.position.frac
 }

@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- then for each limit that was charged, by the first letter of its id
---   f a g  id, amount, reset of the window that was charged (Unix ms)
---   s      id, amount, end of the sub-bucket that was charged (Unix ms), precision (ms)
+-- then for each limit whose charge is not over, by the first letter of its id
+--   f a g  id, amount, reset of the window that was charged (Unix ms), charged there after the charge
+--   s      id, amount, end of the sub-bucket that was charged (Unix ms), charged there after the charge, precision (ms)
 --   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate
 --
 -- Reply    1 if anything was given back, else 0: the window is over, or the charge is not known here.
@@ -19,23 +19,29 @@ if not stored then return 0 end
 local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
 
-local function refund_fixed(body, amount, mark)
-  local reset, spent, back = match(body, '^(%d+),(%d+)%-?(%d*)$')
-  if reset ~= mark then return body end
-  spent, back = tonumber(spent), tonumber(back) or 0
-  return reset .. ',' .. count(spent, math.min(spent, back + amount))
+-- given is the refunded that a refund leaves: a charge that is not known here, or that a reset gave back, adds none.
+local function given(spent, back, void, amount, position)
+  if position > spent or position <= void then return back end
+  return math.min(spent, back + amount)
 end
 
-local function refund_sliding(body, amount, mark, precision)
-  local stop, spent, back = parse_sliding(body)
+local function refund_fixed(body, amount, mark, position)
+  local reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
+  if reset ~= mark then return body end
+  spent, back, void = tonumber(spent), tonumber(back) or 0, tonumber(void) or 0
+  return reset .. ',' .. count(spent, given(spent, back, void, amount, position), void)
+end
+
+local function refund_sliding(body, amount, mark, position, precision)
+  local stop, spent, back, void = parse_sliding(body)
   local j = (stop - mark) / precision + 1
   if not spent[j] then return body end
-  back[j] = math.min(spent[j], back[j] + amount)
-  return format_sliding(stop, spent, back)
+  back[j] = given(spent[j], back[j], void[j], amount, position)
+  return format_sliding(stop, spent, back, void)
 end
 
 local function refund_bucket(body, us, frac, mark, mark_frac, rate)
-  local a, af, c, cf = parse_bucket(body)
+  local a, af, c, cf, stop = parse_bucket(body)
   if less(a, af, mark, mark_frac) then return body end
   cf = math.min(cf, rate - 1)
   local left, left_frac = minus(mark, math.min(mark_frac, rate - 1), c, cf, rate)
@@ -43,7 +49,8 @@ local function refund_bucket(body, us, frac, mark, mark_frac, rate)
   if less(us, frac, left, left_frac) then left, left_frac = us, frac end
   if left < 0 then return body end
   c, cf = plus(c, cf, left, left_frac, rate)
-  return format_bucket(a, af, c, cf)
+  if c >= MAX_CREDIT then return body end
+  return format_bucket(a, af, c, cf, stop)
 end
 
 local i = 2
@@ -52,15 +59,16 @@ while ARGV[i] do
   local body, kind = bodies[id], byte(id)
   if body and ends(id, body) <= now then body = nil end
   if kind == SLIDING then
-    bodies[id] = body and refund_sliding(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]))
-    i = i + 4
+    bodies[id] = body and refund_sliding(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
+      tonumber(ARGV[i + 4]))
+    i = i + 5
   elseif kind == BUCKET then
     bodies[id] = body and refund_bucket(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
       tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]))
     i = i + 6
   else
-    bodies[id] = body and refund_fixed(body, tonumber(ARGV[i + 1]), ARGV[i + 2])
-    i = i + 3
+    bodies[id] = body and refund_fixed(body, tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]))
+    i = i + 4
   end
 end
 return store(stored, bodies)

@@ -18,21 +18,23 @@ if not bodies then return redis.error_reply('CORRUPT state') end
 
 local function reset_fixed(body)
   local reset, spent = match(body, '^(%d+),(%d+)')
-  return reset .. ',' .. count(tonumber(spent), tonumber(spent))
+  spent = tonumber(spent)
+  return reset .. ',' .. count(spent, spent, spent)
 end
 
 local function reset_sliding(body)
   local stop, spent = parse_sliding(body)
-  return format_sliding(stop, spent, spent)
+  return format_sliding(stop, spent, spent, spent)
 end
 
 local function reset_bucket(body, rate)
-  local a, af, c, cf = parse_bucket(body)
+  local a, af, c, cf, stop = parse_bucket(body)
   cf = math.min(cf, rate - 1)
   local owed, owed_frac = minus(a, math.min(af, rate - 1), c, cf, rate)
-  if owed < now then return body end
+  if owed < now then owed, owed_frac = now, 0 end
   c, cf = plus(c, cf, owed - now, owed_frac, rate)
-  return format_bucket(a, af, c, cf)
+  if c >= MAX_CREDIT then return body end
+  return format_bucket(a, af, c, cf, stop)
 end
 
 local i = 2

@@ -4,19 +4,20 @@
 //
 // # Encoding
 //
-// All limits of a policy are stored in one string value as text (see state.lua). This was measured on redis-server
-// 7.0.15 against a hash (a field for each count) and a string packed with struct.pack, each with the same checks,
-// by a take in a full window; microseconds of server time for one EVALSHA and MEMORY USAGE of the key, medians of
-// five interleaved runs (go run ./encoding in bench/):
+// All limits of a policy are stored in one string value as text (see state.lua). It was chosen by measurement on
+// redis-server 7.0.15: a take within a full window by three short scripts with the same checks, and by take.lua;
+// server time of one EVALSHA, medians of seven interleaved runs, and MEMORY USAGE of the key (go run ./encoding in
+// bench/, one core of an Intel Xeon):
 //
-//	                       one fixed limit      two fixed, one sliding of 60
-//	hash                     9.0 us   104 B        83 us   1336 B
-//	packed string            7.5 us    88 B        36 us    952 B
-//	text                     8.3 us    88 B        21 us    376 B
-//	redis_rate's script     11.1 us    88 B         -        -
+//	                 one fixed limit     two fixed, one sliding of 60 sub-buckets
+//	hash              7.4 us   104 B      79.4 us   1336 B
+//	packed string     6.8 us    88 B      33.8 us    952 B
+//	text              7.6 us    88 B      16.5 us    376 B
+//	take.lua         12.6 us    88 B      25.0 us    376 B
 //
-// Packed is as fast for one limit, but text keeps a running sum in front of the sub-buckets, newest first, so that
-// a take within the newest one parses no list. Text is also what an operator can read with GET.
+// Packed is as fast for one limit. For many, text wins: it keeps the sum and the newest sub-bucket in front, so that
+// a take within that one parses no list. Text is also what an operator can read with GET. What take.lua adds is
+// floors, buckets, entries of other policies, and the check that what is stored is a state.
 package scripts
 
 import (

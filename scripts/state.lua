@@ -1,15 +1,19 @@
 -- The encoding of a key's state, as package limit writes it (limit/codec.go). Every script starts with this part.
 --
---   f1m:1795225200123,57-3;              fixed: reset in ms, charged-refunded
---   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, charged-refunded of each sub-bucket, newest first
---   b1s:1795225200123456.1,0.2;          bucket: arrival and credit, in us and 1/rate us
+--   f1m:1795225200123,57-3;              fixed: reset in ms, counts
+--   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
+--   b1s:1795225200123456.1;              bucket: arrival in us and 1/rate us
+--   b1s:1795225200123456,1795225200123458.1,2.2;    once there is credit: end, arrival, credit
 --
+-- Counts are charged, charged-refunded, or charged-refunded-void, void being what a reset gave back.
 -- An entry is over from its first number on. Numbers are whole and at most 2^53-1, which Lua's doubles hold; they
 -- are written by %.0f, because .. and tostring lose digits past the 14th.
 
 local byte, format, gmatch, match = string.byte, string.format, string.gmatch, string.match
 local SLIDING, BUCKET = 115, 98 -- 's', 'b'
 local MAX_COUNT = 9007199254740991
+local MAX_CREDIT = 4503599627370496
+local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
 
 -- parse returns the bodies of all entries by id, and how many there are; nil if text is no state.
 local function parse(text)
@@ -27,37 +31,42 @@ local function ends(id, body)
   return frac == '' and tonumber(first) or first + 1
 end
 
--- count formats charged-refunded.
-local function count(charged, refunded)
+-- count formats counts.
+local function count(charged, refunded, void)
   if refunded == 0 then return format('%.0f', charged) end
-  return format('%.0f-%.0f', charged, refunded)
+  if void == 0 then return format('%.0f-%.0f', charged, refunded) end
+  return format('%.0f-%.0f-%.0f', charged, refunded, void)
 end
 
--- parse_sliding returns end, and charged and refunded by sub-bucket, newest first.
+-- parse_sliding returns end, and the counts of each sub-bucket, newest first.
 local function parse_sliding(body)
   local stop, list = match(body, '^(%d+),%d+(.*)$')
-  local charged, refunded = {}, {}
-  for c, r in gmatch(list, ',(%d+)%-?(%d*)') do
-    charged[#charged + 1], refunded[#refunded + 1] = tonumber(c), tonumber(r) or 0
+  local charged, refunded, void = {}, {}, {}
+  for c, r, v in gmatch(list, ',' .. COUNT) do
+    local j = #charged + 1
+    charged[j], refunded[j], void[j] = tonumber(c), tonumber(r) or 0, tonumber(v) or 0
   end
-  return tonumber(stop), charged, refunded
+  return tonumber(stop), charged, refunded, void
 end
 
 -- format_sliding is the inverse; it drops what was never charged from the old end.
-local function format_sliding(stop, charged, refunded)
+local function format_sliding(stop, charged, refunded, void)
   local n, used, list = #charged, 0, {}
   while n > 1 and charged[n] == 0 do n = n - 1 end
   for j = 1, n do
-    used = used + charged[j] - refunded[j]
-    list[j] = count(charged[j], refunded[j])
+    used = used + (charged[j] - refunded[j]) -- in this order: charged alone may be near the largest number
+    list[j] = count(charged[j], refunded[j], void[j])
   end
   return format('%.0f,%.0f,%s', stop, used, table.concat(list, ','))
 end
 
--- parse_bucket returns arrival and credit, each in us and 1/rate us.
+-- parse_bucket returns arrival and credit, each in us and 1/rate us, and the end in us.
 local function parse_bucket(body)
-  local a, af, c, cf = match(body, '^(%d+)%.?(%d*),?(%d*)%.?(%d*)$')
-  return tonumber(a), tonumber(af) or 0, tonumber(c) or 0, tonumber(cf) or 0
+  local stop, a, af, c, cf = match(body, '^(%d+),(%d+)%.?(%d*),(%d+)%.?(%d*)$')
+  if stop then return tonumber(a), tonumber(af) or 0, tonumber(c), tonumber(cf) or 0, tonumber(stop) end
+  a, af = match(body, '^(%d+)%.?(%d*)$')
+  a, af = tonumber(a), tonumber(af) or 0
+  return a, af, 0, 0, af > 0 and a + 1 or a
 end
 
 local function span(us, frac)
@@ -65,9 +74,9 @@ local function span(us, frac)
   return format('%.0f.%.0f', us, frac)
 end
 
-local function format_bucket(a, af, c, cf)
+local function format_bucket(a, af, c, cf, stop)
   if c == 0 and cf == 0 then return span(a, af) end
-  return span(a, af) .. ',' .. span(c, cf)
+  return format('%.0f,%s,%s', stop, span(a, af), span(c, cf))
 end
 
 -- plus and minus work on times of us and 1/rate us.

@@ -28,83 +28,85 @@ local allowed, learned = cost > 0, false
 -- body to store if the request is admitted and when that is over (us), and the body to store if it is denied.
 
 local function take_fixed(body, floor, max, fresh)
-  local reset, spent, back = fresh, 0, 0
+  local reset, spent, back, void = fresh, 0, 0, 0
   if body then
-    reset, spent, back = match(body, '^(%d+),(%d+)%-?(%d*)$')
-    spent, back = tonumber(spent), tonumber(back) or 0
+    reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
+    spent, back, void = tonumber(spent), tonumber(back) or 0, tonumber(void) or 0
   end
   if floor then
-    local r, s, b = match(floor, '^(%d+),(%d+)%-?(%d*)$')
-    s, b = tonumber(s), tonumber(b) or 0
+    local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
+    s, b, v = tonumber(s), tonumber(b) or 0, tonumber(v) or 0
     if not body or tonumber(r) > tonumber(reset) then
-      reset, spent, back, learned, body = r, s, b, true, floor
-    elseif r == reset and (s > spent or b > back) then
-      spent, back, learned = math.max(s, spent), math.max(b, back), true
-      body = reset .. ',' .. count(spent, back)
+      reset, spent, back, void, learned, body = r, s, b, v, true, floor
+    elseif r == reset and (s > spent or b > back or v > void) then
+      spent, back, void, learned = math.max(s, spent), math.max(b, back), math.max(v, void), true
+      body = reset .. ',' .. count(spent, back, void)
     end
   end
   if cost > max - (spent - back) or cost > MAX_COUNT - spent then allowed = false end
-  return reset .. ',' .. count(spent + cost, back), reset * 1000, body
+  return reset .. ',' .. count(spent + cost, back, void), reset * 1000, body
 end
 
 -- join_sliding merges what a floor knows into a list of sub-buckets.
 local function join_sliding(body, floor, precision, size)
-  local stop, spent, back = parse_sliding(floor)
+  local fstop, fspent, fback, fvoid = parse_sliding(floor)
   if not body then
     learned = true
-    return stop, spent, back
+    return fstop, fspent, fback, fvoid
   end
-  local fstop, fspent, fback = stop, spent, back
-  stop, spent, back = parse_sliding(body)
+  local stop, spent, back, void = parse_sliding(body)
   local last = math.max(stop, fstop)
   local behind, fbehind = (last - stop) / precision, (last - fstop) / precision
-  local ns, nb = {}, {}
-  for j = 1, size do
-    local s, b = spent[j - behind] or 0, back[j - behind] or 0
-    local fs, fb = fspent[j - fbehind] or 0, fback[j - fbehind] or 0
-    if fs > s or fb > b then learned = true end
-    ns[j], nb[j] = math.max(s, fs), math.max(b, fb)
+  local function join(ours, theirs)
+    local joined = {}
+    for j = 1, size do
+      local mine, other = ours[j - behind] or 0, theirs[j - fbehind] or 0
+      if other > mine then learned = true end
+      joined[j] = math.max(mine, other)
+    end
+    return joined
   end
-  return last, ns, nb
+  return last, join(spent, fspent), join(back, fback), join(void, fvoid)
 end
 
 local function take_sliding(body, floor, max, fresh, precision, size)
   if body and not floor then -- the common case: the newest sub-bucket goes on
-    local stop, used, spent, back, rest = match(body, '^(%d+),(%d+),(%d+)%-?(%d*)(.*)$')
+    local stop, used, spent, back, void, rest = match(body, '^(%d+),(%d+),' .. COUNT .. '(.*)$')
     if tonumber(stop) >= fresh then
       if cost > max - used or cost > MAX_COUNT - spent then allowed = false end
-      return stop .. ',' .. format('%.0f,', used + cost) .. count(spent + cost, tonumber(back) or 0) .. rest,
-        stop * 1000, body
+      spent = count(spent + cost, tonumber(back) or 0, tonumber(void) or 0)
+      return stop .. ',' .. format('%.0f,', used + cost) .. spent .. rest, stop * 1000, body
     end
   end
-  local stop, spent, back = fresh, {}, {}
+  local stop, spent, back, void = fresh, {}, {}, {}
   if floor then
-    stop, spent, back = join_sliding(body, floor, precision, size)
-    body = format_sliding(stop, spent, back)
+    stop, spent, back, void = join_sliding(body, floor, precision, size)
+    body = format_sliding(stop, spent, back, void)
   elseif body then
-    stop, spent, back = parse_sliding(body)
+    stop, spent, back, void = parse_sliding(body)
   end
   local step = math.max((fresh - stop) / precision, 0)
-  local ns, nb, used = {0}, {0}, 0
-  for j = 2, step do ns[j], nb[j] = 0, 0 end
+  local ns, nb, nv, used = {0}, {0}, {0}, 0
+  for j = 2, step do ns[j], nb[j], nv[j] = 0, 0, 0 end
   for j = 1, math.min(#spent, size - step) do
-    ns[j + step], nb[j + step] = spent[j], back[j]
-    used = used + spent[j] - back[j]
+    ns[j + step], nb[j + step], nv[j + step] = spent[j], back[j], void[j]
+    used = used + (spent[j] - back[j])
   end
   if cost > max - used or cost > MAX_COUNT - ns[1] then allowed = false end
   ns[1] = ns[1] + cost
   stop = math.max(stop, fresh)
-  return format_sliding(stop, ns, nb), stop * 1000, body
+  return format_sliding(stop, ns, nb, nv), stop * 1000, body
 end
 
 local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
-  local a, af, c, cf = 0, 0, 0, 0
-  if body then a, af, c, cf = parse_bucket(body) end
+  local a, af, c, cf, stop = 0, 0, 0, 0, 0
+  if body then a, af, c, cf, stop = parse_bucket(body) end
   if floor then
-    local fa, faf, fc, fcf = parse_bucket(floor)
+    local fa, faf, fc, fcf, fstop = parse_bucket(floor)
     if less(a, af, fa, faf) then a, af, learned = fa, faf, true end
     if less(c, cf, fc, fcf) then c, cf, learned = fc, fcf, true end
-    body = format_bucket(a, af, c, cf)
+    if fstop > stop then stop, learned = fstop, true end
+    body = format_bucket(a, af, c, cf, stop)
   end
   af, cf = math.min(af, rate - 1), math.min(cf, rate - 1) -- the rate may have been larger when they were written
   a, af = minus(a, af, c, cf, rate)
@@ -112,10 +114,9 @@ local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
   a, af = plus(a, af, us, frac, rate)
   local wait, wait_frac = minus(a - now, af, burst_us, burst_frac, rate)
   if wait > 0 or wait == 0 and wait_frac > 0 then allowed = false end
+  stop = math.max(stop, af > 0 and a + 1 or a)
   a, af = plus(a, af, c, cf, rate)
-  local stop = af > 0 and a + 1 or a
-  if stop > MAX_COUNT then allowed = false end
-  return format_bucket(a, af, c, cf), stop, body
+  return format_bucket(a, af, c, cf, stop), stop, body
 end
 
 local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, 4

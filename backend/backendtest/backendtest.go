@@ -1,0 +1,445 @@
+// Package backendtest checks that a [backend.Backend] keeps the promises of package backend: every algorithm,
+// policies as a whole, floors, refunds, expiry, bad input, keys that must not collide, and callers at once.
+//
+//	func TestMyBackend(t *testing.T) {
+//		backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
+//			b, err := mybackend.New(mybackend.Config{Now: now})
+//			if err != nil {
+//				t.Fatal(err)
+//			}
+//			return b
+//		}, backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder]())
+//	}
+//
+// The suite judges by the clock that it hands to open, which stands still unless the suite moves it: windows of an
+// hour pass in no time, and a server's own clock or the expiry of its keys must not decide anything. What a backend
+// promises less of it says by an [Option]; what is not said is demanded.
+//
+// Verdicts and states are compared with those of package limit, and those of the tables with literals besides, so a
+// backend that runs package limit can't hide behind its bugs. What the suite can't cause it doesn't check: lost
+// replies, dead servers and failovers are for the backend's own tests.
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// An Option says what a backend promises more, or less.
+type Option func(*config)
+
+type config struct {
+	required []reflect.Type
+	weakest  backend.Guarantee
+	withheld int64
+	contends bool
+	lags     bool
+}
+
+// Require demands an optional interface of package backend, so that one that got lost by a refactoring fails. An
+// interface that is implemented is checked with or without it.
+func Require[Interface any]() Option {
+	return func(c *config) { c.required = append(c.required, reflect.TypeFor[Interface]()) }
+}
+
+// Weakest allows decisions whose guarantee is weaker than Exact, down to g.
+func Weakest(g backend.Guarantee) Option { return func(c *config) { c.weakest = g } }
+
+// Withholds allows the backend to deny, and to report as spent, up to most of each limit that nobody has used yet:
+// quota that it charged in advance. It must still never admit too much.
+func Withholds(most int64) Option { return func(c *config) { c.withheld = most } }
+
+// Contends allows takes to fail with [backend.Contended]: the suite makes them again.
+func Contends() Option { return func(c *config) { c.contends = true } }
+
+// Lags allows peeks and loads to answer from a copy that lags behind: the suite asks again, for some seconds.
+func Lags() Option { return func(c *config) { c.lags = true } }
+
+// Run checks the backends that open returns. Each is to be empty and to read the time from now alone; open is called
+// for every part of the suite. Run closes what it got.
+func Run(t *testing.T, open func(t *testing.T, now func() time.Time) backend.Backend, options ...Option) {
+	t.Helper()
+	var c config
+	for _, o := range options {
+		o(&c)
+	}
+	for _, part := range parts {
+		t.Run(part.name, func(t *testing.T) {
+			s := &subject{config: c, clock: newClock()}
+			s.Backend = open(t, s.clock.Now)
+			t.Cleanup(func() {
+				if err := s.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			})
+			part.run(t, s)
+		})
+	}
+}
+
+// parts in the order in which a new backend comes to pass them.
+var parts = []struct {
+	name string
+	run  func(*testing.T, *subject)
+}{
+	{"Interfaces", testInterfaces},
+	{"Fixed", testFixed},
+	{"Aligned", testAligned},
+	{"Staggered", testStaggered},
+	{"Sliding", testSliding},
+	{"Bucket", testBucket},
+	{"Policy", testPolicy},
+	{"Denied", testDenied},
+	{"Expiry", testExpiry},
+	{"ClockBack", testClockBack},
+	{"PolicyChange", testPolicyChange},
+	{"BigNumbers", testBigNumbers},
+	{"Peek", testPeek},
+	{"Refund", testRefund},
+	{"Reset", testReset},
+	{"Load", testLoad},
+	{"Seed", testSeed},
+	{"Floor", testFloor},
+	{"FloorKept", testFloorKept},
+	{"BadInput", testBadInput},
+	{"Context", testContext},
+	{"Keys", testKeys},
+	{"Concurrent", testConcurrent},
+	{"ConcurrentRefund", testConcurrentRefund},
+	{"History", testHistory},
+	{"Closed", testClosed},
+	{"CloseAtWork", testCloseAtWork},
+}
+
+// reporter is what *testing.T and *rapid.T have in common.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// start is on a whole hour, so that aligned windows and sub-buckets start with a part.
+var start = time.Date(2026, 1, 1, 6, 0, 0, 0, time.UTC)
+
+// clock stands still unless it is set.
+type clock struct{ micros atomic.Int64 }
+
+func newClock() *clock {
+	c := &clock{}
+	c.set(0)
+	return c
+}
+
+func (c *clock) Now() time.Time          { return time.UnixMicro(c.micros.Load()) }
+func (c *clock) set(after time.Duration) { c.micros.Store(start.Add(after).UnixMicro()) }
+func (c *clock) step(d time.Duration)    { c.micros.Add(d.Microseconds()) }
+
+// subject is the backend under test.
+type subject struct {
+	config
+	backend.Backend
+	clock *clock
+}
+
+// take calls Take, which must give a verdict.
+func (s *subject) take(t reporter, req backend.Request) backend.Result {
+	t.Helper()
+	result, err := s.try(req)
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	s.checkResult(t, &req, &result)
+	if cost := result.Receipt().Cost; result.Allowed && cost != req.Cost || !result.Allowed && cost != 0 {
+		t.Errorf("a take of %d, allowed %t, left a receipt for %d", req.Cost, result.Allowed, cost)
+	}
+	return result
+}
+
+// try calls Take, again after contention where that is allowed.
+func (s *subject) try(req backend.Request) (backend.Result, error) {
+	for tries := 0; ; tries++ {
+		result, err := s.Take(context.Background(), req)
+		var failed *backend.Error
+		if !s.contends || tries == 1000 || !errors.As(err, &failed) || failed.Kind != backend.Contended {
+			return result, err
+		}
+		if failed.MayHaveCharged {
+			return result, errors.Join(errors.New("contention that may have charged"), err)
+		}
+	}
+}
+
+func (s *subject) peek(t reporter, req backend.Request) backend.Result {
+	t.Helper()
+	result, err := s.Backend.(backend.Peeker).Peek(context.Background(), req)
+	if err != nil {
+		t.Fatalf("Peek: %v", err)
+	}
+	s.checkResult(t, &req, &result)
+	if cost := result.Receipt().Cost; cost != 0 {
+		t.Errorf("a peek left a receipt for %d", cost)
+	}
+	return result
+}
+
+// checkResult checks what holds for every result, whatever was decided.
+func (s *subject) checkResult(t reporter, req *backend.Request, r *backend.Result) {
+	t.Helper()
+	if r.Source == backend.Unknown {
+		t.Errorf("a decision of unknown source")
+	}
+	if now := s.clock.micros.Load(); r.Now != now {
+		t.Errorf("decided at %d us, the clock says %d", r.Now, now)
+	}
+	if r.Guarantee > s.weakest || (r.Cause == nil) != (r.Guarantee == backend.Exact) {
+		t.Errorf("guarantee %s because of %v, want %s or better, and a cause for what is not exact", r.Guarantee, r.Cause, s.weakest)
+	}
+	statuses := slices.Collect(r.All())
+	if len(statuses) != len(req.Policy.Limits) {
+		t.Fatalf("the status of %d limits under a policy of %d", len(statuses), len(req.Policy.Limits))
+	}
+	refused := false
+	for i, status := range statuses {
+		if status.Limit != req.Policy.Limits[i] {
+			t.Errorf("status %d is of limit %s, want %s", i, status.Limit, req.Policy.Limits[i])
+		}
+		if status.Remaining < 0 || status.Remaining > status.Limit.Quota() || status.RetryAfter < 0 {
+			t.Errorf("limit %s: %d left, retry after %s", status.Limit, status.Remaining, status.RetryAfter)
+		}
+		refused = refused || status.RetryAfter > 0
+	}
+	if refused == r.Allowed {
+		t.Errorf("allowed: %t, but some limit asks to wait: %t", r.Allowed, refused)
+	}
+	if !slices.Contains(statuses, r.Binding()) {
+		t.Errorf("the binding limit %s is none of the policy's", r.Binding().Limit)
+	}
+}
+
+// mirror is one key under one policy, in the backend and in package limit at once: each call is made to both, and
+// what they say is compared.
+type mirror struct {
+	*subject
+	key    string
+	policy *limit.Policy
+	model  limit.State
+}
+
+func (s *subject) mirror(key string, limits ...limit.Limit) *mirror {
+	return &mirror{subject: s, key: key, policy: &limit.Policy{Name: "suite", Limits: limits}}
+}
+
+// phases is the xxhash64 of the keys that staggered limits are tested with. Every backend must take this hash:
+// otherwise a key's windows would move with the key from one backend to another.
+var phases = map[string]uint64{
+	"alice": 0x73a3ea485f2e6049, "bob": 0x92878a3b42bad03b, "carol": 0xc1ceb4e654b4cc38, "dave": 0x2857ed8653e4fb22,
+}
+
+func (m *mirror) at() limit.At {
+	return limit.At{Micros: m.clock.micros.Load(), Phase: phases[m.key]}
+}
+
+func (m *mirror) request(cost int64, floor *limit.State) backend.Request {
+	return backend.Request{Key: m.key, Policy: m.policy, Cost: cost, Floor: floor}
+}
+
+func (m *mirror) take(t reporter, cost int64) backend.Result {
+	t.Helper()
+	return m.takeFloor(t, cost, nil)
+}
+
+// charge is a take of which the receipt matters.
+func (m *mirror) charge(t reporter, cost int64) limit.Receipt {
+	t.Helper()
+	result := m.take(t, cost)
+	return result.Receipt()
+}
+
+func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.Result {
+	t.Helper()
+	var before limit.State
+	if floor != nil {
+		before = floor.Clone()
+	}
+	policy := limit.Policy{Name: m.policy.Name, Limits: slices.Clone(m.policy.Limits)}
+	got := m.subject.take(t, m.request(cost, floor))
+	if policy.Name != m.policy.Name || !slices.Equal(policy.Limits, m.policy.Limits) {
+		t.Fatalf("Take changed the policy to %v", *m.policy)
+	}
+	if floor != nil && !floor.Equal(&before) {
+		t.Fatalf("Take changed the floor from %s to %s", before.String(), floor.String())
+	}
+
+	now := m.at()
+	if floor != nil {
+		m.model.Join(m.policy, now, floor)
+	}
+	taken := m.model.Clone()
+	want := taken.Take(m.policy, now, cost)
+	if want.Allowed && !got.Allowed && m.withheld > 0 {
+		m.comparePeek(t, &got.Verdict, cost) // it may keep up to withheld for itself
+		return got
+	}
+	m.model = taken
+	m.compare(t, "Take", &got.Verdict, &want)
+	m.compareReceipts(t, got.Receipt(), want.Receipt())
+	if m.withheld == 0 && !got.State.Empty() {
+		m.compareStates(t, "Take's result", got.State)
+	}
+	return got
+}
+
+// comparePeek checks a denial that package limit would not give.
+func (m *mirror) comparePeek(t reporter, got *limit.Verdict, cost int64) {
+	t.Helper()
+	peeked := m.model.Clone()
+	want := peeked.Peek(m.policy, m.at(), cost)
+	short := false
+	for s := range want.All() {
+		short = short || s.Remaining-m.withheld < cost
+	}
+	if !short {
+		t.Errorf("denied %d: %s, want %s, of which %d may be withheld", cost, say(got), say(&want), m.withheld)
+	}
+}
+
+func (m *mirror) peek(t reporter, cost int64) backend.Result {
+	t.Helper()
+	looked := m.model.Clone()
+	want := looked.Peek(m.policy, m.at(), cost)
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		got := m.subject.peek(t, m.request(cost, nil))
+		if !m.lags || say(&got.Verdict) == say(&want) || time.Now().After(deadline) {
+			m.compare(t, "Peek", &got.Verdict, &want)
+			return got
+		}
+	}
+}
+
+// compare checks a verdict against that of package limit.
+func (m *mirror) compare(t reporter, what string, got, want *limit.Verdict) {
+	t.Helper()
+	if m.withheld == 0 {
+		if say(got) != say(want) || got.Binding() != want.Binding() {
+			t.Errorf("%s: %s, binding %s; want %s, binding %s", what, say(got), got.Binding().Limit, say(want), want.Binding().Limit)
+		}
+		return
+	}
+	if got.Allowed && !want.Allowed {
+		t.Errorf("%s: %s, want %s", what, say(got), say(want))
+	}
+	statuses := slices.Collect(want.All())
+	i := 0
+	for g := range got.All() {
+		if w := statuses[i]; g.Remaining > w.Remaining || g.Remaining < w.Remaining-m.withheld {
+			t.Errorf("%s: limit %s: %d left, want %d, of which %d may be withheld", what, g.Limit, g.Remaining, w.Remaining, m.withheld)
+		}
+		i++
+	}
+}
+
+func (m *mirror) compareReceipts(t reporter, got, want limit.Receipt) {
+	t.Helper()
+	if m.withheld > 0 || want.Cost == 0 {
+		return
+	}
+	for i := range m.policy.Limits {
+		end, position, fraction := got.Mark(i)
+		wantEnd, wantPosition, wantFraction := want.Mark(i)
+		if end != wantEnd || position != wantPosition || fraction != wantFraction {
+			t.Errorf("the receipt names %d.%d until %d of limit %s, want %d.%d until %d",
+				position, fraction, end, m.policy.Limits[i], wantPosition, wantFraction, wantEnd)
+		}
+	}
+}
+
+// compareStates checks a state against the model, apart from what is over.
+func (m *mirror) compareStates(t reporter, what string, got limit.State) {
+	t.Helper()
+	got, want := settled(got, m.at()), settled(m.model, m.at())
+	if !got.Equal(&want) {
+		t.Errorf("%s holds %q, want %q", what, got.String(), want.String())
+	}
+}
+
+// settled is a state without what is over.
+func settled(s limit.State, at limit.At) limit.State { return limit.Merge(s, limit.State{}, at) }
+
+// compareLoad checks what is remembered, where the backend can tell.
+func (m *mirror) compareLoad(t reporter) {
+	t.Helper()
+	loader, ok := m.Backend.(backend.Loader)
+	if !ok || m.withheld > 0 {
+		return
+	}
+	want := settled(m.model, m.at())
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		snapshot, err := loader.Load(context.Background(), m.request(0, nil))
+		if err != nil {
+			t.Fatalf("Load: %v", err)
+		}
+		if now := m.clock.micros.Load(); snapshot.Now != now || snapshot.Source == backend.Unknown {
+			t.Errorf("loaded at %d us from %s, the clock says %d", snapshot.Now, snapshot.Source, now)
+		}
+		got := settled(snapshot.State, m.at())
+		if !m.lags || got.Equal(&want) || time.Now().After(deadline) {
+			m.compareStates(t, "Load", snapshot.State)
+			return
+		}
+	}
+}
+
+func (m *mirror) refund(t reporter, receipt limit.Receipt, amount int64) {
+	t.Helper()
+	if err := m.Backend.(backend.Refunder).Refund(context.Background(), m.request(0, nil), receipt, amount); err != nil {
+		t.Fatalf("Refund: %v", err)
+	}
+	m.model.Refund(m.at(), &receipt, amount)
+}
+
+func (m *mirror) reset(t reporter) {
+	t.Helper()
+	if err := m.Backend.(backend.Resetter).Reset(context.Background(), m.request(0, nil)); err != nil {
+		t.Fatalf("Reset: %v", err)
+	}
+	m.model.Reset(m.policy, m.at())
+}
+
+func (m *mirror) seed(t reporter, state limit.State) {
+	t.Helper()
+	before := state.Clone()
+	if err := m.Backend.(backend.Seeder).Seed(context.Background(), m.request(0, nil), state); err != nil {
+		t.Fatalf("Seed: %v", err)
+	}
+	if !state.Equal(&before) {
+		t.Fatalf("Seed changed the state it was given from %s to %s", before.String(), state.String())
+	}
+	m.model.Join(m.policy, m.at(), &state)
+}
+
+func testInterfaces(t *testing.T, s *subject) {
+	for _, required := range s.required {
+		if !reflect.TypeOf(s.Backend).Implements(required) {
+			t.Errorf("%T is no %s any more", s.Backend, required)
+		}
+	}
+	if p, ok := s.Backend.(backend.Pinger); ok {
+		if err := p.Ping(context.Background()); err != nil {
+			t.Errorf("Ping: %v", err)
+		}
+	}
+	if c, ok := s.Backend.(backend.Clock); ok {
+		s.clock.set(time.Hour + time.Microsecond)
+		if got, want := c.NowMicros(), s.clock.micros.Load(); got != want {
+			t.Errorf("NowMicros = %d, the clock says %d", got, want)
+		}
+	}
+}

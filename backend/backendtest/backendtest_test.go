@@ -1,0 +1,521 @@
+package backendtest_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/limit"
+)
+
+func hash(key string) uint64 { return keyhash.Sum(key) }
+
+// all is every optional interface that memory has.
+var all = []backendtest.Option{
+	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
+	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
+	backendtest.Require[backend.Clock](),
+}
+
+// fragile is a backend with all optional interfaces that can be broken in one way at a time.
+type fragile struct {
+	now    func() time.Time
+	broken string
+	states map[string]*limit.State
+	mu     sync.Mutex // guards states and what they point to
+	closed atomic.Bool
+}
+
+func newFragile(now func() time.Time, broken string) *fragile {
+	return &fragile{now: now, broken: broken, states: make(map[string]*limit.State)}
+}
+
+func (b *fragile) name(req backend.Request) string {
+	key, policy := req.Key, req.Policy.Name
+	switch b.broken {
+	case "key and policy run together":
+		return policy + key
+	case "policies share keys":
+		policy = ""
+	case "keys are cut":
+		key = key[:min(len(key), 250)]
+	case "keys end at NUL":
+		key, _, _ = strings.Cut(key, "\x00")
+	case "keys are trimmed":
+		key = strings.TrimSpace(key)
+	case "keys are lower case":
+		key = strings.ToLower(key)
+	case "keys are normalized":
+		key = strings.NewReplacer("e\u0301", "\u00e9").Replace(key)
+	case "keys are valid UTF-8":
+		key = strings.ToValidUTF8(key, "\uFFFD")
+	case "keys are escaped by halves":
+		key = strings.ReplaceAll(key, " ", "%20")
+	case "a hash tag is the key":
+		if _, rest, ok := strings.Cut(key, "{"); ok {
+			if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
+				key = tag
+			}
+		}
+	}
+	return policy + "/" + key
+}
+
+func (b *fragile) at(req backend.Request) limit.At {
+	now := b.now().UnixMicro()
+	switch b.broken {
+	case "windows end early":
+		now++
+	case "windows end late":
+		now--
+	case "the wall clock decides":
+		now = time.Now().UnixMicro()
+	case "whole seconds":
+		now -= now % 1_000_000
+	}
+	phase := keyhash.Sum(req.Key)
+	if b.broken == "another hash" {
+		phase++
+	}
+	return limit.At{Micros: now, Phase: phase}
+}
+
+func (b *fragile) check(ctx context.Context, req *backend.Request, cost bool) error {
+	refuse := func(field string) error {
+		if b.broken == "errors name the key" {
+			field += " of " + req.Key
+		}
+		return &limit.Error{Field: field, Value: "bad", Bound: "must be good"}
+	}
+	switch {
+	case b.closed.Load() && b.broken != "works when closed":
+		return backend.ErrClosed
+	case ctx == nil && b.broken == "no context will do":
+	case ctx == nil:
+		return refuse("context")
+	case req.Key == "" && b.broken != "no key will do":
+		return refuse("key")
+	case req.Policy == nil, len(req.Policy.Limits) == 0:
+		return refuse("policy")
+	}
+	if cost {
+		err := req.Policy.CheckCost(req.Cost)
+		switch {
+		case b.broken == "cost 0 is free" && req.Cost == 0:
+		case b.broken == "negative costs give back" && req.Cost < 0:
+		case b.broken == "too large is denied" && errors.Is(err, limit.ErrCostExceedsLimit):
+		case b.broken == "errors are plain" && err != nil:
+			return errors.New("bad cost")
+		case b.broken == "errors name the key" && err != nil:
+			return refuse("cost")
+		case err != nil:
+			return err
+		}
+	}
+	if ctx == nil || b.broken == "contexts are ignored" {
+		return nil
+	}
+	if b.broken == "contexts end in silence" && ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return ctx.Err()
+}
+
+func (b *fragile) state(req backend.Request) *limit.State {
+	name := b.name(req)
+	if b.states[name] == nil {
+		b.states[name] = new(limit.State)
+	}
+	return b.states[name]
+}
+
+func (b *fragile) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if err := b.check(ctx, &req, true); err != nil {
+		return backend.Result{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := b.at(req)
+	state := b.state(req)
+	if b.broken == "updates get lost" {
+		read := state.Clone()
+		b.mu.Unlock()
+		runtime.Gosched()
+		b.mu.Lock()
+		*state = read
+	}
+	before := state.Clone()
+	result := func(v limit.Verdict) backend.Result {
+		return backend.Result{Verdict: v, Now: at.Micros, Source: backend.Local, State: state.Clone()}
+	}
+	if b.broken == "a floor replaces" && req.Floor != nil {
+		*state = req.Floor.Clone()
+	}
+	if req.Floor != nil && b.broken != "floors are ignored" {
+		state.Join(req.Policy, at, req.Floor)
+	}
+	switch b.broken {
+	case "limits are charged one by one":
+		for i := range req.Policy.Limits {
+			one := &limit.Policy{Limits: req.Policy.Limits[i : i+1]}
+			if v := state.Take(one, at, req.Cost); !v.Allowed {
+				return result(state.Taken(req.Policy, at, req.Cost, false)), nil
+			}
+		}
+		return result(state.Taken(req.Policy, at, req.Cost, true)), nil
+	case "only the first limit counts":
+		one := &limit.Policy{Limits: req.Policy.Limits[:1]}
+		v := state.Take(one, at, req.Cost)
+		return result(state.Taken(req.Policy, at, req.Cost, v.Allowed)), nil
+	case "a new policy starts afresh":
+		kept := limit.State{}
+		kept.Join(req.Policy, at, state)
+		*state = kept
+	case "costs are floats":
+		req.Cost = int64(float32(req.Cost))
+	case "costs are one":
+		req.Cost = 1
+	}
+	v := state.Take(req.Policy, at, req.Cost)
+	if !v.Allowed {
+		switch b.broken {
+		case "denials are charged":
+			for i := range req.Policy.Limits {
+				state.Take(&limit.Policy{Limits: req.Policy.Limits[i : i+1]}, at, 1)
+			}
+		case "denials forget the floor":
+			*state = before
+		case "denials forget all":
+			*state = limit.State{}
+		}
+	}
+	r := result(v)
+	switch b.broken {
+	case "without source":
+		r.Source = backend.Unknown
+	case "not exact":
+		r.Guarantee, r.Cause = backend.Bounded, backend.ErrEvicted
+	case "no cause":
+		r.Guarantee = backend.Bounded
+	case "a state of no use":
+		r.State.Reset(req.Policy, at)
+	case "the floor is kept":
+		if req.Floor != nil {
+			*state = *req.Floor
+		}
+	}
+	return r, nil
+}
+
+func (b *fragile) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if err := b.check(ctx, &req, b.broken != "a peek takes any cost"); err != nil {
+		return backend.Result{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, state := b.at(req), b.state(req)
+	r := backend.Result{Verdict: state.Peek(req.Policy, at, req.Cost), Now: at.Micros, Source: backend.Local}
+	if b.broken == "peeks charge" {
+		state.Take(req.Policy, at, 1)
+	}
+	return r, nil
+}
+
+func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+		switch b.broken {
+		case "refunds do nothing":
+			return
+		case "refunds count twice":
+			s.Refund(at, &receipt, amount)
+		case "refunds give all":
+			s.Reset(req.Policy, at)
+		case "refunds ignore the amount":
+			amount = receipt.Cost
+		case "refunds may be negative":
+			if amount < 0 {
+				s.Take(req.Policy, at, 1)
+			}
+		}
+		s.Refund(at, &receipt, amount)
+	})
+}
+
+func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
+	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+		switch b.broken {
+		case "a reset deletes":
+			*s = limit.State{}
+		case "a reset charges":
+			s.Take(req.Policy, at, 1)
+		case "a reset does nothing":
+		default:
+			s.Reset(req.Policy, at)
+		}
+	})
+}
+
+func (b *fragile) Seed(ctx context.Context, req backend.Request, state limit.State) error {
+	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+		switch b.broken {
+		case "a seed replaces":
+			*s = state.Clone()
+		case "a seed charges":
+			s.Join(req.Policy, at, &state)
+			s.Take(req.Policy, at, 1)
+		case "a seed does nothing":
+		default:
+			s.Join(req.Policy, at, &state)
+		}
+	})
+}
+
+func (b *fragile) update(ctx context.Context, req backend.Request, change func(*limit.State, limit.At)) error {
+	if err := b.check(ctx, &req, false); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change(b.state(req), b.at(req))
+	return nil
+}
+
+func (b *fragile) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if err := b.check(ctx, &req, false); err != nil {
+		return backend.Snapshot{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	state := b.state(req)
+	snapshot := backend.Snapshot{State: state.Clone(), Now: b.at(req).Micros, Source: backend.Local}
+	if b.broken == "a load is shared" {
+		snapshot.State = *state
+	}
+	return snapshot, nil
+}
+
+func (b *fragile) Ping(ctx context.Context) error {
+	if b.closed.Load() && b.broken != "a ping answers for ever" {
+		return backend.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (b *fragile) NowMicros() int64 { return b.now().UnixMicro() }
+
+func (b *fragile) Close() error {
+	if b.closed.Swap(true) && b.broken == "closed once only" {
+		return backend.ErrClosed
+	}
+	return nil
+}
+
+// breakages are what can be wrong with a backend, and a part of the suite that must see it.
+var breakages = []struct{ broken, part string }{
+	{"an interface is lost", "Interfaces"},
+	{"windows end early", "Fixed"},
+	{"windows end early", "Expiry"},
+	{"windows end late", "Aligned"},
+	{"windows end late", "Sliding"},
+	{"whole seconds", "Bucket"},
+	{"the wall clock decides", "Expiry"},
+	{"another hash", "Staggered"},
+	{"limits are charged one by one", "Policy"},
+	{"only the first limit counts", "Policy"},
+	{"costs are one", "Fixed"},
+	{"costs are floats", "BigNumbers"},
+	{"denials are charged", "Denied"},
+	{"denials forget all", "Denied"},
+	{"windows end late", "ClockBack"},
+	{"a new policy starts afresh", "PolicyChange"},
+	{"peeks charge", "Peek"},
+	{"a peek takes any cost", "BadInput"},
+	{"refunds do nothing", "Refund"},
+	{"refunds count twice", "Refund"},
+	{"refunds give all", "Refund"},
+	{"refunds ignore the amount", "Refund"},
+	{"refunds may be negative", "Refund"},
+	{"refunds give all", "ConcurrentRefund"},
+	{"a reset deletes", "Reset"},
+	{"a reset does nothing", "Reset"},
+	{"a reset charges", "Reset"},
+	{"a load is shared", "Load"},
+	{"a seed replaces", "Seed"},
+	{"a seed charges", "Seed"},
+	{"a seed does nothing", "Seed"},
+	{"floors are ignored", "Floor"},
+	{"a floor replaces", "Floor"},
+	{"denials forget the floor", "Floor"},
+	{"the floor is kept", "Floor"},
+	{"a floor replaces", "FloorKept"},
+	{"a state of no use", "Fixed"},
+	{"without source", "Fixed"},
+	{"not exact", "Fixed"},
+	{"no cause", "Fixed"},
+	{"cost 0 is free", "BadInput"},
+	{"negative costs give back", "BadInput"},
+	{"too large is denied", "BadInput"},
+	{"errors are plain", "BadInput"},
+	{"errors name the key", "BadInput"},
+	{"no key will do", "BadInput"},
+	{"no context will do", "BadInput"},
+	{"contexts are ignored", "Context"},
+	{"contexts end in silence", "Context"},
+	{"key and policy run together", "Keys"},
+	{"policies share keys", "Keys"},
+	{"keys are cut", "Keys"},
+	{"keys end at NUL", "Keys"},
+	{"keys are trimmed", "Keys"},
+	{"keys are lower case", "Keys"},
+	{"keys are normalized", "Keys"},
+	{"keys are valid UTF-8", "Keys"},
+	{"keys are escaped by halves", "Keys"},
+	{"a hash tag is the key", "Keys"},
+	{"updates get lost", "Concurrent"},
+	{"works when closed", "Closed"},
+	{"a ping answers for ever", "Closed"},
+	{"closed once only", "Closed"},
+	{"closed once only", "CloseAtWork"},
+	{"limits are charged one by one", "History"},
+	{"denials forget the floor", "History"},
+	{"refunds count twice", "History"},
+	{"a reset deletes", "History"},
+	{"a new policy starts afresh", "History"},
+	{"windows end early", "History"},
+	{"policies share keys", "History"},
+}
+
+const brokenEnv = "SLUICE_BACKENDTEST_BROKEN"
+
+// TestFragile runs the suite on a backend that nothing is wrong with; as a child of TestCatches, on a broken one.
+func TestFragile(t *testing.T) {
+	broken := os.Getenv(brokenEnv)
+	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
+		b := newFragile(now, broken)
+		if broken == "an interface is lost" {
+			return struct {
+				backend.Backend
+				backend.Peeker
+			}{b, b}
+		}
+		return b
+	}, all...)
+}
+
+// TestCatches breaks a backend in one way after another and wants the suite to see each.
+func TestCatches(t *testing.T) {
+	for _, b := range breakages {
+		t.Run(b.part+"/"+b.broken, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.run=^TestFragile$/^"+b.part+"$", "-rapid.nofailfile", "-rapid.seed=7", "-rapid.shrinktime=0s")
+			cmd.Env = append(os.Environ(), brokenEnv+"="+b.broken)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || !strings.Contains(string(out), "--- FAIL: TestFragile/"+b.part) {
+				t.Errorf("the suite doesn't see it: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestOptions: what an option allows passes with it and fails without.
+func TestOptions(t *testing.T) {
+	const option = "SLUICE_BACKENDTEST_OPTION"
+	cases := map[string]struct {
+		open   func(now func() time.Time) backend.Backend
+		option backendtest.Option
+	}{
+		"Weakest":   {func(now func() time.Time) backend.Backend { return newFragile(now, "not exact") }, backendtest.Weakest(backend.Bounded)},
+		"Withholds": {func(now func() time.Time) backend.Backend { return takeOnly{miser{newFragile(now, "")}} }, backendtest.Withholds(1)},
+		"Contends":  {func(now func() time.Time) backend.Backend { return takeOnly{&contended{fragile: newFragile(now, "")}} }, backendtest.Contends()},
+		"Lags": {func(now func() time.Time) backend.Backend {
+			b := newFragile(now, "")
+			return &laggard{takeOnly: takeOnly{b}, primary: b}
+		}, backendtest.Lags()},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			open := func(_ *testing.T, now func() time.Time) backend.Backend { return c.open(now) }
+			if os.Getenv(option) == name {
+				backendtest.Run(t, open)
+				return
+			}
+			backendtest.Run(t, open, c.option)
+			cmd := exec.Command(os.Args[0], "-test.run=^TestOptions$/^"+name+"$", "-rapid.nofailfile", "-rapid.shrinktime=0s")
+			cmd.Env = append(os.Environ(), option+"="+name)
+			if out, err := cmd.CombinedOutput(); err == nil {
+				t.Errorf("passes without the option:\n%s", out)
+			}
+		})
+	}
+}
+
+// takeOnly hides the optional interfaces.
+type takeOnly struct{ backend.Backend }
+
+// miser never gives the last one away: somebody may have charged it in advance.
+type miser struct{ *fragile }
+
+func (m miser) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if m.check(ctx, &req, true) != nil {
+		return m.fragile.Take(ctx, req)
+	}
+	if req.Floor != nil {
+		if err := m.Seed(ctx, req, *req.Floor); err != nil {
+			return backend.Result{}, err
+		}
+	}
+	r, err := m.Peek(ctx, req)
+	if err != nil {
+		return r, err
+	}
+	left := limit.MaxCount
+	for s := range r.All() {
+		left = min(left, s.Remaining)
+	}
+	if left != req.Cost {
+		return m.fragile.Take(ctx, req)
+	}
+	snapshot, err := m.Load(ctx, req)
+	at := m.at(req)
+	snapshot.State.Take(req.Policy, at, left)
+	r.Verdict = snapshot.State.Peek(req.Policy, at, req.Cost)
+	return r, err
+}
+
+// contended fails every other take.
+type contended struct {
+	*fragile
+	n atomic.Int64
+}
+
+func (c *contended) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if c.check(ctx, &req, true) == nil && c.n.Add(1)%2 == 0 {
+		return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Contended, Err: errors.New("too many writers")}
+	}
+	return c.fragile.Take(ctx, req)
+}
+
+// laggard answers every other peek from an empty copy.
+type laggard struct {
+	takeOnly
+	primary *fragile
+	n       atomic.Int64
+}
+
+func (l *laggard) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if r, err := l.primary.Peek(ctx, req); err != nil || l.n.Add(1)%2 == 0 {
+		return r, err
+	}
+	return newFragile(l.primary.now, "").Peek(ctx, req)
+}

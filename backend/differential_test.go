@@ -1,0 +1,786 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// The scripts and package limit are two programs for one thing. Here they run the same random histories, the scripts
+// on a real server and through Redis, and must give the same verdicts and leave the same states behind.
+
+var (
+	differentialSeed = flag.Uint64("differential.seed", 20260101, "seed of the random histories")
+	differentialOnly = flag.Uint64("differential.only", 0, "run this history only, counted from 1")
+	differentialRuns = flag.Uint64("differential.histories", 0, "how many histories; 0: 24000, or 1500 under the race detector")
+)
+
+func TestDifferential(t *testing.T) {
+	server := testserver.Redis(t)
+	first, last := uint64(1), *differentialRuns
+	switch {
+	case *differentialOnly > 0:
+		first, last = *differentialOnly, *differentialOnly
+	case last == 0 && raced:
+		last = 1500
+	case last == 0:
+		last = 24_000
+	}
+	var next, steps, allowed, denied, learned atomic.Uint64
+	next.Store(first - 1)
+	var wg sync.WaitGroup
+	for range 8 {
+		arena := newArena(t, server, nil)
+		wg.Go(func() {
+			for n := next.Add(1); n <= last && !t.Failed(); n = next.Add(1) {
+				h := drawHistory(*differentialSeed, n)
+				arena.thorough = n%8 == 0
+				run := arena.fight(h)
+				steps.Add(run.steps)
+				allowed.Add(run.allowed)
+				denied.Add(run.denied)
+				learned.Add(run.learned)
+				if run.err != nil {
+					t.Errorf("-differential.seed=%d -differential.only=%d\n%s", *differentialSeed, n, arena.report(h))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("seed %d: %d histories, %d steps, %d takes admitted, %d denied, %d floors told news",
+		*differentialSeed, last-first+1, steps.Load(), allowed.Load(), denied.Load(), learned.Load())
+	if *differentialOnly == 0 && (allowed.Load() < last || denied.Load() < last || learned.Load() < last/2) {
+		t.Error("too few of a kind: the histories test too little")
+	}
+}
+
+// An operation is drawn ahead of the run, so that one can be left out and the others stay what they are. What depends
+// on the run is drawn as a number, of which the run takes the remainder.
+type operation struct {
+	kind   string
+	policy int // of history.policies
+	pause  uint64
+	pause2 uint64
+	cost   uint64
+	cost2  uint64
+	pick   uint64
+	pick2  uint64
+}
+
+// A history is what happens to one key.
+type history struct {
+	key      string
+	start    int64 // Unix microseconds
+	policies []*limit.Policy
+	ops      []operation
+	worn     bool // the first floors know of counts that have almost run out of numbers
+}
+
+// horizon is near the last moment that a number can hold; a bucket's arrival time and credit must stay below that.
+const horizon = limit.MaxCount - 4*int64(limit.MaxWindow/time.Microsecond)
+
+func drawHistory(seed, n uint64) *history {
+	r := rand.New(rand.NewPCG(seed, n))
+	h := &history{key: "h" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
+	switch r.IntN(40) {
+	case 0:
+		h.start = r.Int64N(20_000_000) // soon after 1970
+	case 1:
+		h.start = horizon - r.Int64N(7_200_000_000)
+	}
+	big := r.IntN(6) == 0
+	first, variants := drawLimits(r, 1+r.IntN(4), big), r.IntN(4)
+	switch narrow := r.IntN(100); {
+	case narrow == 0:
+		first = drawLimits(r, limit.MaxLimits, big)
+	case narrow < 10: // a closer look at the sub-buckets
+		for first = drawLimits(r, 1, big); first[0].Algorithm != limit.SlidingWindow; {
+			first = drawLimits(r, 1, big)
+		}
+	case narrow < 25: // and at fractions that outlive the rate that they were counted at
+		per := time.Duration(oneOf(r, 1_000_003, 60_000_000, 3_600_000_000)) * time.Microsecond
+		first = []limit.Limit{limit.TokenBucket(oneOf(r, 7, 13, 97, 999_983), per, 2+r.Int64N(20))}
+		slower := []limit.Limit{limit.TokenBucket(oneOf(r, 1, 2, 3, 5), per, 2+r.Int64N(20))}
+		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: slower})
+		variants = 0
+	}
+	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: first})
+	for range variants {
+		from := h.policies[r.IntN(len(h.policies))].Limits
+		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: changeLimits(r, from, big)})
+	}
+	kinds := []string{
+		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
+		"reset", "seed", "peek", "load", "copy", "copy", "copy refund", "lose", "spoil",
+	}
+	h.worn = r.IntN(12) == 0
+	current := 0
+	for range 4 + r.IntN(24) {
+		if r.IntN(6) == 0 {
+			current = r.IntN(len(h.policies))
+		}
+		h.ops = append(h.ops, operation{
+			kind: kinds[r.IntN(len(kinds))], policy: current, pause: r.Uint64(), pause2: r.Uint64(),
+			cost: r.Uint64(), cost2: r.Uint64(), pick: r.Uint64(), pick2: r.Uint64(),
+		})
+	}
+	return h
+}
+
+func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {
+	var limits []limit.Limit
+	for len(limits) < n {
+		l := drawLimit(r, big)
+		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
+		if l.Validate() == nil && !slices.ContainsFunc(limits, same) {
+			limits = append(limits, l)
+		}
+	}
+	return limits
+}
+
+func drawLimit(r *rand.Rand, big bool) limit.Limit {
+	window := time.Duration(oneOf(r, 1, 7, 100, 1000, 5000, 60_000, 90_000, 3_600_000)) * time.Millisecond
+	if r.IntN(60) == 0 {
+		window = limit.MaxWindow
+	}
+	switch r.IntN(6) {
+	case 0:
+		return limit.Fixed(drawMax(r, big), window)
+	case 1:
+		return limit.Fixed(drawMax(r, big), window).Aligned()
+	case 2:
+		return limit.Fixed(drawMax(r, big), window).Staggered()
+	case 3, 4:
+		precision := time.Duration(oneOf(r, 1, 7, 100, 1000, 60_000)) * time.Millisecond
+		return limit.Sliding(min(drawMax(r, big), 1<<46), time.Duration(oneOf(r, 1, 2, 3, 5, 10, 60, 120))*precision, precision)
+	}
+	return drawBucket(r, big)
+}
+
+func drawMax(r *rand.Rand, big bool) int64 {
+	if big {
+		return oneOf(r, limit.MaxCount, limit.MaxCount-1, limit.MaxCount-r.Int64N(100), 1<<52, 1<<46, 1<<46-1)
+	}
+	return oneOf(r, 1+r.Int64N(20), 1+r.Int64N(20), 1+r.Int64N(5), 1000)
+}
+
+func drawBucket(r *rand.Rand, big bool) limit.Limit {
+	per := time.Duration(oneOf(r, 1, 7, 1000, 11_000, 1_000_000, 1_000_003, 60_000_000, 86_400_000_000)) * time.Microsecond
+	rate := drawRate(r, big)
+	burst := drawMax(r, big)
+	if big && r.IntN(2) == 0 {
+		burst = 1 + r.Int64N(limit.MaxCount)
+	}
+	return limit.TokenBucket(rate, per, burst)
+}
+
+func drawRate(r *rand.Rand, big bool) int64 {
+	if big {
+		return oneOf(r, 1<<52, 1<<52-1, 1<<52-1-r.Int64N(1000), 1<<51+1, 1+r.Int64N(1<<52))
+	}
+	return oneOf(r, 1, 2, 3, 7, 10, 13, 999_983, 1+r.Int64N(100), 1+r.Int64N(1_000_000))
+}
+
+func oneOf(r *rand.Rand, of ...int64) int64 { return of[r.IntN(len(of))] }
+
+// changeLimits is what a deploy makes of a policy: new numbers, another order, limits that come and go.
+func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
+	limits := slices.Clone(from)
+	if r.IntN(2) == 0 {
+		r.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
+	}
+	if r.IntN(3) == 0 {
+		limits = limits[:1+r.IntN(len(limits))]
+	}
+	for i := range limits {
+		l := limits[i]
+		switch {
+		case r.IntN(2) == 0:
+			continue
+		case l.Algorithm == limit.Bucket:
+			l.Max, l.Burst = drawRate(r, big), drawMax(r, big)
+		default:
+			l.Max = drawMax(r, big)
+		}
+		if l.Validate() == nil {
+			limits[i] = l
+		}
+	}
+	for range r.IntN(3) {
+		l := drawLimit(r, big)
+		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
+		if l.Validate() == nil && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
+			limits = slices.Insert(limits, r.IntN(len(limits)+1), l)
+		}
+	}
+	return limits
+}
+
+// An arena is where histories run: one Redis backend on a clock of its own.
+type arena struct {
+	redis    *backend.Redis
+	client   *redis.Client // past the backend, and past what spoils its scripts
+	clock    *clock
+	prefix   string
+	thorough bool // also look at what is stored, and for how long, after every step
+}
+
+// newArena spoils the scripts with hook, if there is one.
+func newArena(t testing.TB, server *testserver.Server, hook redis.Hook) *arena {
+	t.Helper()
+	a := &arena{client: server.Client(), clock: newClock(), prefix: newPrefix()}
+	options := *a.client.Options()
+	options.MaxRetries = -1 // of an opened client it reads 0, which is a default
+	client := redis.NewClient(&options)
+	t.Cleanup(func() { _ = client.Close() })
+	if hook != nil {
+		client.AddHook(hook)
+	}
+	b, err := backend.NewRedis(client, backend.RedisConfig{Now: a.clock.Now, Prefix: a.prefix, Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	a.redis = b
+	return a
+}
+
+// outcome is how a history went.
+type outcome struct {
+	err   error // the first difference
+	trace []string
+
+	steps, allowed, denied, learned uint64
+}
+
+// fight runs a history, and again if the two differ: on a machine that stood still for a second the server may have
+// expired the key. What is a difference of the programs comes back.
+func (a *arena) fight(h *history) outcome {
+	run := a.run(h)
+	for range 2 {
+		if run.err != nil {
+			run = a.run(h)
+		}
+	}
+	return run
+}
+
+// report runs ever shorter versions of a history that end in a difference, and describes the shortest.
+func (a *arena) report(h *history) string {
+	a.thorough = true
+	shortest := *h
+	for again, tries := true, 0; again; {
+		again = false
+		for i := len(shortest.ops) - 1; i >= 0 && tries < 500; i-- {
+			tries++
+			shorter := shortest
+			shorter.ops = slices.Delete(slices.Clone(shortest.ops), i, i+1)
+			if run := a.run(&shorter); run.err != nil {
+				shortest, again = shorter, true
+			}
+		}
+	}
+	run := a.run(&shortest)
+	if run.err == nil {
+		run = a.run(h)
+	}
+	return fmt.Sprintf("%s\n%v", strings.Join(run.trace, "\n"), run.err)
+}
+
+// contest is a run of a history.
+type contest struct {
+	*arena
+	outcome
+	h        *history
+	at       limit.At
+	policy   *limit.Policy
+	model    limit.State
+	copies   [2]limit.State // go on by themselves, as other holders of a floor do
+	known    []limit.State
+	receipts []limit.Receipt
+	last     limit.Verdict
+}
+
+func (a *arena) run(h *history) outcome {
+	c := &contest{arena: a, h: h, at: limit.At{Micros: h.start, Phase: keyhash.Sum(h.key)}}
+	c.lose()
+	if h.worn {
+		c.copies = [2]limit.State{c.worn(h.policies[0], 3), c.worn(h.policies[len(h.policies)-1], 40)}
+	}
+	for i := range h.ops {
+		op := &h.ops[i]
+		c.policy = h.policies[op.policy]
+		before := c.at.Micros
+		c.tick(op)
+		a.clock.micros.Store(c.at.Micros)
+		c.steps++
+		c.trace = append(c.trace, "")
+		if c.at.Micros < before {
+			c.err = c.recall()
+		}
+		if c.err == nil {
+			c.err = c.step(op)
+		}
+		mark := &c.trace[len(c.trace)-1]
+		*mark = fmt.Sprintf("%+d us, under %v: %s", c.at.Micros-h.start, c.policy.Limits, *mark)
+		if c.err != nil {
+			break
+		}
+	}
+	return c.outcome
+}
+
+func (c *contest) note(format string, args ...any) {
+	c.trace[len(c.trace)-1] += fmt.Sprintf(format, args...)
+}
+
+func (c *contest) stored() string { return c.prefix + "p:" + c.h.key }
+
+func (c *contest) lose() {
+	c.client.Del(context.Background(), c.stored())
+	c.model = limit.State{}
+}
+
+// worn is a state that charges and refunds have brought to within left of the largest number.
+func (c *contest) worn(p *limit.Policy, left int64) limit.State {
+	var text []byte
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		charged := limit.MaxCount - left
+		if l.Algorithm == limit.Bucket && c.at.Micros < start.UnixMicro()/2 {
+			continue // a time.Duration doesn't reach that far
+		}
+		text = append(l.AppendID(text), ':')
+		switch l.Algorithm {
+		case limit.SlidingWindow:
+			text = fmt.Appendf(text, "%d,1,%d-%d;", l.End(c.at), charged, charged-1)
+		case limit.Bucket:
+			credit := min(1<<52-1, limit.MaxCount-c.at.Micros-2*limit.MaxWindow.Microseconds()) - left
+			text = fmt.Appendf(text, "%d,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
+		default:
+			text = fmt.Appendf(text, "%d,%d-%d;", l.End(c.at), charged, charged-1)
+		}
+	}
+	s, err := limit.ParseState(text)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", text, err))
+	}
+	return s
+}
+
+// recall takes what is stored for the truth. Once the clock steps back, what was over may be alive again, and who
+// remembers it is not agreed upon: a denied take leaves it stored where State.Take forgets it.
+func (c *contest) recall() error {
+	text, err := c.client.Get(context.Background(), c.stored()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	c.model, err = limit.ParseState(text)
+	return err
+}
+
+// tick lets time pass: not at all, a little, to about where a limit changes its mind, far, or back.
+func (c *contest) tick(op *operation) {
+	l := &c.policy.Limits[op.pause2%uint64(len(c.policy.Limits))]
+	r := int64(op.pause2 >> 8)
+	switch op.pause % 16 {
+	case 0, 1, 2, 3:
+		return
+	case 4, 5:
+		c.at.Micros += r % 3000
+	case 6, 7:
+		c.at.Micros += r % (l.Window.Microseconds()*5/4 + 1)
+	case 8:
+		c.at.Micros += r % (l.Precision.Microseconds() + l.Window.Microseconds()/8 + 1)
+	case 9, 10, 11, 12:
+		moments := ends(c.model.String())
+		for s := range c.last.All() {
+			moments = append(moments, s.ResetAt.UnixMicro(), c.at.Micros+s.RetryAfter.Microseconds())
+		}
+		if len(moments) > 0 {
+			c.at.Micros = max(c.at.Micros, moments[r%int64(len(moments))]+(r>>8)%3-1)
+		}
+	case 13:
+		c.at.Micros -= r % (l.Window.Microseconds() + 1)
+	case 14:
+		moments := ends(c.model.String())
+		if len(moments) > 0 {
+			c.at.Micros = min(c.at.Micros, moments[r%int64(len(moments))]-l.Window.Microseconds()+(r>>8)%3-1)
+		}
+	case 15:
+		c.at.Micros -= r % 3000
+	}
+	c.at.Micros = min(max(c.at.Micros, 0), horizon)
+}
+
+// ends is when each entry of an encoded state is over, in Unix microseconds: its first number.
+func ends(state string) []int64 {
+	var all []int64
+	for entry := range strings.SplitSeq(strings.TrimSuffix(state, ";"), ";") {
+		id, body, _ := strings.Cut(entry, ":")
+		body, _, _ = strings.Cut(body, ",")
+		whole, fraction, _ := strings.Cut(body, ".")
+		end, err := strconv.ParseInt(whole, 10, 64)
+		switch {
+		case err != nil:
+			continue
+		case id[0] != 'b':
+			end *= 1000
+		case fraction != "":
+			end++
+		}
+		all = append(all, end)
+	}
+	return all
+}
+
+func (c *contest) cost(op *operation) int64 {
+	quota := limit.MaxCount
+	for i := range c.policy.Limits {
+		quota = min(quota, c.policy.Limits[i].Quota())
+	}
+	cost := int64(1)
+	switch op.cost % 8 {
+	case 0, 1:
+	case 2:
+		cost = 1 + int64(op.cost2%5)
+	case 3:
+		cost = quota
+	case 4:
+		cost = quota / 2
+	case 5, 6:
+		cost = c.last.Binding().Remaining + int64(op.cost2%3) - 1
+	case 7:
+		cost = 1 + int64(op.cost2%uint64(quota))
+	}
+	return min(max(cost, 1), quota)
+}
+
+// floor is what a caller may know: an earlier state, a copy that went on by itself, or what is stored now.
+func (c *contest) floor(op *operation) *limit.State {
+	var s limit.State
+	switch n := op.pick % 8; {
+	case n < 2:
+		s = c.copies[n].Clone()
+	case n < 6:
+		s = c.copies[n%2].Clone()
+		if op.pick2%3 == 0 {
+			s = c.model.Clone()
+		}
+		at := c.at
+		at.Micros -= min(at.Micros, int64(op.pick>>8)%50_000)
+		s.Take(c.policy, at, c.cost(op))
+		if op.pick2%2 == 0 {
+			c.copies[n%2] = s.Clone()
+		}
+	case len(c.known) > 0:
+		s = c.known[op.pick2%uint64(len(c.known))].Clone()
+	default:
+		s = c.model.Clone()
+	}
+	return &s
+}
+
+func (c *contest) request(cost int64, floor *limit.State) backend.Request {
+	return backend.Request{Key: c.h.key, Policy: c.policy, Cost: cost, Floor: floor}
+}
+
+func (c *contest) step(op *operation) error {
+	ctx := context.Background()
+	switch op.kind {
+	case "take":
+		return c.take(c.cost(op), nil)
+	case "floor":
+		return c.take(c.cost(op), c.floor(op))
+	case "peek":
+		cost := c.cost(op)
+		c.note("peek %d", cost)
+		got, err := c.redis.Peek(ctx, c.request(cost, nil))
+		if err != nil {
+			return err
+		}
+		looked := c.model.Clone()
+		want := looked.Peek(c.policy, c.at, cost)
+		return c.compareVerdicts(&got.Verdict, &want)
+	case "seed":
+		floor := c.floor(op)
+		c.note("seed %s", floor.String())
+		return c.lasting(func() error {
+			if err := c.redis.Seed(ctx, c.request(0, nil), *floor); err != nil {
+				return err
+			}
+			if c.model.Join(c.policy, c.at, floor) {
+				c.learned++
+			}
+			return nil
+		}, true)
+	case "refund":
+		r := c.receipt(op)
+		if r == nil {
+			return nil
+		}
+		amount := c.amount(op, r)
+		c.note("refund %d of %s", amount, sayReceipt(r))
+		return c.lasting(func() error {
+			c.model.Refund(c.at, r, amount)
+			return c.redis.Refund(ctx, c.request(0, nil), *r, amount)
+		}, false)
+	case "reset":
+		c.note("reset")
+		return c.lasting(func() error {
+			c.model.Reset(c.policy, c.at)
+			return c.redis.Reset(ctx, c.request(0, nil))
+		}, false)
+	case "load":
+		c.note("load")
+		return c.compareStored()
+	case "copy":
+		s := &c.copies[op.pick%2]
+		if op.pick2%4 == 0 {
+			*s = c.model.Clone()
+		}
+		cost := c.cost(op)
+		at := c.at
+		at.Micros += int64(op.pick2>>8) % 1000
+		if v := s.Take(c.policy, at, cost); v.Allowed {
+			c.receipts = append(c.receipts, v.Receipt())
+		}
+		c.note("copy %d takes %d: %s", op.pick%2, cost, s.String())
+	case "copy refund":
+		s := &c.copies[op.pick%2]
+		r := c.receipt(op)
+		if r == nil {
+			return nil
+		}
+		amount := c.amount(op, r)
+		s.Refund(c.at, r, amount)
+		c.note("copy %d refunds %d of %s: %s", op.pick%2, amount, sayReceipt(r), s.String())
+	case "lose":
+		c.note("the server loses the key")
+		c.lose()
+	case "spoil":
+		return c.spoil(garbage[op.pick%uint64(len(garbage))])
+	default:
+		panic(op.kind)
+	}
+	return nil
+}
+
+// garbage is no state, and every script can tell.
+var garbage = []string{"garbage", "5", "f1m", "f1m:", "f1m:;", ":;", ";", "f1m:9999999999999,1;x", "{}", "\xff\x00", " "}
+
+// spoil puts garbage in the key's place, which every call must leave alone.
+func (c *contest) spoil(text string) error {
+	ctx := context.Background()
+	c.note("the key holds %q", text)
+	defer c.lose()
+	if err := c.client.Set(ctx, c.stored(), text, 0).Err(); err != nil {
+		return err
+	}
+	_, taken := c.redis.Take(ctx, c.request(1, nil))
+	calls := map[string]error{
+		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), limit.State{}),
+	}
+	if r := c.receipt(&operation{}); r != nil {
+		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)
+	}
+	for name, err := range calls {
+		var failed *backend.Error
+		if !errors.As(err, &failed) || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
+			return fmt.Errorf("%s with %q stored: %v", name, text, err)
+		}
+	}
+	if now := c.client.Get(ctx, c.stored()).Val(); now != text {
+		return fmt.Errorf("%q was replaced by %q", text, now)
+	}
+	return nil
+}
+
+// receipt is one of the latest, or any.
+func (c *contest) receipt(op *operation) *limit.Receipt {
+	n := uint64(len(c.receipts))
+	if n == 0 {
+		return nil
+	}
+	back := op.pick2 % n
+	if op.pick2>>32%3 > 0 {
+		back = op.pick2 % min(n, 2)
+	}
+	return &c.receipts[n-1-back]
+}
+
+func (c *contest) amount(op *operation, r *limit.Receipt) int64 {
+	switch op.cost % 5 {
+	case 0, 1:
+		return r.Cost
+	case 2:
+		return 1
+	case 3:
+		return r.Cost + 3
+	}
+	return 1 + int64(op.cost2%uint64(r.Cost))
+}
+
+func sayReceipt(r *limit.Receipt) string {
+	text := fmt.Sprintf("receipt for %d under %v", r.Cost, r.Policy().Limits)
+	for i := range r.Policy().Limits {
+		end, position, fraction := r.Mark(i)
+		text += fmt.Sprintf(" %d.%d until %d", position, fraction, end)
+	}
+	return text
+}
+
+func (c *contest) take(cost int64, floor *limit.State) error {
+	c.note("take %d of %s", cost, c.model.String())
+	ctx := context.Background()
+	began := time.Now()
+	was, kept := "", time.Duration(0)
+	if c.thorough {
+		was, kept = c.client.Get(ctx, c.stored()).Val(), c.client.PExpireTime(ctx, c.stored()).Val()
+	}
+	if floor != nil {
+		c.note(", floor %s", floor.String())
+	}
+	got, err := c.redis.Take(ctx, c.request(cost, floor))
+	if err != nil {
+		return err
+	}
+	news := false
+	if floor != nil {
+		if news = c.model.Join(c.policy, c.at, floor); news {
+			c.learned++
+		}
+	}
+	want := c.model.Take(c.policy, c.at, cost)
+	c.last = want
+	c.note(" -> %s", say(&want))
+	if want.Allowed {
+		c.allowed++
+		c.receipts = append(c.receipts, want.Receipt())
+	} else {
+		c.denied++
+	}
+	c.known = append(c.known, c.model.Clone())
+	if err := c.compareVerdicts(&got.Verdict, &want); err != nil {
+		return err
+	}
+	if err := c.compareStates("the reply", got.State); err != nil {
+		return err
+	}
+	if !c.thorough {
+		return nil
+	}
+	if err := c.compareStored(); err != nil {
+		return err
+	}
+	if !want.Allowed && !news {
+		if now := c.client.Get(ctx, c.stored()).Val(); now != was {
+			return fmt.Errorf("a denied take changed what is stored from %q to %q", was, now)
+		}
+		if now := c.client.PExpireTime(ctx, c.stored()).Val(); now != kept {
+			return fmt.Errorf("a denied take moved the expiry from %s to %s", kept, now)
+		}
+		return nil
+	}
+	return c.checkExpiry(began, want.Allowed)
+}
+
+// checkExpiry looks when the server will delete the key: a second after the last entry is over, counted from when the
+// state was stored. A denied take that stored what a floor knew may keep it longer.
+func (c *contest) checkExpiry(began time.Time, exact bool) error {
+	expires, err := c.client.PExpireTime(context.Background(), c.stored()).Result()
+	if err != nil {
+		return err
+	}
+	state := settled(c.model, c.at)
+	life := time.Duration((max(state.Until()-c.at.Micros, 0)+999)/1000)*time.Millisecond + time.Second
+	if life > 20*limit.MaxWindow {
+		return nil // only with numbers that have run out; the moment is more than expires can hold
+	}
+	at := time.UnixMilli(expires.Milliseconds())
+	if at.Before(began.Add(life-2*time.Millisecond)) || exact && at.After(time.Now().Add(life+2*time.Millisecond)) {
+		return fmt.Errorf("the key expires in %s, want %s", at.Sub(began), life)
+	}
+	return nil
+}
+
+// lasting makes a change that a take didn't make, which must not touch the key's expiry unless extends.
+func (c *contest) lasting(change func() error, extends bool) error {
+	ctx := context.Background()
+	var before time.Duration
+	if c.thorough {
+		before = c.client.PExpireTime(ctx, c.stored()).Val()
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	if c.thorough && !extends {
+		if after := c.client.PExpireTime(ctx, c.stored()).Val(); after != before {
+			return fmt.Errorf("the expiry moved from %s to %s", before, after)
+		}
+	}
+	c.note(" -> %s", c.model.String())
+	return c.compareStored()
+}
+
+func (c *contest) compareVerdicts(got, want *limit.Verdict) error {
+	if say(got) != say(want) || got.Binding() != want.Binding() {
+		return fmt.Errorf("the script says %s, binding %s\npackage limit  %s, binding %s",
+			say(got), got.Binding().Limit, say(want), want.Binding().Limit)
+	}
+	return nil
+}
+
+func (c *contest) compareStored() error {
+	snapshot, err := c.redis.Load(context.Background(), c.request(0, nil))
+	if err != nil {
+		return err
+	}
+	return c.compareStates("the server", snapshot.State)
+}
+
+func (c *contest) compareStates(who string, got limit.State) error {
+	mine, want := settled(got, c.at), settled(c.model, c.at)
+	if !mine.Equal(&want) {
+		return fmt.Errorf("%s has  %s\npackage limit %s", who, got.String(), want.String())
+	}
+	return nil
+}
+
+// settled is a state without what is over.
+func settled(s limit.State, at limit.At) limit.State { return limit.Merge(s, limit.State{}, at) }
+
+// say is a verdict in short: "ok" or "no", and for each limit what is left @ when it is full again, counted from
+// start, and + how long the request has to wait.
+func say(v *limit.Verdict) string {
+	text := "no"
+	if v.Allowed {
+		text = "ok"
+	}
+	for s := range v.All() {
+		text += fmt.Sprintf(" %d@%s", s.Remaining, s.ResetAt.Sub(start))
+		if s.RetryAfter > 0 {
+			text += "+" + s.RetryAfter.String()
+		}
+	}
+	return text
+}

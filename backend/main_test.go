@@ -1,0 +1,31 @@
+package backend_test
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+	_ "pgregory.net/rapid" // for its flags
+)
+
+// TestMain makes the random histories the same in every run (-rapid.seed and -rapid.checks ask for others), and looks
+// for goroutines that outlive their backend.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	for name, value := range map[string]string{"rapid.seed": "20260101", "rapid.nofailfile": "true"} {
+		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
+			if err := flag.Set(name, value); err != nil {
+				panic(err)
+			}
+		}
+	}
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			os.Stderr.WriteString("goroutines left behind: " + err.Error() + "\n")
+			code = 1
+		}
+	}
+	os.Exit(code)
+}

@@ -1,0 +1,183 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/scripts"
+)
+
+// mutants are small mistakes in the scripts. The random histories must tell each from package limit. What is missing
+// here makes no difference (>= instead of > before a branch that does the same).
+var mutants = []struct{ script, old, new string }{
+	// state.lua, which every script starts with
+	{"", "if length == #text then return bodies, n end", "return bodies, n"},
+	{"", "return first * 1000 end", "return first * 1000 + 1 end"},
+	{"", "frac == '' and tonumber(first) or first + 1", "tonumber(first)"},
+	{"", "if refunded == 0 then return format('%.0f', charged) end", ""},
+	{"", "format('%.0f', charged)", "format('%.14g', charged)"},
+	{"", "',(%d+)%-?(%d*)'", "',(%d+)'"},
+	{"", "while n > 1 and charged[n] == 0 do n = n - 1 end", ""},
+	{"", "used + (charged[j] - refunded[j])", "used + charged[j]"},
+	{"", "used + (charged[j] - refunded[j])", "used + charged[j] - refunded[j]"},
+	{"", "if c == 0 and cf == 0 then", "if c == 0 then"},
+	{"", "if frac >= rate then", "if frac > rate then"},
+	{"", "us < ous or us == ous and frac < ofrac", "us < ous or us == ous and frac <= ofrac"},
+	{"", "us < ous or us == ous and frac < ofrac", "us < ous"},
+	{"", ", 'KEEPTTL')", ")"},
+
+	{"take", "cost > 0, false", "cost >= 0, false"},
+	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) >= tonumber(reset)"},
+	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) < tonumber(reset)"},
+	{"take", "(s > spent or b > back)", "s > spent"},
+	{"take", "math.max(s, spent), math.max(b, back), true", "s, math.max(b, back), true"},
+	{"take", "math.max(s, spent), math.max(b, back), true", "math.max(s, spent), b, true"},
+	{"take", "r, s, b, true, floor", "r, s, b, learned, floor"},
+	{"take", "cost > max - (spent - back)", "cost >= max - (spent - back)"},
+	{"take", "cost > max - (spent - back)", "cost > max - spent"},
+	{"take", "(spent - back) or cost > MAX_COUNT - spent then", "(spent - back) then"},
+	{"take", "count(spent + cost, back), reset", "count(spent, back), reset"},
+	{"take", "local last = math.max(stop, fstop)", "local last = stop"},
+	{"take", "(last - stop) / precision, (last - fstop) / precision", "0, (last - fstop) / precision"},
+	{"take", "if fs > s or fb > b then learned = true end", "if fs > s then learned = true end"},
+	{"take", "math.max(s, fs), math.max(b, fb)", "s + fs, math.max(b, fb)"},
+	{"take", "if tonumber(stop) >= fresh then", "if tonumber(stop) <= fresh then"},
+	{"take", "if cost > max - used or cost > MAX_COUNT - spent then allowed = false end\n      return", "if cost >= max - used then allowed = false end\n      return"},
+	{"take", "or cost > MAX_COUNT - spent then allowed = false end\n      return", "then allowed = false end\n      return"},
+	{"take", "for j = 2, step do ns[j], nb[j] = 0, 0 end", ""},
+	{"take", "math.min(#spent, size - step)", "#spent"},
+	{"take", "math.min(#spent, size - step)", "math.min(#spent, size - step - 1)"},
+	{"take", "math.max((fresh - stop) / precision, 0)", "(fresh - stop) / precision"},
+	{"take", "if cost > max - used or cost > MAX_COUNT - ns[1] then", "if cost > max - used then"},
+	{"take", "stop = math.max(stop, fresh)", "stop = fresh"},
+	{"take", "if less(c, cf, fc, fcf) then c, cf, learned = fc, fcf, true end", ""},
+	{"take", "if less(a, af, fa, faf) then a, af, learned = fa, faf, true end", "if less(a, af, fa, faf) then a, af = fa, faf end"},
+	{"take", "af, cf = math.min(af, rate - 1), math.min(cf, rate - 1)", ""},
+	{"take", "if less(a, af, now, 0) then a, af = now, 0 end", ""},
+	{"take", "wait > 0 or wait == 0 and wait_frac > 0", "wait > 0"},
+	{"take", "wait > 0 or wait == 0 and wait_frac > 0", "wait >= 0"},
+	{"take", "a, af = plus(a, af, c, cf, rate)\n", "\n"},
+	{"take", "if stop > MAX_COUNT then allowed = false end", ""},
+	{"take", "if ends(id, body) <= now then body = nil end", "if ends(id, body) < now then body = nil end"},
+	{"take", "ends(id, floor) <= now", "ends(id, floor) < now"},
+	{"take", "if stop > last then last = stop end", ""},
+	{"take", "if not (allowed or learned) then", "if not allowed then"},
+	{"take", "if not (allowed or learned) then return '0' .. stored end", ""},
+	{"take", "allowed and charged or joined", "charged"},
+	{"take", "if entries > mine then", "if false then"},
+	{"take", "last = math.max(last, stop)", ""},
+	{"take", "/ 1000) + 1000)", "/ 1000))"},
+	{"take", "'PX'", "'EX'"},
+
+	{"refund", "if reset ~= mark then return body end", ""},
+	{"refund", "math.min(spent, back + amount)", "back + amount"},
+	{"refund", "/ precision + 1", "/ precision"},
+	{"refund", "math.min(spent[j], back[j] + amount)", "back[j] + amount"},
+	{"refund", "if less(a, af, mark, mark_frac) then return body end", ""},
+	{"refund", "left = left - now", ""},
+	{"refund", "if less(us, frac, left, left_frac) then left, left_frac = us, frac end", ""},
+	{"refund", "if left < 0 then return body end", ""},
+	{"refund", "cf = math.min(cf, rate - 1)", ""},
+
+	{"reset", "if owed < now then owed, owed_frac = now, 0 end", ""},
+	{"reset", "if owed < now then owed, owed_frac = now, 0 end", "if owed < now then return body end"},
+	{"reset", "format_sliding(stop, spent, spent)", "format_sliding(stop, spent, {})"},
+	{"reset", "count(tonumber(spent), tonumber(spent))", "count(0, 0)"},
+	{"reset", "cf = math.min(cf, rate - 1)", ""},
+}
+
+// TestMutants runs the scripts with one mistake at a time.
+func TestMutants(t *testing.T) {
+	const most = 6000 // histories for one mutant
+	server := testserver.Redis(t)
+	list := mutants
+	if raced {
+		list = list[:8]
+	}
+	work := make(chan int)
+	var wg sync.WaitGroup
+	for range 8 {
+		spoiler := &spoiler{}
+		arena := newArena(t, server, spoiler)
+		arena.thorough = true
+		wg.Go(func() {
+			for i := range work {
+				m := list[i]
+				name := strings.ReplaceAll(m.script+": "+m.old+" -> "+m.new, "\n", " ")
+				if !spoiler.spoil(m.script, m.old, m.new) {
+					t.Errorf("%s: not found in the script", name)
+					continue
+				}
+				n := uint64(1)
+				for ; n <= most; n++ {
+					if run := arena.run(drawHistory(7, n)); run.err != nil {
+						break
+					}
+				}
+				if n > most {
+					t.Errorf("survives: %s", name)
+				} else if testing.Verbose() {
+					t.Logf("history %4d: %s", n, name)
+				}
+			}
+		})
+	}
+	for i := range list {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+}
+
+// spoiler sends another script than the one that is called.
+type spoiler struct {
+	mu sync.Mutex        // guards all below
+	by map[string]string // SHA and source, of the script that replaces it
+}
+
+func (s *spoiler) spoil(name, old, new string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by = make(map[string]string)
+	for _, script := range scripts.All {
+		if name != "" && name != script.Name || !strings.Contains(script.Source, old) {
+			continue
+		}
+		source := strings.Replace(script.Source, old, new, 1)
+		sum := sha1.Sum([]byte(source))
+		s.by[script.SHA], s.by[script.Source] = hex.EncodeToString(sum[:]), source
+	}
+	return len(s.by) > 0
+}
+
+func (s *spoiler) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (s *spoiler) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); slices.Contains([]string{"evalsha", "eval"}, cmd.Name()) {
+			s.mu.Lock()
+			if by, ok := s.by[args[1].(string)]; ok {
+				args[1] = by
+			}
+			s.mu.Unlock()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s *spoiler) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

@@ -1,0 +1,974 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// patient is the timeout where nothing is to time out: a loaded machine under the race detector.
+const patient = 30 * time.Second
+
+// secret is a key that no error may name.
+const secret = "secret-7f3a"
+
+var prefixes atomic.Int64
+
+// newPrefix lets tests share a server.
+func newPrefix() string { return fmt.Sprintf("t%d:", prefixes.Add(1)) }
+
+func openRedis(t testing.TB, addr string, cfg backend.RedisConfig) *backend.Redis {
+	t.Helper()
+	return openRedisWith(t, &redis.Options{Addr: addr}, cfg)
+}
+
+func openRedisWith(t testing.TB, opts *redis.Options, cfg backend.RedisConfig) *backend.Redis {
+	t.Helper()
+	if cfg.Timeout == 0 {
+		cfg.Timeout = patient
+	}
+	b, err := backend.OpenRedis(opts, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+var hourly = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1_000_000, time.Hour)}}
+
+func request(key string) backend.Request {
+	return backend.Request{Key: key, Policy: hourly, Cost: 1}
+}
+
+// stored is where hourly's counts of a key are.
+func stored(key string) string { return "sl:p:" + key }
+
+// used is what is stored of a key, past the backend.
+func used(t testing.TB, server *testserver.Server, key string) int64 {
+	t.Helper()
+	text, err := server.Client().Get(t.Context(), stored(key)).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := limit.ParseState(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := server.Client().Time(t.Context()).Val()
+	v := state.Peek(hourly, limit.At{Micros: now.UnixMicro()}, 1)
+	return hourly.Limits[0].Max - v.Binding().Remaining
+}
+
+// wantError checks an error's type, and that it doesn't name the key.
+func wantError(t testing.TB, err error, kind backend.Kind, mayHaveCharged bool) {
+	t.Helper()
+	var failed *backend.Error
+	if !errors.As(err, &failed) {
+		t.Fatalf("got %v, want a *backend.Error", err)
+	}
+	if failed.Kind != kind || failed.MayHaveCharged != mayHaveCharged {
+		t.Errorf("got %v, want %s, may have charged: %t", err, kind, mayHaveCharged)
+	}
+	if failed.Op == "" || failed.Node == "" {
+		t.Errorf("%v names no call or no node", err)
+	}
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("the error names the key: %v", err)
+	}
+}
+
+// each makes every call that can fail on a server, and says which of them may charge.
+func each(b *backend.Redis, req backend.Request, receipt limit.Receipt, do func(op string, charges bool, err error)) {
+	ctx := context.Background()
+	_, err := b.Take(ctx, req)
+	do("take", true, err)
+	_, err = b.Peek(ctx, req)
+	do("peek", false, err)
+	_, err = b.Load(ctx, req)
+	do("load", false, err)
+	do("seed", true, b.Seed(ctx, req, limit.State{}))
+	do("refund", true, b.Refund(ctx, req, receipt, 1))
+	do("reset", true, b.Reset(ctx, req))
+	do("ping", false, b.Ping(ctx))
+	_, err = b.Heartbeat(ctx)
+	do("heartbeat", false, err)
+}
+
+// receipt is one for hourly that no server has seen.
+func receipt(t testing.TB) limit.Receipt {
+	t.Helper()
+	var s limit.State
+	v := s.Take(hourly, limit.At{Micros: time.Now().UnixMicro()}, 1)
+	return v.Receipt()
+}
+
+func mustTake(t testing.TB, b backend.Backend, req backend.Request) backend.Result {
+	t.Helper()
+	result, err := b.Take(context.Background(), req)
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return result
+}
+
+func TestRedisConformance(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
+		return openRedis(t, server.Addr, backend.RedisConfig{Now: now, Prefix: newPrefix()})
+	},
+		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
+		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
+		backendtest.Require[backend.Clock](), backendtest.Require[backend.Heartbeater](),
+	)
+}
+
+// TestRedisCalls counts what reaches the server.
+func TestRedisCalls(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	ctx := context.Background()
+	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{
+		limit.Fixed(3, time.Hour), limit.Sliding(3, time.Hour, time.Minute), limit.TokenBucket(1, time.Hour, 3)}}
+	req := backend.Request{Key: secret, Policy: policy, Cost: 1}
+	calls := func(what, want string, call func() error) {
+		t.Helper()
+		server.ResetStats(t)
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		stats := server.Stats(t)
+		delete(stats, "config|resetstat")
+		delete(stats, "info")
+		if got := fmt.Sprint(stats); got != want {
+			t.Errorf("%s makes the calls %s, want %s", what, got, want)
+		}
+	}
+	take := func(allowed bool) func() error {
+		return func() error {
+			result, err := b.Take(ctx, req)
+			if err == nil && result.Allowed != allowed {
+				err = fmt.Errorf("allowed: %t", result.Allowed)
+			}
+			return err
+		}
+	}
+	mustTake(t, b, req)
+	var taken backend.Result
+	calls("an admitted take", "map[evalsha:1 get:1 set:1]", func() (err error) { taken, err = b.Take(ctx, req); return err })
+	calls("the next", "map[evalsha:1 get:1 set:1]", take(true))
+	calls("a denied take", "map[evalsha:1 get:1]", take(false))
+	state := taken.State
+	req.Floor = &state
+	calls("a denied take with a floor of no news", "map[evalsha:1 get:1]", take(false))
+	req.Floor = nil
+	calls("a peek", "map[get:1]", func() error { _, err := b.Peek(ctx, req); return err })
+	calls("a load", "map[get:1]", func() error { _, err := b.Load(ctx, req); return err })
+	calls("a refund", "map[evalsha:2 eval:1 get:1 set:1]", func() error { return b.Refund(ctx, req, taken.Receipt(), 1) })
+	calls("a refund of nothing", "map[]", func() error { return b.Refund(ctx, req, limit.Receipt{}, 1) })
+	calls("a reset", "map[eval:1 evalsha:2 get:1 set:1]", func() error { return b.Reset(ctx, req) })
+	calls("a second reset", "map[evalsha:1 get:1]", func() error { return b.Reset(ctx, req) })
+	calls("a seed of nothing", "map[evalsha:1 get:1]", func() error { return b.Seed(ctx, req, limit.State{}) })
+	calls("a ping", "map[time:1]", func() error { return b.Ping(ctx) })
+	for _, cost := range []int64{0, -1, 4, 1 << 53} {
+		calls(fmt.Sprintf("a cost of %d", cost), "map[]", func() error {
+			_, err := b.Take(ctx, backend.Request{Key: secret, Policy: policy, Cost: cost})
+			if refused := (*limit.Error)(nil); !errors.As(err, &refused) {
+				return fmt.Errorf("got %v, want a *limit.Error", err)
+			}
+			return nil
+		})
+	}
+}
+
+// TestOpenRedisIsSafe gives OpenRedis the options that count twice.
+func TestOpenRedisIsSafe(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	opts := &redis.Options{
+		Addr: proxy.Addr, MaxRetries: 5, MinRetryBackoff: time.Millisecond, MaxRetryBackoff: time.Millisecond,
+		DialerRetries: 9, ClientName: "",
+	}
+	b := openRedisWith(t, opts, backend.RedisConfig{})
+	if opts.MaxRetries != 5 || opts.ContextTimeoutEnabled {
+		t.Error("OpenRedis changed the caller's options")
+	}
+	mustTake(t, b, request(secret))
+	stats := server.Stats(t)
+	for _, name := range []string{"client|setinfo", "client|setname", "client|maint_notifications", "select"} {
+		if stats[name] > 0 {
+			t.Errorf("the handshake sends %s", name)
+		}
+	}
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" {
+			return testserver.CloseAfter
+		}
+		return testserver.Pass
+	})
+	server.ResetStats(t)
+	const calls = 10
+	for range calls {
+		_, err := b.Take(context.Background(), request(secret))
+		wantError(t, err, backend.Unavailable, true)
+	}
+	if got := server.Stats(t)["evalsha"]; got != calls {
+		t.Errorf("%d calls whose replies were lost came as %d", calls, got)
+	}
+	if got := used(t, server, secret); got != calls+1 {
+		t.Errorf("%d calls were counted %d times", calls+1, got)
+	}
+	proxy.SetFault(nil)
+
+	// Deadlines are honoured though the options don't say so, and nothing dials for longer.
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	server.Pause()
+	begin := time.Now()
+	_, err := b.Take(ctx, request(secret))
+	wantError(t, err, backend.Interrupted, true)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's own error in it", err)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("a deadline of 50ms was honoured after %s", took)
+	}
+	server.Resume()
+	proxy.Cut()
+	begin = time.Now()
+	for range 5 {
+		if _, err := b.Take(context.Background(), request(secret)); err == nil {
+			t.Error("a take at nobody")
+		}
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("five refused calls took %s", took)
+	}
+}
+
+func TestOpenRedisRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts *redis.Options
+		cfg  backend.RedisConfig
+		want []string
+	}{
+		"no options": {nil, backend.RedisConfig{}, []string{"options"}},
+		"prefix":     {&redis.Options{}, backend.RedisConfig{Prefix: "with space"}, []string{"prefix"}},
+		"braces":     {&redis.Options{}, backend.RedisConfig{Prefix: "{tag}"}, []string{"prefix"}},
+		"long":       {&redis.Options{}, backend.RedisConfig{Prefix: "12345678901234567"}, []string{"prefix"}},
+		"all":        {&redis.Options{}, backend.RedisConfig{Prefix: "%", Timeout: -1}, []string{"prefix", "timeout"}},
+	} {
+		b, err := backend.OpenRedis(c.opts, c.cfg)
+		checkRefused(t, name, b, err, c.want)
+	}
+}
+
+func checkRefused(t *testing.T, name string, b *backend.Redis, err error, want []string) {
+	t.Helper()
+	var typed *limit.Error
+	if err == nil || b != nil || !errors.As(err, &typed) {
+		t.Errorf("%s: got %v, %v; want a *limit.Error", name, b, err)
+		return
+	}
+	for _, field := range want {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %q doesn't name %s", name, err, field)
+		}
+	}
+}
+
+func TestNewRedisRefuses(t *testing.T) {
+	closing := func(c redis.UniversalClient) redis.UniversalClient {
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	const addr = "127.0.0.1:1"
+	for name, c := range map[string]struct {
+		client redis.UniversalClient
+		cfg    backend.RedisConfig
+		want   []string
+	}{
+		"defaults":         {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{}, []string{"MaxRetries", "ContextTimeoutEnabled"}},
+		"retries":          {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: 1, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
+		"deadlines":        {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})), backend.RedisConfig{}, []string{"ContextTimeoutEnabled"}},
+		"everything":       {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{Prefix: "{}", Timeout: -1}, []string{"MaxRetries", "ContextTimeoutEnabled", "prefix", "timeout"}},
+		"cluster":          {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})), backend.RedisConfig{}, []string{"MaxRedirects", "ContextTimeoutEnabled"}},
+		"cluster, retries": {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, MaxRetries: 2, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
+		"ring":             {closing(redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}, MaxRetries: -1})), backend.RedisConfig{}, []string{"Ring"}},
+		"none":             {nil, backend.RedisConfig{}, []string{"nil"}},
+		"none, typed":      {(*redis.Client)(nil), backend.RedisConfig{}, []string{"nil"}},
+	} {
+		b, err := backend.NewRedis(c.client, c.cfg)
+		checkRefused(t, name, b, err, c.want)
+	}
+	for name, c := range map[string]redis.UniversalClient{
+		"client":   closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true})),
+		"cluster":  closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, ContextTimeoutEnabled: true})),
+		"failover": closing(redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{addr}, MaxRetries: -1, ContextTimeoutEnabled: true})),
+	} {
+		if _, err := backend.NewRedis(c, backend.RedisConfig{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestNewRedisLeavesTheClient: what the caller made the caller closes.
+func TestNewRedisLeavesTheClient(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+	defer client.Close()
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, b, request(secret))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("the caller's client after Close: %v", err)
+	}
+	if _, err := b.Take(context.Background(), request(secret)); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Take after Close: %v", err)
+	}
+}
+
+// TestRedisForgetsScripts: a server that lost its scripts gets them again, at no charge.
+func TestRedisForgetsScripts(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	const takes = 20
+	for i := range takes {
+		if i%2 == 0 {
+			if err := server.Client().ScriptFlush(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, want := mustTake(t, b, request(secret)), 1_000_000-int64(i)-1; r.Binding().Remaining != want {
+			t.Errorf("take %d leaves %d, want %d", i, r.Binding().Remaining, want)
+		}
+	}
+	if got := used(t, server, secret); got != takes {
+		t.Errorf("%d takes were counted %d times", takes, got)
+	}
+	if stats := server.Stats(t); stats["eval"] != takes/2 || stats["evalsha"] != takes {
+		t.Errorf("calls: %v", stats)
+	}
+	for op, call := range map[string]func() error{
+		"refund": func() error { return b.Refund(context.Background(), request(secret), receipt(t), 1) },
+		"reset":  func() error { return b.Reset(context.Background(), request(secret)) },
+		"seed":   func() error { return b.Seed(context.Background(), request(secret), limit.State{}) },
+	} {
+		if err := server.Client().ScriptFlush(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := call(); err != nil {
+			t.Errorf("%s without its script: %v", op, err)
+		}
+	}
+	var wg sync.WaitGroup // many callers at once learn it at once
+	if err := server.Client().ScriptFlush(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		wg.Go(func() {
+			if _, err := b.Take(context.Background(), request("another")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if got := used(t, server, "another"); got != 50 {
+		t.Errorf("50 takes were counted %d times", got)
+	}
+}
+
+// TestRedisExpiry: the TTL is relative, at least the window, and survives what gives back.
+func TestRedisExpiry(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	c := newClock()
+	b := openRedis(t, server.Addr, backend.RedisConfig{Now: c.Now})
+	ctx := context.Background()
+	ttl := func() time.Duration { return server.Client().PTTL(ctx, stored(secret)).Val() }
+	for name, l := range map[string]limit.Limit{
+		"fixed": limit.Fixed(10, time.Hour), "aligned": limit.Fixed(10, time.Hour).Aligned(), "staggered": limit.Fixed(10, time.Hour).Staggered(),
+		"sliding": limit.Sliding(10, time.Hour, time.Minute), "bucket": limit.TokenBucket(10, time.Hour, 10),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server.Client().Del(ctx, stored(secret))
+			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
+			req := backend.Request{Key: secret, Policy: policy, Cost: 5}
+			c.set(30*time.Minute + 7*time.Second)
+			check := func(what string, r backend.Result) {
+				t.Helper()
+				if got, want := ttl(), r.Binding().ResetAt.Sub(c.Now())+time.Second; got > want+time.Millisecond || got < want-10*time.Second {
+					t.Errorf("%s: the key lives for %s, want %s", what, got, want)
+				}
+			}
+			first := mustTake(t, b, req)
+			check("a take", first)
+			if err := b.Refund(ctx, req, first.Receipt(), 2); err != nil {
+				t.Fatal(err)
+			}
+			check("a refund", first)
+			if err := b.Reset(ctx, req); err != nil {
+				t.Fatal(err)
+			}
+			check("a reset", first)
+			c.step(10 * time.Minute)
+			check("a take later", mustTake(t, b, req))
+			req.Cost = 10
+			if r := mustTake(t, b, req); r.Allowed {
+				t.Fatal("admitted 15 of 10")
+			}
+			if got := ttl(); got <= 0 {
+				t.Errorf("after a denial the key lives for %s", got)
+			}
+		})
+	}
+	long := backend.Request{Key: "long", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, limit.MaxWindow)}}, Cost: 1}
+	mustTake(t, b, long)
+	if got := server.Client().PTTL(ctx, stored("long")).Val(); got < limit.MaxWindow {
+		t.Errorf("ten years are stored for %s", got)
+	}
+}
+
+// TestRedisClock: the server's time decides, not this host's.
+func TestRedisClock(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	if got := b.NowMicros(); got != 0 {
+		t.Errorf("before the server said anything it is %d", got)
+	}
+	r := mustTake(t, b, request(secret))
+	now := server.Client().Time(t.Context()).Val().UnixMicro()
+	if r.Now > now || r.Now < now-patient.Microseconds() {
+		t.Errorf("decided at %d us, the server says %d", r.Now, now)
+	}
+
+	for _, off := range []time.Duration{-10 * 366 * 24 * time.Hour, 3 * time.Hour, 10 * 366 * 24 * time.Hour} {
+		skew := &skewed{by: off}
+		client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+		client.AddHook(skew)
+		b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient, Prefix: newPrefix()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = b.Close(); _ = client.Close() })
+		r := mustTake(t, b, request(secret))
+		if got := time.Until(r.Binding().ResetAt) - off; got < 50*time.Minute || got > time.Hour+time.Second {
+			t.Errorf("a server that is %s ahead ends an hour in %s", off, got)
+		}
+		if got := time.UnixMicro(b.NowMicros()).Sub(time.Now()) - off; got > time.Second || got < -patient {
+			t.Errorf("NowMicros is %s off a server that is %s ahead", got, off)
+		}
+		skew.mu.Lock()
+		skew.by += 2 * time.Hour // the server's clock steps
+		skew.mu.Unlock()
+		if err := b.Ping(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if again := mustTake(t, b, request(secret)); again.Binding().Remaining != r.Binding().Remaining {
+			t.Errorf("%d are left after the window, want %d", again.Binding().Remaining, r.Binding().Remaining)
+		}
+	}
+}
+
+// skewed is a server whose clock is off.
+type skewed struct {
+	mu sync.Mutex // guards by
+	by time.Duration
+}
+
+func (s *skewed) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *skewed) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if now, ok := cmd.(*redis.TimeCmd); ok && err == nil {
+			s.mu.Lock()
+			now.SetVal(now.Val().Add(s.by))
+			s.mu.Unlock()
+		}
+		return err
+	}
+}
+
+func (s *skewed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestRedisClockIsRenewed: a reading that ages is renewed behind the callers' back, once.
+func TestRedisClockIsRenewed(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	mustTake(t, b, request(secret))
+	server.ResetStats(t)
+	begin := time.Now()
+	for time.Since(begin) < 900*time.Millisecond {
+		mustTake(t, b, request(secret))
+	}
+	if n := server.Stats(t)["time"]; n > 0 && time.Since(begin) < time.Second {
+		t.Errorf("the time was asked for %d times in the first second", n)
+	}
+	for server.Stats(t)["time"] == 0 {
+		mustTake(t, b, request(secret))
+		if time.Since(begin) > patient {
+			t.Fatal("the clock is never renewed")
+		}
+	}
+	if n := server.Stats(t)["time"]; n > 5 {
+		t.Errorf("the time was asked for %d times in some seconds", n)
+	}
+}
+
+func TestRedisHeartbeat(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	replica := testserver.Replica(t, server)
+	primary, follower := openRedis(t, server.Addr, backend.RedisConfig{}), openRedis(t, replica.Addr, backend.RedisConfig{})
+	beat := func(b *backend.Redis) backend.Heartbeat {
+		t.Helper()
+		h, err := b.Heartbeat(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.RTT <= 0 || h.RTT > patient || len(h.RunID) != 40 || b.NowMicros() == 0 {
+			t.Errorf("heartbeat %+v at %d us", h, b.NowMicros())
+		}
+		return h
+	}
+	before := beat(primary)
+	if h := beat(follower); h.Primary || !h.LinkUp || h.Age > 10*time.Second || h.Offset == 0 {
+		t.Errorf("the replica's: %+v", h)
+	}
+	if !before.Primary {
+		t.Errorf("the primary's: %+v", before)
+	}
+	mustTake(t, primary, request(secret))
+	if h := beat(primary); h.Offset <= before.Offset || h.RunID != before.RunID {
+		t.Errorf("after a write: %+v, before: %+v", h, before)
+	}
+	server.Restart()
+	if h, err := primary.Heartbeat(context.Background()); err == nil && h.RunID == before.RunID {
+		t.Errorf("restarted, but the run id stayed: %+v", h)
+	}
+	if h := beat(primary); h.RunID == before.RunID {
+		t.Errorf("restarted, but the run id stayed: %+v", h)
+	}
+	server.Pause()
+	for begin := time.Now(); beat(follower).Age < time.Second; {
+		if time.Since(begin) > patient {
+			t.Fatal("the replica doesn't notice that its primary is silent")
+		}
+	}
+	server.Resume()
+	server.Kill()
+	for begin := time.Now(); beat(follower).LinkUp; {
+		if time.Since(begin) > patient {
+			t.Fatal("the replica doesn't notice that its primary is gone")
+		}
+	}
+}
+
+// hang makes every EVALSHA hang, before or after the server has it, and tells when one does.
+func hang(action testserver.Action) (testserver.Fault, <-chan struct{}) {
+	hung := make(chan struct{}, 100)
+	return func(args []string) testserver.Action {
+		if args[0] != "EVALSHA" {
+			return testserver.Pass
+		}
+		hung <- struct{}{}
+		return action
+	}, hung
+}
+
+// TestRedisCancellation: who cancels returns at once, though the client goes on waiting.
+func TestRedisCancellation(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 20 * time.Second})
+	mustTake(t, b, request(secret))
+	for _, action := range []testserver.Action{testserver.HangBefore, testserver.HangAfter} {
+		fault, hung := hang(action)
+		proxy.SetFault(fault)
+		calls := map[string]func(context.Context) error{
+			"take":   func(ctx context.Context) error { _, err := b.Take(ctx, request(secret)); return err },
+			"refund": func(ctx context.Context) error { return b.Refund(ctx, request(secret), receipt(t), 1) },
+			"reset":  func(ctx context.Context) error { return b.Reset(ctx, request(secret)) },
+			"seed":   func(ctx context.Context) error { return b.Seed(ctx, request(secret), limit.State{}) },
+		}
+		for op, call := range calls {
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error, 1)
+			go func() { done <- call(ctx) }()
+			<-hung
+			begin := time.Now()
+			cancel()
+			err := <-done
+			if took := time.Since(begin); took > 5*time.Second {
+				t.Errorf("%s returned %s after it was cancelled", op, took)
+			}
+			wantError(t, err, backend.Interrupted, true)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: got %v, want context.Canceled in it", op, err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		begin := time.Now()
+		_, err := b.Take(ctx, request(secret))
+		cancel()
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("a deadline of 30ms was honoured after %s", took)
+		}
+		wantError(t, err, backend.Interrupted, true)
+	}
+	proxy.SetFault(nil)
+	proxy.Cut() // what was abandoned ends with its connection
+	proxy.Heal()
+	for begin := time.Now(); ; {
+		_, err := b.Take(context.Background(), request(secret))
+		if err == nil {
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal(err)
+		}
+	}
+	if got := used(t, server, secret); got > 2+2*2 {
+		t.Errorf("6 takes at most were counted %d times", got)
+	}
+}
+
+// TestRedisTimeout: a call takes no longer than the timeout, whatever it has to do.
+func TestRedisTimeout(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	const timeout = 400 * time.Millisecond
+	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: timeout})
+	warm := openRedis(t, server.Addr, backend.RedisConfig{})
+	mustTake(t, warm, request(secret)) // the script is there
+	proxy.SetFault(func(args []string) testserver.Action {
+		switch args[0] {
+		case "TIME", "EVALSHA":
+			return testserver.Delay(timeout * 3 / 4)
+		}
+		return testserver.Pass
+	})
+	begin := time.Now()
+	_, err := b.Take(context.Background(), request(secret))
+	if took := time.Since(begin); took > timeout*5/4 {
+		t.Errorf("a call with a timeout of %s took %s (%v): it waited for the server's clock first", timeout, took, err)
+	}
+}
+
+// TestRedisLostReplies: a proxy loses the reply of every third take.
+func TestRedisLostReplies(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedis(t, proxy.Addr, backend.RedisConfig{})
+	mustTake(t, b, request("another"))
+	var seen, lost atomic.Int64
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" {
+			if n := seen.Add(1); n%3 == 0 {
+				lost.Add(1)
+				if n%2 == 0 {
+					return testserver.Truncate
+				}
+				return testserver.CloseAfter
+			}
+		}
+		return testserver.Pass
+	})
+	server.ResetStats(t)
+	const callers, takes = 8, 60
+	var admitted, unknown atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range takes {
+				_, err := b.Take(context.Background(), request(secret))
+				var failed *backend.Error
+				switch {
+				case err == nil:
+					admitted.Add(1)
+				case !errors.As(err, &failed) || failed.Kind != backend.Unavailable || !failed.MayHaveCharged:
+					t.Errorf("a lost reply: %v", err)
+				default:
+					unknown.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if unknown.Load() != lost.Load() || admitted.Load()+unknown.Load() != callers*takes {
+		t.Errorf("%d admitted, %d unknown, %d replies lost of %d", admitted.Load(), unknown.Load(), lost.Load(), callers*takes)
+	}
+	if got := server.Stats(t)["evalsha"]; got != callers*takes {
+		t.Errorf("%d calls came as %d", callers*takes, got)
+	}
+	proxy.SetFault(nil)
+	if got := used(t, server, secret); got != callers*takes {
+		t.Errorf("%d calls were counted %d times", callers*takes, got)
+	}
+}
+
+// TestRedisLateReply: a reply that comes after its caller has gone is nobody else's.
+func TestRedisLateReply(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: patient}, backend.RedisConfig{})
+	mustTake(t, b, request("slow"))
+	mustTake(t, b, request("slow"))
+	var n atomic.Int64
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" && n.Add(1)%2 == 1 {
+			return testserver.Delay(150 * time.Millisecond)
+		}
+		return testserver.Pass
+	})
+	for i := range 4 {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		_, err := b.Take(ctx, request("slow"))
+		cancel()
+		wantError(t, err, backend.Interrupted, true)
+		if r := mustTake(t, b, request("fast")); r.Binding().Remaining != 1_000_000-int64(i)-1 {
+			t.Errorf("take %d was told that %d are left", i, r.Binding().Remaining)
+		}
+	}
+}
+
+// TestRedisDead: a server that is gone is told at once, and nothing was charged.
+func TestRedisDead(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	mustTake(t, b, request(secret))
+	server.Kill()
+	begin := time.Now()
+	for range 3 { // connections of before may still look alive
+		_, _ = b.Take(context.Background(), request(secret))
+	}
+	each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+		if err == nil {
+			t.Errorf("%s succeeds at nobody", op)
+		} else {
+			wantError(t, err, backend.Unavailable, false)
+		}
+	})
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("a dead server cost %s", took)
+	}
+	server.Restart()
+	for begin := time.Now(); ; {
+		if _, err := b.Take(context.Background(), request(secret)); err == nil {
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal("the backend doesn't find the server again")
+		}
+	}
+}
+
+// TestRedisFrozen: calls to a frozen server end by their deadline, and after the thaw each counts once at most.
+func TestRedisFrozen(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	const timeout = 200 * time.Millisecond
+	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: timeout})
+	mustTake(t, b, request("warm"))
+	const callers = 40
+	server.Pause()
+	var wg sync.WaitGroup
+	var unknown atomic.Int64
+	for i := range callers {
+		wg.Go(func() {
+			ctx := context.Background()
+			if i%2 == 0 {
+				limited, cancel := context.WithTimeout(ctx, timeout/4)
+				defer cancel()
+				ctx = limited
+			}
+			begin := time.Now()
+			_, err := b.Take(ctx, request(secret))
+			if took := time.Since(begin); took > timeout+5*time.Second {
+				t.Errorf("a call to a frozen server took %s", took)
+			}
+			var failed *backend.Error
+			if !errors.As(err, &failed) || failed.Kind != backend.Unavailable && failed.Kind != backend.Interrupted {
+				t.Errorf("a frozen server: %v", err)
+			} else if failed.MayHaveCharged {
+				unknown.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	server.Resume()
+	for begin := time.Now(); ; {
+		if err := b.Ping(context.Background()); err == nil {
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal("no answer after the thaw")
+		}
+	}
+	if got := used(t, server, secret); got > unknown.Load() || got > callers {
+		t.Errorf("%d calls of %d may have been counted, %d were", unknown.Load(), callers, got)
+	}
+}
+
+// TestRedisForeignReplies: what is no reply of a take is no verdict.
+func TestRedisForeignReplies(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	reply := &replies{}
+	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+	defer client.Close()
+	client.AddHook(reply)
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, foreign := range []any{
+		"", "garbage", "1garbage", "0garbage", "OK", "PONG", int64(1), int64(0), nil, []any{int64(1), "x"}, true, 1.5,
+		map[any]any{"a": 1}, "1f1h:1;", "1f1h:-1,2;", "1f1h:1,1;f1h:1,1;", "1f1h:9007199254740992,1;",
+	} {
+		reply.set(foreign)
+		r, err := b.Take(context.Background(), request(secret))
+		wantError(t, err, backend.Corrupt, true)
+		if r.Allowed || r.Source != backend.Unknown {
+			t.Errorf("reply %v gives a verdict", foreign)
+		}
+	}
+}
+
+// replies gives every script call a reply of its own.
+type replies struct {
+	mu    sync.Mutex // guards reply
+	reply any
+}
+
+func (r *replies) set(reply any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reply = reply
+}
+
+func (r *replies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if c, ok := cmd.(*redis.Cmd); ok && err == nil {
+			r.mu.Lock()
+			c.SetVal(r.reply)
+			r.mu.Unlock()
+		}
+		return err
+	}
+}
+
+func (r *replies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestRedisUnlikeServers: what listens there is no Redis.
+func TestRedisUnlikeServers(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"silence": "", "HTTP": "HTTP/1.1 400 Bad Request\r\n\r\n", "garbage": "\x00\x01\x02\x03\r\n", "endless": strings.Repeat("x", 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			t.Cleanup(func() { _ = listener.Close(); wg.Wait() })
+			wg.Go(func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					wg.Go(func() {
+						defer conn.Close()
+						_, _ = conn.Read(make([]byte, 1024))
+						_, _ = io.WriteString(conn, answer)
+						if answer == "" {
+							_, _ = conn.Read(make([]byte, 1024))
+						}
+					})
+				}
+			})
+			b := openRedis(t, listener.Addr().String(), backend.RedisConfig{Timeout: 500 * time.Millisecond})
+			_, err = b.Take(context.Background(), request(secret))
+			var failed *backend.Error
+			if !errors.As(err, &failed) || failed.Kind != backend.Unavailable && failed.Kind != backend.Misconfigured {
+				t.Errorf("got %v, want a *backend.Error", err)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("the error names the key: %v", err)
+			}
+		})
+	}
+}
+
+// TestNilContext: the calls without a request refuse it, too.
+func TestNilContext(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	var none context.Context
+	for _, b := range []backend.Backend{newMemory(t, backend.MemoryConfig{}), openRedis(t, server.Addr, backend.RedisConfig{})} {
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					t.Errorf("%T: Ping without a context panics: %v", b, r)
+				}
+			}()
+			var refused *limit.Error
+			if err := b.(backend.Pinger).Ping(none); !errors.As(err, &refused) {
+				t.Errorf("%T: Ping without a context: %v, want a *limit.Error", b, err)
+			}
+			if h, ok := b.(backend.Heartbeater); ok {
+				if _, err := h.Heartbeat(none); !errors.As(err, &refused) {
+					t.Errorf("%T: Heartbeat without a context: %v, want a *limit.Error", b, err)
+				}
+			}
+		}()
+	}
+}

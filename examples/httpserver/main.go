@@ -1,0 +1,139 @@
+// Command httpserver is an API with limits, to try with curl:
+//
+//	go run ./examples/httpserver
+//	curl -i http://127.0.0.1:8080/hello                                 # five a second for each address
+//	curl -i http://127.0.0.1:8080/report                                # costs 5
+//	curl -i -H 'If-None-Match: "v1"' http://127.0.0.1:8080/report       # a 304 costs nothing
+//	curl -i http://127.0.0.1:8080/usage                                 # what this address used in the last minute
+//
+// It counts in memory; with -topology FILE it counts on Redis, and several servers share the limits.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:8080", "the `address` to listen on")
+	topology := flag.String("topology", "", "a topology `file`: count on its Redis groups instead of in memory")
+	flag.Parse()
+	if err := run(*addr, *topology); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(addr, topology string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	counts, err := open(topology)
+	if err != nil {
+		return err
+	}
+	defer counts.Close()
+	handler, err := newHandler(counts)
+	if err != nil {
+		return err
+	}
+
+	server := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	go func() {
+		<-ctx.Done()
+		_ = server.Shutdown(context.Background())
+	}()
+	log.Printf("listening: curl -i http://%s/hello", addr)
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func open(topology string) (backend.Backend, error) {
+	if topology == "" {
+		return backend.NewMemory(backend.MemoryConfig{})
+	}
+	t, err := router.LoadTopology(topology)
+	if err != nil {
+		return nil, err
+	}
+	return router.Open(t, router.Config{OnEvent: func(e router.Event) { log.Print(e) }})
+}
+
+func newHandler(counts backend.Backend) (http.Handler, error) {
+	t, err := throttler.New(throttler.Config{
+		Backend: counts,
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{
+			limit.PerSecond(5).Named("burst"),
+			limit.Sliding(60, time.Minute, 5*time.Second).Named("minute"),
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Without trusted proxies the address is the connection's; no header can change it.
+	client := httplimit.ClientAddr()
+	hello, err := httplimit.New(t, httplimit.Config{Key: client, Headers: httplimit.Draft08 | httplimit.GitHub})
+	if err != nil {
+		return nil, err
+	}
+	// A report is charged before it is made. A client that has it already gets its quota back.
+	report, err := httplimit.New(t, httplimit.Config{
+		Key:     client,
+		Cost:    func(*http.Request) int64 { return 5 },
+		Settle:  httplimit.GiveBack(httplimit.Outcome.NotModified),
+		Headers: httplimit.Draft08 | httplimit.GitHub,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	mux := http.NewServeMux()
+	mux.Handle("GET /hello", hello.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, _ := httplimit.FromContext(r.Context())
+		fmt.Fprintf(w, "hello, %d left of %s, decided by %s, %s\n", d.Remaining, d.Limit, d.Source, d.Guarantee)
+	})))
+	mux.Handle("GET /report", report.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		const version = `"v1"`
+		w.Header().Set("ETag", version)
+		if r.Header.Get("If-None-Match") == version {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		fmt.Fprintln(w, "a report that took much work")
+	})))
+	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, r *http.Request) {
+		key, err := client(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		used, err := t.Usage(r.Context(), key, time.Minute)
+		if err != nil {
+			http.Error(w, "usage is not known now", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintf(w, "%d used in the last minute\n", used)
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if err := t.Ping(r.Context()); err != nil {
+			http.Error(w, "the backend is away", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux, nil
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// TestTour does what the command's doc tells a reader to type.
+func TestTour(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	counts, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler, err := newHandler(counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	defer server.Close()
+
+	get := func(path string, header ...string) (*http.Response, string) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(header) == 2 {
+			req.Header.Set(header[0], header[1])
+		}
+		res, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res, string(body)
+	}
+	for i := range 5 {
+		if res, _ := get("/hello"); res.StatusCode != http.StatusOK {
+			t.Fatalf("hello %d: %s", i+1, res.Status)
+		}
+	}
+	denied, body := get("/hello")
+	if denied.StatusCode != http.StatusTooManyRequests || denied.Header.Get("Retry-After") != "1" ||
+		!strings.Contains(body, `"burst"`) {
+		t.Errorf("sixth hello: %s, Retry-After %q, body %s", denied.Status, denied.Header.Get("Retry-After"), body)
+	}
+
+	now = now.Add(time.Second)
+	if res, _ := get("/report", "If-None-Match", `"v1"`); res.StatusCode != http.StatusNotModified {
+		t.Errorf("report that the client has: %s", res.Status)
+	}
+	if _, body := get("/usage"); body != "5 used in the last minute\n" {
+		t.Errorf("a 304 costs nothing, yet usage says: %s", body)
+	}
+	if res, _ := get("/report"); res.StatusCode != http.StatusOK {
+		t.Errorf("report: %s", res.Status)
+	}
+	if _, body := get("/usage"); body != "10 used in the last minute\n" {
+		t.Errorf("usage after a report: %s", body)
+	}
+	if res, _ := get("/healthz"); res.StatusCode != http.StatusOK {
+		t.Errorf("healthz: %s", res.Status)
+	}
+}
