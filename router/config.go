@@ -1,0 +1,80 @@
+package router
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// Config configures a Router. The zero value is ready to use.
+type Config struct {
+	// Redis is the template of every node's options, for credentials, TLS or the database; Addr is ignored. What would
+	// count twice or outlive a deadline is overridden, see backend.OpenRedis. Nil: go-redis's defaults. Only for Open.
+	Redis *redis.Options
+
+	// Backend configures every node; the timeout of a call is there. Only for Open.
+	Backend backend.RedisConfig
+
+	// Seed is the seed of the ring. Only for New; a topology has its own.
+	Seed uint64
+
+	// MaxLag is how long a replica may not have heard of its primary and still be read. An idle primary speaks to its
+	// replicas only every 10 s (repl-ping-replica-period), and servers tell the age in whole seconds, so a healthy pair
+	// is up to 11 s apart, and 12 s until the next heartbeat. Zero: 15 s. Negative: no bound.
+	MaxLag time.Duration
+
+	// ReadTimeout is how long a peek or a load may take, all tries together; an earlier deadline of the caller's
+	// context wins. Each try on a replica gets half of what is left, the primary the rest. Zero: Backend.Timeout, or
+	// 250 ms where that is zero too. Negative is refused: a call without an end is none.
+	ReadTimeout time.Duration
+
+	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. They come ten times as often, but
+	// no more than about ten a second, while a node is unavailable. Zero: 1 s. Negative: off. Then Redis replicas are
+	// not read, for nothing tells how far they lag, and only failing calls open a breaker.
+	Heartbeat time.Duration
+
+	// TripAfter is how many calls to a node must fail in a row to open its breaker. It also opens when half of the
+	// calls of the last ten seconds have failed, if there were at least 20. Zero: 5. Negative: breakers never open.
+	TripAfter int
+
+	// OpenFor is how long a breaker stays open before one call is let through to see whether the node is back, give or
+	// take a fifth. Zero: 1 s. Negative is refused: a breaker that never closes loses the node.
+	OpenFor time.Duration
+
+	// OnEvent is told what happens to nodes, one event at a time, by a goroutine of its own. No call waits for it; if
+	// it falls far behind, events are dropped and counted. It must not call Close, which waits for it.
+	OnEvent func(Event)
+}
+
+const (
+	defaultMaxLag      = 15 * time.Second
+	defaultReadTimeout = 250 * time.Millisecond // what a Redis node has
+	defaultHeartbeat   = time.Second
+	defaultTripAfter   = 5
+	defaultOpenFor     = time.Second
+)
+
+func (c Config) withDefaults() Config {
+	c.MaxLag = cmp.Or(c.MaxLag, defaultMaxLag)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, c.Backend.Timeout, defaultReadTimeout)
+	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
+	c.TripAfter = cmp.Or(c.TripAfter, defaultTripAfter)
+	c.OpenFor = cmp.Or(c.OpenFor, defaultOpenFor)
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	positive := func(field string, d time.Duration) {
+		if d < 0 {
+			errs = append(errs, &ConfigError{Field: field, Value: d.String(), Bound: "must not be negative"})
+		}
+	}
+	positive("ReadTimeout", c.ReadTimeout)
+	positive("OpenFor", c.OpenFor)
+	return errors.Join(errs...)
+}

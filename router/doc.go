@@ -1,0 +1,46 @@
+// Package router spreads keys over groups, each of one primary and its replicas, and is itself a [backend.Backend].
+//
+//	topology, err := router.LoadTopology("groups.json")
+//	if err != nil {
+//		return err
+//	}
+//	counts, err := router.Open(topology, router.Config{})
+//
+// with groups.json:
+//
+//	{"epoch": 1, "groups": [
+//		{"name": "eu-1", "primary": "10.0.0.1:6379", "replicas": ["10.0.0.2:6379", "10.0.0.3:6379"]},
+//		{"name": "eu-2", "primary": "10.0.1.1:6379", "replicas": ["10.0.1.2:6379"]}
+//	]}
+//
+// [Open] makes Redis nodes from addresses; [New] takes any backends as nodes.
+//
+// # Where a call goes
+//
+// A consistent-hash ring (package ring) over the names and weights of the groups says who owns a key. Only a new
+// topology changes that. A dead node does not: its keys have no verdict until it is back, and the failure policy of
+// the caller decides meanwhile. To give them to another group would forget what they have used.
+//
+//	take, refund, reset, seed   the primary of the owning group: one call, never a second one, never elsewhere
+//	peek, load                  a replica that is fit to be read, else another one, else the primary
+//
+// Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
+// limit" is true, its "under" proves nothing. A peek that says allowed from a replica is therefore Bounded, with the
+// cause [ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and windows that are over are
+// ignored, whether or not the replica still holds them.
+//
+// # Health
+//
+// Every node has a circuit breaker outside its client. It opens when the node is unavailable; answers that a healthy
+// server gives, refusals among them, keep it closed, and a caller who gives up early says nothing about a server. A
+// heartbeat asks each node how it is, through the same breaker, so that an idle node's breaker opens and closes too.
+// What changes is reported as an [Event]; [Router.Nodes] is the present state.
+//
+// # What it does not promise
+//
+// Nothing here makes a primary's loss of writes good: a primary that comes back empty decides from what it has and
+// from the floors that requests carry. A node is judged as a whole, so it should be one server: a composite behind
+// one breaker would fail as a whole when a part of it does.
+//
+// A Router is safe for concurrent use. It runs a goroutine per node, and one for events, until Close.
+package router

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// ErrBreakerOpen is in the chain of a [*backend.Error] that was returned without asking the node, because its circuit
+// breaker is open. Nothing was charged.
+var ErrBreakerOpen = errors.New("circuit breaker is open")
+
+// ErrReplicaMayLag is the cause of a result that is not Exact because a replica gave it: it may not know yet what its
+// primary has charged.
+var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
+
+// ErrNotSupported is in the chain of a [*ConfigError] about a kind of group that this version can't open.
+var ErrNotSupported = errors.New("not supported by this version")
+
+// ConfigError is one value of a topology, a Config or a list of nodes that was refused. All that is wrong is reported
+// at once, joined.
+type ConfigError struct {
+	Field string // what was refused, such as "groups[1].replicas[0]" or "MaxLag"
+	Value string // the value as given
+	Bound string // what would be accepted
+	Err   error  // a cause or a sentinel to branch on, or nil
+}
+
+func (e *ConfigError) Error() string {
+	text := fmt.Sprintf("router: %s = %s: %s", e.Field, e.Value, e.Bound)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// kindOf is what an error says about the node; 0 if it says nothing bad. A context error that no backend has typed
+// is the caller's own.
+func kindOf(err error) backend.Kind {
+	if err == nil {
+		return 0
+	}
+	if typed, ok := errors.AsType[*backend.Error](err); ok {
+		return typed.Kind
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return backend.Interrupted
+	}
+	return 0
+}
+
+// check refuses a bad request before any node is chosen. The nodes would refuse it too, but behind the breaker: there
+// it would look like the answer of a healthy server.
+func check(ctx context.Context, req *backend.Request, cost bool) error {
+	switch {
+	case ctx == nil:
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	case req.Key == "":
+		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
+	case req.Policy == nil || len(req.Policy.Limits) == 0:
+		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
+	}
+	if cost {
+		if err := req.Policy.CheckCost(req.Cost); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}

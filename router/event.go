@@ -1,0 +1,114 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Event is something that happened to a node. It never holds a key.
+type Event struct {
+	Time  time.Time
+	Group string
+	Node  string // as in [NodeStatus]
+	Kind  EventKind
+
+	From, To string // of Restarted the run ids, of RoleChanged the roles
+	Err      error  // of Misconfigured, and of BreakerOpened where it is known: what a call met
+
+	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
+	Lost uint64
+}
+
+// EventKind is what happened to a node.
+type EventKind uint8
+
+const (
+	// BreakerOpened: the node is unavailable; calls to it fail at once.
+	BreakerOpened EventKind = iota + 1
+	// BreakerClosed: the node answers again.
+	BreakerClosed
+	// Restarted: another server process answers at the node's address. It may have forgotten counts.
+	Restarted
+	// RoleChanged: a primary takes no writes any more, or a replica does, compared with the last heartbeat; at the
+	// first heartbeat, compared with the topology.
+	RoleChanged
+	// LinkDown: a replica has lost its primary and is not read.
+	LinkDown
+	// LinkUp: a replica hears of its primary again.
+	LinkUp
+	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at a key. Nothing
+	// mends that but a person. Reported at most every ten seconds per node.
+	Misconfigured
+)
+
+func (k EventKind) String() string {
+	names := [...]string{
+		"event?", "breaker opened", "breaker closed", "restarted", "role changed", "link down", "link up", "misconfigured",
+	}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return names[0]
+}
+
+// String is the event without its time: "eu-1/10.0.0.1:6379: role changed (primary to replica)".
+func (e Event) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%s: %s", e.Group, e.Node, e.Kind)
+	if e.From != "" || e.To != "" {
+		fmt.Fprintf(&b, " (%s to %s)", e.From, e.To)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.Lost > 0 {
+		fmt.Fprintf(&b, " [%d events lost before it]", e.Lost)
+	}
+	return b.String()
+}
+
+// eventQueue is how many events wait for a slow OnEvent before others are dropped.
+const eventQueue = 256
+
+// events takes events from anywhere, never blocking, and gives them to one function, one at a time. A nil *events
+// drops them.
+type events struct {
+	handle func(Event)
+	queue  chan Event
+	lost   atomic.Uint64
+}
+
+func newEvents(handle func(Event)) *events {
+	if handle == nil {
+		return nil
+	}
+	return &events{handle: handle, queue: make(chan Event, eventQueue)}
+}
+
+func (e *events) emit(event Event) {
+	if e == nil {
+		return
+	}
+	event.Time = time.Now()
+	select {
+	case e.queue <- event:
+	default:
+		e.lost.Add(1)
+	}
+}
+
+// run hands events on until ctx ends.
+func (e *events) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-e.queue:
+			event.Lost = e.lost.Swap(0)
+			e.handle(event)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package router
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// group is one primary and its replicas.
+type group struct {
+	name     string
+	weight   int
+	primary  *node
+	replicas []*node
+
+	clock       backend.Clock // the primary's; nil if it has none
+	maxLag      time.Duration
+	readTimeout time.Duration
+}
+
+func newGroup(name string, weight int, primary *node, replicas []*node, cfg Config) *group {
+	g := &group{
+		name: name, weight: weight, primary: primary, replicas: replicas,
+		maxLag: cfg.MaxLag, readTimeout: cfg.ReadTimeout,
+	}
+	if primary != nil {
+		g.clock, _ = primary.backend.(backend.Clock)
+	}
+	return g
+}
+
+// The write path: the primary, once.
+
+func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
+	err = g.primary.do("take", func() (err error) {
+		result, err = g.primary.backend.Take(ctx, req)
+		return err
+	})
+	if err != nil {
+		return backend.Result{}, err
+	}
+	result.Source = ofPrimary(result.Source)
+	return result, nil
+}
+
+func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+	refunder, ok := g.primary.backend.(backend.Refunder)
+	if !ok {
+		return backend.ErrUnsupported
+	}
+	return g.primary.do("refund", func() error { return refunder.Refund(ctx, req, receipt, amount) })
+}
+
+func (g *group) reset(ctx context.Context, req backend.Request) error {
+	resetter, ok := g.primary.backend.(backend.Resetter)
+	if !ok {
+		return backend.ErrUnsupported
+	}
+	return g.primary.do("reset", func() error { return resetter.Reset(ctx, req) })
+}
+
+func (g *group) seed(ctx context.Context, req backend.Request, state limit.State) error {
+	seeder, ok := g.primary.backend.(backend.Seeder)
+	if !ok {
+		return backend.ErrUnsupported
+	}
+	return g.primary.do("seed", func() error { return seeder.Seed(ctx, req, state) })
+}
+
+// ofPrimary says what a memory is here: the primary of a group. Anything else knows better who decided.
+func ofPrimary(s backend.Source) backend.Source {
+	if s == backend.Local || s == backend.Unknown {
+		return backend.Primary
+	}
+	return s
+}
+
+// The read path: a replica, another one, the primary.
+
+func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
+	defer cancel()
+	if snapshot, ok := g.loadFromReplica(limited, req); ok {
+		result := snapshot.Peek(&req)
+		if result.Allowed { // a denial is true: in a window counts only grow
+			result.Guarantee, result.Cause = backend.Bounded, ErrReplicaMayLag
+		}
+		return result, nil
+	}
+	peeker, ok := g.primary.backend.(backend.Peeker)
+	if !ok {
+		snapshot, err := g.loadFromPrimary(ctx, limited, req)
+		if err != nil {
+			return backend.Result{}, err
+		}
+		return snapshot.Peek(&req), nil
+	}
+	var result backend.Result
+	err := g.primary.do("peek", func() (err error) {
+		result, err = peeker.Peek(limited, req)
+		return err
+	})
+	if err != nil {
+		return backend.Result{}, g.readError(ctx, "peek", err)
+	}
+	result.Source = ofPrimary(result.Source)
+	return result, nil
+}
+
+func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
+	defer cancel()
+	if snapshot, ok := g.loadFromReplica(limited, req); ok {
+		return snapshot, nil
+	}
+	return g.loadFromPrimary(ctx, limited, req)
+}
+
+func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Request) (backend.Snapshot, error) {
+	snapshot, err := g.primary.load(limited, req)
+	if err != nil {
+		return backend.Snapshot{}, g.readError(ctx, "load", err)
+	}
+	snapshot.Source = ofPrimary(snapshot.Source)
+	return snapshot, nil
+}
+
+// loadFromReplica tries up to two replicas. It is not ok if none gave an answer; why not is known to their breakers.
+func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backend.Snapshot, bool) {
+	for _, n := range g.choose() {
+		if n == nil || ctx.Err() != nil {
+			break
+		}
+		deadline, _ := ctx.Deadline()
+		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // a node that hangs leaves time for another
+		snapshot, err := n.load(half, req)
+		cancel()
+		if err != nil {
+			continue
+		}
+		snapshot.Source = backend.Replica
+		if g.clock != nil {
+			if now := g.clock.NowMicros(); now != 0 { // the clock by which the primary charges
+				snapshot.Now = now
+			}
+		}
+		return snapshot, true
+	}
+	return backend.Snapshot{}, false
+}
+
+// choose returns the replica to read and the one to try next, nil for none: of two random ones the one that is
+// expected to answer sooner, then the other. Two choices spread load nearly as well as looking at all of them, without
+// sending every caller to the same one (Mitzenmacher: The Power of Two Choices in Randomized Load Balancing, 2001).
+func (g *group) choose() [2]*node {
+	var few [8]*node // more replicas than these cost an allocation
+	fit := few[:0]
+	for _, n := range g.replicas {
+		if n.readable(g.maxLag) {
+			fit = append(fit, n)
+		}
+	}
+	switch len(fit) {
+	case 0:
+		return [2]*node{}
+	case 1:
+		return [2]*node{fit[0]}
+	}
+	i, j := rand.IntN(len(fit)), rand.IntN(len(fit)-1)
+	if j >= i {
+		j++
+	}
+	if fit[j].expected() < fit[i].expected() {
+		i, j = j, i
+	}
+	return [2]*node{fit[i], fit[j]}
+}
+
+// readError types the end of the read timeout, which the node took for the caller's own.
+func (g *group) readError(ctx context.Context, op string, err error) error {
+	if kindOf(err) == backend.Interrupted && ctx.Err() == nil {
+		return &backend.Error{Op: op, Node: g.primary.title(), Kind: backend.Unavailable, Err: err}
+	}
+	return err
+}

@@ -1,0 +1,160 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// Role is what a node is in its group.
+type Role uint8
+
+const (
+	RolePrimary Role = iota + 1 // it takes; there is one in a group
+	RoleReplica                 // it is read
+)
+
+func (r Role) String() string {
+	names := [...]string{"role?", "primary", "replica"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return names[0]
+}
+
+// node is a backend with what is known of its health. Every call to the backend goes through do or guard.
+type node struct {
+	group, name string
+	role        Role
+	backend     backend.Backend
+	events      *events
+
+	breaker *breaker
+	open    atomic.Bool // whether the breaker is open or half open, as it last said
+	told    atomic.Bool // whether the last event said that it is open
+
+	latency latency
+	loading atomic.Int64 // loads under way
+
+	watched  bool          // whether heartbeats are sent
+	suspect  chan struct{} // asks for a heartbeat soon
+	lastBeat atomic.Pointer[beat]
+
+	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
+}
+
+func newNode(group, name string, role Role, b backend.Backend, cfg Config, events *events) *node {
+	n := &node{
+		group: group, name: name, role: role, backend: b, events: events,
+		latency: latency{start: time.Now()}, suspect: make(chan struct{}, 1),
+	}
+	n.breaker = newBreaker(cfg, n.open.Store)
+	_, heartbeats := b.(backend.Heartbeater)
+	_, pings := b.(backend.Pinger)
+	n.watched = cfg.Heartbeat > 0 && (heartbeats || pings)
+	return n
+}
+
+// do makes a caller's call: through the breaker, measured. A call that finds the node slow or gone asks for a
+// heartbeat: callers whose deadlines are shorter than the node's timeout say nothing to the breaker, heartbeats do.
+func (n *node) do(op string, call func() error) error {
+	began := n.latency.clock()
+	err := n.guard(op, call)
+	ended := n.latency.clock()
+	took := time.Duration(ended - began)
+	if err == nil {
+		n.latency.observe(took, ended)
+		return nil
+	}
+	if errors.Is(err, ErrBreakerOpen) { // it was not called
+		return err
+	}
+	kind := kindOf(err)
+	if kind != backend.Interrupted {
+		took = max(took, failureCost)
+	}
+	n.latency.observe(took, ended)
+	if kind == backend.Unavailable || errors.Is(err, context.DeadlineExceeded) {
+		select {
+		case n.suspect <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
+// guard makes a call through the breaker.
+func (n *node) guard(op string, call func() error) error {
+	_, err := n.breaker.Execute(func() (struct{}, error) { return struct{}{}, call() })
+	n.tell(err)
+	if refused(err) {
+		return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
+	}
+	return err
+}
+
+// tell reports what a call has changed or met. The breaker can't do so itself, under its lock.
+func (n *node) tell(err error) {
+	if open := n.open.Load(); n.told.Load() != open && n.told.CompareAndSwap(!open, open) {
+		event := Event{Kind: BreakerClosed}
+		if open {
+			event.Kind = BreakerOpened
+			if kindOf(err) == backend.Unavailable {
+				event.Err = err
+			}
+		}
+		n.emit(event)
+	}
+	if kindOf(err) == backend.Misconfigured {
+		const pause = 10 * time.Second
+		now, last := time.Now().UnixNano(), n.complained.Load()
+		if now-last >= int64(pause) && n.complained.CompareAndSwap(last, now) {
+			n.emit(Event{Kind: Misconfigured, Err: err})
+		}
+	}
+}
+
+func (n *node) emit(event Event) {
+	event.Group, event.Node = n.group, n.name
+	n.events.emit(event)
+}
+
+func (n *node) title() string { return n.group + "/" + n.name }
+
+// load reads a key's state.
+func (n *node) load(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
+	loader, ok := n.backend.(backend.Loader)
+	if !ok {
+		return snapshot, backend.ErrUnsupported
+	}
+	n.loading.Add(1)
+	defer n.loading.Add(-1)
+	err = n.do("load", func() (err error) {
+		snapshot, err = loader.Load(ctx, req)
+		return err
+	})
+	return snapshot, err
+}
+
+// expected is the time that a load would take, for comparison with other nodes. The loads under way count, so that
+// many callers at once don't all go to the node that was fastest a moment ago.
+func (n *node) expected() time.Duration {
+	return max(n.latency.now(), latencyFloor) * time.Duration(n.loading.Load()+1)
+}
+
+// readable reports whether a replica is fit to be read.
+func (n *node) readable(maxLag time.Duration) bool {
+	if n.open.Load() && (n.watched || n.breaker.State() != gobreaker.StateHalfOpen) {
+		return false // half open: the heartbeat tries, if there is one, rather than a caller
+	}
+	if _, ok := n.backend.(backend.Heartbeater); !ok {
+		return true
+	}
+	last := n.lastBeat.Load()
+	return last != nil && !last.Primary && last.LinkUp && (maxLag < 0 || last.age() <= maxLag)
+}

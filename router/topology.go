@@ -1,0 +1,124 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Topology says which groups there are. All processes that share keys must use the same.
+type Topology struct {
+	// Epoch numbers the topologies that people publish, upwards.
+	Epoch uint64 `json:"epoch"`
+
+	// Seed changes the place of every key on the ring. A router inside a group of another router needs a seed of its
+	// own.
+	Seed uint64 `json:"seed,omitempty"`
+
+	Groups []Group `json:"groups"`
+}
+
+// Group is one primary and its replicas, the unit of sharding. It names exactly one of: Primary, with or without
+// Replicas; Sentinels and Master; Cluster.
+type Group struct {
+	// Name alone places the group on the ring: [A-Za-z0-9_.-]{1,64}. Addresses may change, a new name moves keys.
+	Name string `json:"name"`
+
+	// Weight is the group's share of the keys relative to the others. 0 means 1, the most is 1024, and 2048 for all
+	// groups together.
+	Weight int `json:"weight,omitempty"`
+
+	Primary  string   `json:"primary,omitempty"`  // host:port
+	Replicas []string `json:"replicas,omitempty"` // host:port
+
+	// Sentinels watch over the primary that they know as Master. Not supported by this version.
+	Sentinels []string `json:"sentinels,omitempty"`
+	Master    string   `json:"master,omitempty"`
+
+	// Cluster is some nodes of a Redis Cluster. Not supported by this version.
+	Cluster []string `json:"cluster,omitempty"`
+}
+
+// LoadTopology reads a topology from a JSON file; see [ParseTopology].
+func LoadTopology(path string) (Topology, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Topology{}, fmt.Errorf("router: topology: %w", err)
+	}
+	t, err := ParseTopology(data)
+	if err != nil {
+		return Topology{}, fmt.Errorf("router: topology %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// ParseTopology reads a topology from JSON, strictly: an unknown, repeated or wrongly spelt member, or anything after
+// the object, is refused, for a typing error in a topology moves keys. What it returns is valid.
+func ParseTopology(data []byte) (Topology, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var t Topology
+	err := dec.Decode(&t)
+	if err == nil {
+		if _, after := dec.Token(); after != io.EOF {
+			err = errors.New("something follows the topology")
+		}
+	}
+	if err == nil {
+		err = checkMembers(json.NewDecoder(bytes.NewReader(data)))
+	}
+	if err != nil {
+		return Topology{}, &ConfigError{
+			Field: "topology", Value: fmt.Sprintf("%d bytes", len(data)), Bound: "must be one JSON object", Err: err,
+		}
+	}
+	if err := t.Validate(); err != nil {
+		return Topology{}, err
+	}
+	return t, nil
+}
+
+// checkMembers refuses what encoding/json lets pass: a member that is given twice, the last of which would win, and
+// names in another case.
+func checkMembers(dec *json.Decoder) error {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	var seen []string
+	switch token {
+	case json.Delim('{'):
+		for dec.More() {
+			name, err := dec.Token()
+			if err != nil {
+				return err
+			}
+			member := name.(string)
+			if member != strings.ToLower(member) {
+				return fmt.Errorf("unknown member %q: names are in lower case", member)
+			}
+			if slices.Contains(seen, member) {
+				return fmt.Errorf("member %q is given twice", member)
+			}
+			seen = append(seen, member)
+			if err := checkMembers(dec); err != nil {
+				return err
+			}
+		}
+	case json.Delim('['):
+		for dec.More() {
+			if err := checkMembers(dec); err != nil {
+				return err
+			}
+		}
+	default:
+		return nil
+	}
+	_, err = dec.Token() // the end of the object or array
+	return err
+}

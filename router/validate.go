@@ -1,0 +1,172 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	maxWeight      = 1024 // of one group, as in package ring
+	maxTotalWeight = 2048 // what package ring has points for
+)
+
+var (
+	validName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+	validHost = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}$`)
+)
+
+// Validate reports everything that is wrong with the topology, as [*ConfigError] values joined.
+func (t Topology) Validate() error {
+	var v validator
+	if len(t.Groups) == 0 {
+		v.refuse("groups", "none", "must have at least one")
+	}
+	for i := range t.Groups {
+		g, where := &t.Groups[i], fmt.Sprintf("groups[%d]", i)
+		v.group(where, g.Name, g.Weight)
+		v.form(where, g)
+		if g.Primary != "" {
+			v.node(where+".primary", g.Primary)
+		}
+		for j, address := range g.Replicas {
+			v.node(fmt.Sprintf("%s.replicas[%d]", where, j), address)
+		}
+		for j, address := range g.Cluster {
+			v.node(fmt.Sprintf("%s.cluster[%d]", where, j), address)
+		}
+	}
+	for i := range t.Groups { // after all nodes: a sentinel may serve several groups, but it is no node
+		v.sentinels(fmt.Sprintf("groups[%d]", i), &t.Groups[i])
+	}
+	return v.err()
+}
+
+// validator collects problems. Its zero value is ready to use.
+type validator struct {
+	problems []error
+	names    map[string]string // group name to the field that has it
+	nodes    map[string]string // address of a node to the field that has it
+	masters  map[string]string // a master by one of its sentinels, to the group that has it
+	weight   int
+}
+
+func (v *validator) refuse(field, value, format string, args ...any) {
+	v.problems = append(v.problems, &ConfigError{Field: field, Value: value, Bound: fmt.Sprintf(format, args...)})
+}
+
+func (v *validator) err() error {
+	if v.weight > maxTotalWeight {
+		v.refuse("groups: total weight", strconv.Itoa(v.weight), "must be at most %d", maxTotalWeight)
+	}
+	return errors.Join(v.problems...)
+}
+
+// group checks what groups of addresses and groups of backends have in common.
+func (v *validator) group(where, name string, weight int) {
+	if !validName.MatchString(name) {
+		v.refuse(where+".name", strconv.Quote(name), "must match [A-Za-z0-9_.-]{1,64}")
+	} else {
+		v.unique(&v.names, where+".name", strconv.Quote(name), name)
+	}
+	if weight < 0 || weight > maxWeight {
+		v.refuse(where+".weight", strconv.Itoa(weight), "must be from 1 to %d, or 0 for 1", maxWeight)
+		return
+	}
+	v.weight += max(weight, 1)
+}
+
+// form checks that a group is of exactly one kind, and whole.
+func (v *validator) form(where string, g *Group) {
+	var kinds []string
+	if g.Primary != "" || len(g.Replicas) > 0 {
+		kinds = append(kinds, "primary")
+	}
+	if len(g.Sentinels) > 0 || g.Master != "" {
+		kinds = append(kinds, "sentinels")
+	}
+	if len(g.Cluster) > 0 {
+		kinds = append(kinds, "cluster")
+	}
+	switch {
+	case len(kinds) == 0:
+		v.refuse(where, "empty", "must have one of primary, sentinels and cluster")
+	case len(kinds) > 1:
+		v.refuse(where, strings.Join(kinds, " and "),
+			"must have only one of primary (and replicas), sentinels (and master) and cluster")
+	case kinds[0] == "primary" && g.Primary == "":
+		v.refuse(where+".primary", `""`, "must be host:port where there are replicas")
+	case kinds[0] == "sentinels" && len(g.Sentinels) == 0:
+		v.refuse(where+".sentinels", "none", "must have at least one where there is a master")
+	case kinds[0] == "sentinels" && !validName.MatchString(g.Master):
+		v.refuse(where+".master", strconv.Quote(g.Master), "must match [A-Za-z0-9_.-]{1,64} where there are sentinels")
+	}
+}
+
+func (v *validator) node(field, address string) {
+	if canonical, ok := v.address(field, address); ok {
+		v.unique(&v.nodes, field, strconv.Quote(address), canonical)
+	}
+}
+
+func (v *validator) sentinels(where string, g *Group) {
+	own := make(map[string]string) // within the group
+	for i, address := range g.Sentinels {
+		field := fmt.Sprintf("%s.sentinels[%d]", where, i)
+		canonical, ok := v.address(field, address)
+		if !ok {
+			continue
+		}
+		v.unique(&own, field, strconv.Quote(address), canonical)
+		if holder, taken := v.nodes[canonical]; taken {
+			v.refuse(field, strconv.Quote(address), "must not be a node: %s is this address", holder)
+		}
+		master := g.Master + " at " + canonical
+		if holder, taken := v.masters[master]; taken && holder != where {
+			v.refuse(where+".master", strconv.Quote(g.Master), "must be unique: %s follows it at the same sentinel", holder)
+			break
+		}
+		if v.masters == nil {
+			v.masters = make(map[string]string)
+		}
+		v.masters[master] = where
+	}
+}
+
+// unique refuses what another field has already.
+func (v *validator) unique(holders *map[string]string, field, value, identity string) {
+	if holder, taken := (*holders)[identity]; taken {
+		v.refuse(field, value, "must be unique: %s is the same", holder)
+		return
+	}
+	if *holders == nil {
+		*holders = make(map[string]string)
+	}
+	(*holders)[identity] = field
+}
+
+// address returns an address in the one spelling by which equal ones are found.
+func (v *validator) address(field, address string) (canonical string, ok bool) {
+	bad := func() (string, bool) {
+		v.refuse(field, strconv.Quote(address), "must be host:port with a port from 1 to 65535")
+		return "", false
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return bad()
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
+		return bad()
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return net.JoinHostPort(ip.Unmap().String(), port), true
+	}
+	if !validHost.MatchString(host) || strings.Trim(host, "0123456789.") == "" { // the latter is a mistyped IP address
+		return bad()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port, true
+}
