@@ -158,8 +158,17 @@ type Heartbeat struct {
 	RTT     time.Duration
 }
 
-// check refuses a bad request before anything is sent or charged.
-func (r *Request) check(ctx context.Context, cost bool) error {
+// CheckTake is Check for a take or a peek: it refuses a bad cost, too.
+func (r *Request) CheckTake(ctx context.Context) error {
+	if err := r.Check(ctx); err != nil {
+		return err
+	}
+	return r.Policy.CheckCost(r.Cost)
+}
+
+// Check refuses a bad request, with a [*limit.Error], before anything is sent or charged. A context that has ended is
+// refused with its own error. Every backend calls it first.
+func (r *Request) Check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
@@ -167,11 +176,6 @@ func (r *Request) check(ctx context.Context, cost bool) error {
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
 		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
-	}
-	if cost {
-		if err := r.Policy.CheckCost(r.Cost); err != nil {
-			return err
-		}
 	}
 	return ctx.Err()
 }

@@ -107,7 +107,7 @@ func drawHistory(seed, n uint64) *history {
 		h.start = horizon - r.Int64N(7_200_000_000)
 	}
 	big := r.IntN(6) == 0
-	first, variants := drawLimits(r, 1+r.IntN(4), big), r.IntN(4)
+	first, variants, restless := drawLimits(r, 1+r.IntN(4), big), r.IntN(4), false
 	switch narrow := r.IntN(100); {
 	case narrow == 0:
 		first = drawLimits(r, limit.MaxLimits, big)
@@ -120,7 +120,7 @@ func drawHistory(seed, n uint64) *history {
 		first = []limit.Limit{limit.TokenBucket(oneOf(r, 7, 13, 97, 999_983), per, 2+r.Int64N(20))}
 		slower := []limit.Limit{limit.TokenBucket(oneOf(r, 1, 2, 3, 5), per, 2+r.Int64N(20))}
 		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: slower})
-		variants = 0
+		variants, restless = 0, true
 	}
 	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: first})
 	for range variants {
@@ -134,13 +134,17 @@ func drawHistory(seed, n uint64) *history {
 	h.worn = r.IntN(12) == 0
 	current := 0
 	for range 4 + r.IntN(24) {
-		if r.IntN(6) == 0 {
+		if restless || r.IntN(6) == 0 {
 			current = r.IntN(len(h.policies))
 		}
-		h.ops = append(h.ops, operation{
+		op := operation{
 			kind: kinds[r.IntN(len(kinds))], policy: current, pause: r.Uint64(), pause2: r.Uint64(),
 			cost: r.Uint64(), cost2: r.Uint64(), pick: r.Uint64(), pick2: r.Uint64(),
-		})
+		}
+		if restless && r.IntN(4) > 0 {
+			op.pause = 0
+		}
+		h.ops = append(h.ops, op)
 	}
 	return h
 }
@@ -388,7 +392,7 @@ func (c *contest) worn(p *limit.Policy, left int64) limit.State {
 }
 
 // recall takes what is stored for the truth. Once the clock steps back, what was over may be alive again, and who
-// remembers it is not agreed upon: a denied take leaves it stored where State.Take forgets it.
+// remembers it is not agreed upon: whenever a script stores something, it leaves out what is over.
 func (c *contest) recall() error {
 	text, err := c.client.Get(context.Background(), c.stored()).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {

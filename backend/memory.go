@@ -95,7 +95,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 
 // Take implements [Backend].
 func (m *Memory) Take(ctx context.Context, req Request) (Result, error) {
-	if err := m.check(ctx, &req, true); err != nil {
+	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return Result{}, err
 	}
 	at := req.at(m.now())
@@ -111,7 +111,7 @@ func (m *Memory) Take(ctx context.Context, req Request) (Result, error) {
 
 // Peek implements [Peeker].
 func (m *Memory) Peek(ctx context.Context, req Request) (Result, error) {
-	if err := m.check(ctx, &req, true); err != nil {
+	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return Result{}, err
 	}
 	at := req.at(m.now())
@@ -145,7 +145,7 @@ func (m *Memory) Reset(ctx context.Context, req Request) error {
 
 // update changes the state of a key, if there is one.
 func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.State, limit.At)) error {
-	if err := m.check(ctx, req, false); err != nil {
+	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
 	at := req.at(m.now())
@@ -160,7 +160,7 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 
 // Load implements [Loader].
 func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
-	if err := m.check(ctx, &req, false); err != nil {
+	if err := m.refuse(req.Check(ctx)); err != nil {
 		return Snapshot{}, err
 	}
 	snapshot := Snapshot{Now: m.now(), Source: Local}
@@ -175,7 +175,7 @@ func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
 
 // Seed implements [Seeder].
 func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error {
-	if err := m.check(ctx, &req, false); err != nil {
+	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
 	at := req.at(m.now())
@@ -222,11 +222,12 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-func (m *Memory) check(ctx context.Context, req *Request, cost bool) error {
+// refuse is err, or that the Memory is closed.
+func (m *Memory) refuse(err error) error {
 	if m.closed.Load() {
 		return ErrClosed
 	}
-	return req.check(ctx, cost)
+	return err
 }
 
 func (m *Memory) shard(req *Request) (*memoryShard, uint64) {

@@ -130,6 +130,10 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	case nil:
 		refuse("client", "nil", "must not be nil")
 	case *redis.Client:
+		if c == nil {
+			refuse("client", "nil", "must not be nil")
+			break
+		}
 		opts := c.Options()
 		r.node = opts.Addr
 		if opts.MaxRetries > 0 {
@@ -139,6 +143,10 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			refuse("ContextTimeoutEnabled", false, deadlines)
 		}
 	case *redis.ClusterClient:
+		if c == nil {
+			refuse("client", "nil", "must not be nil")
+			break
+		}
 		opts := c.Options()
 		r.node, r.cluster = strings.Join(opts.Addrs, ","), true
 		if opts.MaxRetries > 0 {
@@ -161,7 +169,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 
 // Take implements [Backend].
 func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
-	if err := req.check(ctx, true); err != nil {
+	if err := req.CheckTake(ctx); err != nil {
 		return Result{}, err
 	}
 	return r.take(ctx, "take", &req, req.Cost, req.Floor)
@@ -169,7 +177,7 @@ func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
 
 // Seed implements [Seeder].
 func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error {
-	if err := req.check(ctx, false); err != nil {
+	if err := req.Check(ctx); err != nil {
 		return err
 	}
 	_, err := r.take(ctx, "seed", &req, 0, &state)
@@ -197,7 +205,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 
 // Load implements [Loader]. It is a plain GET and so works on a replica.
 func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
-	if err := req.check(ctx, false); err != nil {
+	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
 	now, err := r.nowMicros(ctx)
@@ -223,7 +231,7 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 
 // Peek implements [Peeker].
 func (r *Redis) Peek(ctx context.Context, req Request) (Result, error) {
-	if err := req.check(ctx, true); err != nil {
+	if err := req.CheckTake(ctx); err != nil {
 		return Result{}, err
 	}
 	snapshot, err := r.Load(ctx, req)
@@ -243,7 +251,7 @@ func (s *Snapshot) Peek(req *Request) Result {
 
 // Refund implements [Refunder].
 func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
-	if err := req.check(ctx, false); err != nil {
+	if err := req.Check(ctx); err != nil {
 		return err
 	}
 	if amount = min(amount, receipt.Cost); amount < 1 {
@@ -257,7 +265,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 
 // Reset implements [Resetter].
 func (r *Redis) Reset(ctx context.Context, req Request) error {
-	if err := req.check(ctx, false); err != nil {
+	if err := req.Check(ctx); err != nil {
 		return err
 	}
 	_, _, err := r.eval(ctx, "reset", scripts.Reset, &req, func(at limit.At) []any {
@@ -274,7 +282,10 @@ func (r *Redis) NowMicros() int64 {
 	if r.cfg.Now != nil {
 		return r.cfg.Now().UnixMicro()
 	}
-	now, _, _ := r.clock.now()
+	now, _, ok := r.clock.now()
+	if !ok {
+		return 0
+	}
 	return now
 }
 
@@ -420,10 +431,23 @@ func (r *Redis) classify(ctx context.Context, op string, charges bool, err error
 		return nil
 	}
 	kind, ran := kindOf(err)
-	if kind == Unavailable && ctx.Err() != nil {
-		kind, err = Interrupted, errors.Join(ctx.Err(), err)
+	if end := ended(ctx); kind == Unavailable && end != nil {
+		kind = Interrupted
+		if !errors.Is(err, end) {
+			err = errors.Join(end, err)
+		}
 	}
 	return &Error{Op: op, Node: r.node, Kind: kind, MayHaveCharged: charges && ran, Err: err}
+}
+
+// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a
+// connection which was given the same deadline.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
+		err = context.DeadlineExceeded
+	}
+	return err
 }
 
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.

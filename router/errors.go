@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
 )
 
 // ErrBreakerOpen is in the chain of a [*backend.Error] that was returned without asking the node, because its circuit
@@ -52,23 +51,4 @@ func kindOf(err error) backend.Kind {
 		return backend.Interrupted
 	}
 	return 0
-}
-
-// check refuses a bad request before any node is chosen. The nodes would refuse it too, but behind the breaker: there
-// it would look like the answer of a healthy server.
-func check(ctx context.Context, req *backend.Request, cost bool) error {
-	switch {
-	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
-	case req.Key == "":
-		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
-	case req.Policy == nil || len(req.Policy.Limits) == 0:
-		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
-	}
-	if cost {
-		if err := req.Policy.CheckCost(req.Cost); err != nil {
-			return err
-		}
-	}
-	return ctx.Err()
 }

@@ -87,7 +87,7 @@ func (r *Router) Owner(key string) string { return r.snapshot.Load().ring.Owner(
 
 // Take implements [backend.Backend]: one call to the primary of the key's group.
 func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
-	g, err := r.route(ctx, &req, true)
+	g, err := r.route(&req, req.CheckTake(ctx))
 	if err != nil {
 		return backend.Result{}, err
 	}
@@ -96,7 +96,7 @@ func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result,
 
 // Peek implements [backend.Peeker]. It asks a replica while one is fit to be read.
 func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
-	g, err := r.route(ctx, &req, true)
+	g, err := r.route(&req, req.CheckTake(ctx))
 	if err != nil {
 		return backend.Result{}, err
 	}
@@ -106,7 +106,7 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 // Load implements [backend.Loader]. It asks a replica while one is fit to be read, and then the snapshot, whose Source
 // is backend.Replica, may lack the latest charges.
 func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	g, err := r.route(ctx, &req, false)
+	g, err := r.route(&req, req.Check(ctx))
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
@@ -115,7 +115,7 @@ func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	g, err := r.route(ctx, &req, false)
+	g, err := r.route(&req, req.Check(ctx))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (r *Router) Refund(ctx context.Context, req backend.Request, receipt limit.
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Reset(ctx context.Context, req backend.Request) error {
-	g, err := r.route(ctx, &req, false)
+	g, err := r.route(&req, req.Check(ctx))
 	if err != nil {
 		return err
 	}
@@ -133,19 +133,20 @@ func (r *Router) Reset(ctx context.Context, req backend.Request) error {
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	g, err := r.route(ctx, &req, false)
+	g, err := r.route(&req, req.Check(ctx))
 	if err != nil {
 		return err
 	}
 	return g.seed(ctx, req, state)
 }
 
-// route refuses a bad request and finds the group of a good one.
-func (r *Router) route(ctx context.Context, req *backend.Request, cost bool) (*group, error) {
+// route finds the group of a request, unless checking it gave an error. The nodes would refuse it too, but behind the
+// breaker, where it would look like the answer of a healthy server.
+func (r *Router) route(req *backend.Request, err error) (*group, error) {
 	if r.closed.Load() {
 		return nil, backend.ErrClosed
 	}
-	if err := check(ctx, req, cost); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return r.snapshot.Load().owner(req.Key), nil
