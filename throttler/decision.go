@@ -23,6 +23,10 @@ type Decision struct {
 	// ResetAt is when the binding limit has its full quota back. Within a window it is the same from every source.
 	ResetAt time.Time
 
+	// At is when it was decided, by the clock of whoever decided. How long ResetAt is away is ResetAt.Sub(At), whatever
+	// this host's clock says.
+	At time.Time
+
 	// RetryAfter is how long to wait before the same request can pass, if nobody else takes; 0 if it was allowed,
 	// limit.Never if its cost can never fit.
 	RetryAfter time.Duration
@@ -75,6 +79,7 @@ func newDecision(r *backend.Result) Decision {
 		Limit:      binding.Limit,
 		Remaining:  binding.Remaining,
 		ResetAt:    binding.ResetAt,
+		At:         time.UnixMicro(r.Now),
 		RetryAfter: binding.RetryAfter,
 		Source:     r.Source,
 		Guarantee:  r.Guarantee,

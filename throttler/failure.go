@@ -43,12 +43,19 @@ func (f FailurePolicy) String() string {
 // withoutVerdict decides a request on which the backend gave none.
 func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
 	var bad *limit.Error
-	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || ctx.Err() != nil || t.cfg.Failure == FailError {
+	end := ended(ctx)
+	if end != nil && !errors.Is(cause, end) {
+		cause = errors.Join(end, cause)
+	}
+	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
 		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
 	}
 	t.log.outage(ctx, t.cfg.Failure, cause)
 
-	d := Decision{Limit: req.Policy.Limits[0], ResetAt: time.Now().Add(t.cfg.RetryAfter), RetryAfter: t.cfg.RetryAfter}
+	now := time.Now()
+	d := Decision{
+		Limit: req.Policy.Limits[0], ResetAt: now.Add(t.cfg.RetryAfter), At: now, RetryAfter: t.cfg.RetryAfter,
+	}
 	var c charge
 	if local, ok := t.fallback.request(t.cfg.Failure, req); ok {
 		result, err := t.fallback.memory.Take(ctx, local)
@@ -59,6 +66,16 @@ func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cau
 	}
 	d.Source, d.Guarantee, d.Cause = Fallback, Bounded, cause
 	return d, c, nil
+}
+
+// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a
+// connection which was given the same deadline.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
+		err = context.DeadlineExceeded
+	}
+	return err
 }
 
 // fallback is what this process counts by itself. Its counts outlive an outage: a backend that comes and goes does

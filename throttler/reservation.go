@@ -59,6 +59,8 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 		}
 	case r.throttle.closed.Load():
 		return ErrClosed
+	case ctx.Err() != nil:
+		return fmt.Errorf("throttler: settle: %w", ctx.Err())
 	case r.settled.Swap(true):
 		return ErrSettled
 	}

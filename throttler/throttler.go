@@ -130,11 +130,20 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 
 // Ping asks the backend whether it would answer.
 func (t *Throttler) Ping(ctx context.Context) error {
-	if t.closed.Load() {
+	switch {
+	case t.closed.Load():
 		return ErrClosed
+	case ctx == nil:
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	}
-	if pinger, ok := t.backend.(backend.Pinger); ok {
-		return pinger.Ping(ctx)
+	pinger, ok := t.backend.(backend.Pinger)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := t.timeout(ctx)
+	defer cancel()
+	if err := pinger.Ping(ctx); err != nil {
+		return fmt.Errorf("throttler: %w", err)
 	}
 	return nil
 }

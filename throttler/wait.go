@@ -16,12 +16,17 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 		if err != nil || d.Allowed {
 			return d, err
 		}
-		delay := d.RetryAfter + jitter(d.RetryAfter)
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d.RetryAfter {
-			return d, fmt.Errorf("throttler: the request could pass in %s at the earliest: %w",
-				d.RetryAfter, context.DeadlineExceeded)
+		spread := min(d.RetryAfter/10, 20*time.Millisecond)
+		if deadline, ok := ctx.Deadline(); ok {
+			slack := time.Until(deadline) - d.RetryAfter
+			if slack <= 0 {
+				return d, fmt.Errorf("throttler: the request could pass in %s at the earliest: %w",
+					d.RetryAfter, context.DeadlineExceeded)
+			}
+			spread = min(spread, slack/2)
 		}
-		timer := time.NewTimer(delay)
+		// The spread keeps those who wait for one reset from asking in the same instant.
+		timer := time.NewTimer(d.RetryAfter + rand.N(spread+1))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -29,9 +34,4 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 			return d, fmt.Errorf("throttler: %w", ctx.Err())
 		}
 	}
-}
-
-// jitter keeps those who wait for one reset from asking in the same instant.
-func jitter(d time.Duration) time.Duration {
-	return rand.N(min(d/10, 20*time.Millisecond) + 1)
 }

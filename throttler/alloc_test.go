@@ -1,0 +1,46 @@
+package throttler_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	tier := limit.Policy{Name: "test", Limits: []limit.Limit{
+		limit.PerHour(1 << 40), limit.Sliding(1<<40, time.Hour, time.Minute), limit.TokenBucket(1<<40, time.Hour, 1<<40),
+	}}
+	spent := one(limit.PerHour(1))
+	for _, test := range []struct {
+		name      string
+		policy    limit.Policy
+		policyFor func(context.Context, string) *limit.Policy
+		allowed   bool
+	}{
+		{"admitted", tier, nil, true},
+		{"denied", spent, nil, false},
+		{"admitted, a tier", spent, func(context.Context, string) *limit.Policy { return &tier }, true},
+		{"denied, a tier", tier, func(context.Context, string) *limit.Policy { return &spent }, false},
+		{"denied, no tier", spent, func(context.Context, string) *limit.Policy { return nil }, false},
+	} {
+		th := newThrottler(t, throttler.Config{Policy: test.policy, PolicyFor: test.policyFor})
+		ctx := t.Context()
+		allow(t, th, "k") // the first one makes the key known
+		var d throttler.Decision
+		allocs := testing.AllocsPerRun(1000, func() {
+			var err error
+			if d, err = th.Allow(ctx, "k"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("%s: %v allocations, want none", test.name, allocs)
+		}
+		if d.Allowed != test.allowed {
+			t.Errorf("%s: allowed = %v", test.name, d.Allowed)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// byName gives keys that start with "small" a quota of 3, all others 10.
+func byName(_ context.Context, key string) *limit.Policy {
+	if strings.HasPrefix(key, "small") {
+		return &smallPolicy
+	}
+	return nil
+}
+
+var smallPolicy = one(limit.PerHour(3))
+
+func TestAllowAll(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		keys    []string
+		cost    int64
+		spend   map[string]int64 // before
+		allowed bool
+		remain  int64 // of the decision
+		left    map[string]int64
+	}{
+		{"one key", []string{"a"}, 4, nil, true, 6, map[string]int64{"a": 6}},
+		{"the least left comes first", []string{"small", "a"}, 1, nil, true, 2, map[string]int64{"small": 2, "a": 9}},
+		{"the least left comes last", []string{"a", "b", "small"}, 2, nil, true, 1,
+			map[string]int64{"a": 8, "b": 8, "small": 1}},
+		{"the first denies", []string{"small", "a"}, 2, map[string]int64{"small": 2}, false, 1,
+			map[string]int64{"small": 1, "a": 10}},
+		{"the last denies", []string{"a", "b", "small"}, 3, map[string]int64{"small": 1}, false, 2,
+			map[string]int64{"a": 10, "b": 10, "small": 2}},
+		{"one in the middle denies", []string{"a", "small", "b"}, 3, map[string]int64{"small": 1}, false, 2,
+			map[string]int64{"a": 10, "b": 10, "small": 2}},
+		{"a key twice is charged twice", []string{"a", "a"}, 5, nil, true, 0, map[string]int64{"a": 0}},
+		{"a key twice denies itself", []string{"a", "a"}, 6, nil, false, 4, map[string]int64{"a": 10}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10)), PolicyFor: byName})
+			for key, cost := range test.spend {
+				if _, err := th.AllowN(t.Context(), key, cost); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d, err := th.AllowAll(t.Context(), test.keys, test.cost)
+			if err != nil || d.Allowed != test.allowed || d.Remaining != test.remain {
+				t.Errorf("AllowAll = %+v, %v, want allowed %v, remaining %d", d, err, test.allowed, test.remain)
+			}
+			for key, want := range test.left {
+				if got := remaining(t, th, key); got != want {
+					t.Errorf("%d left of %s, want %d", got, key, want)
+				}
+			}
+		})
+	}
+}
+
+// A later key without a verdict gives the earlier ones back, whatever became of the caller.
+func TestAllowAllGivesBackOnError(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		failure throttler.FailurePolicy
+		gone    bool // the caller
+	}{
+		{"an error", throttler.FailError, false},
+		{"a denial by the failure policy", throttler.FailClosed, false},
+		{"the caller has gone", throttler.FailLocal, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := newSpy(t, nil)
+			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), Failure: test.failure})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			b.failWith(func(call string) error {
+				if call != "take c" {
+					return nil
+				}
+				if test.gone {
+					cancel()
+				}
+				return outage(true)
+			})
+			d, err := th.AllowAll(ctx, []string{"a", "b", "c"}, 4)
+			if d.Allowed || (err == nil) != (test.failure == throttler.FailClosed) {
+				t.Errorf("AllowAll = %+v, %v", d, err)
+			}
+			if test.gone && !errors.Is(err, context.Canceled) {
+				t.Errorf("AllowAll = %v, want context.Canceled", err)
+			}
+			for _, key := range []string{"a", "b", "c"} {
+				if got := remaining(t, th, key); got != 10 {
+					t.Errorf("%d left of %s, want 10", got, key)
+				}
+			}
+		})
+	}
+}
+
+// One exact decision doesn't hide that another is not.
+func TestAllowAllHasTheWeakestGuarantee(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{{"away", "small"}, {"small", "away"}} {
+		b := newSpy(t, nil)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		b.failWith(func(call string) error {
+			if call == "take away" {
+				return outage(false)
+			}
+			return nil
+		})
+		d, err := th.AllowAll(t.Context(), keys, 1)
+		if err != nil || !d.Allowed || d.Remaining != 2 || d.Source != throttler.Local {
+			t.Errorf("%q: %+v, %v, want what small has left", keys, d, err)
+		}
+		var cause *backend.Error
+		if d.Guarantee != throttler.Bounded || !errors.As(d.Cause, &cause) {
+			t.Errorf("%q: guarantee %v because of %v, want Bounded and the backend's error", keys, d.Guarantee, d.Cause)
+		}
+	}
+}
+
+func TestAllowAllNeedsARefunder(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: bare{b}, Policy: one(limit.PerHour(10))})
+	if _, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1); !errors.Is(err, throttler.ErrUnsupported) {
+		t.Errorf("AllowAll of two keys = %v, want ErrUnsupported", err)
+	}
+	if n := b.calls.Load(); n != 0 {
+		t.Errorf("%d calls reached the backend", n)
+	}
+}
+
+// Whatever the order in which callers meet, no key is charged for a request that was denied.
+func TestAllowAllConcurrently(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(500)), PolicyFor: byName})
+	var mu sync.Mutex
+	admitted := int64(0)
+	var wg sync.WaitGroup
+	for i := range 32 {
+		keys := []string{"a", "b", "small"}
+		if i%2 == 0 {
+			keys = []string{"small", "b", "a"}
+		}
+		wg.Go(func() {
+			for range 4 {
+				d, err := th.AllowAll(t.Context(), keys, 1)
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					mu.Lock()
+					admitted++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if admitted != 3 {
+		t.Errorf("%d admitted, want 3", admitted)
+	}
+	for key, quota := range map[string]int64{"a": 500, "b": 500, "small": 3} {
+		if got := remaining(t, th, key); got != quota-admitted {
+			t.Errorf("%d left of %s, want %d", got, key, quota-admitted)
+		}
+	}
+}
+
+// Giving back is not a caller's to wait for without end.
+func TestAllowAllGivesBackInTime(t *testing.T) {
+	t.Parallel()
+	b := &boundedRefunds{Memory: newMemory(t, nil)}
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+	d, err := th.AllowAll(t.Context(), []string{"a", "small", "small", "small", "small"}, 1)
+	if err != nil || d.Allowed {
+		t.Errorf("AllowAll = %+v, %v, want a denial", d, err)
+	}
+	if !b.bounded.Load() {
+		t.Error("a refund had no deadline of its own")
+	}
+}
+
+// boundedRefunds never gives back; it sees whether trying may take for ever.
+type boundedRefunds struct {
+	*backend.Memory
+	bounded atomic.Bool
+}
+
+func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ limit.Receipt, _ int64) error {
+	_, ok := ctx.Deadline()
+	s.bounded.Store(ok)
+	return outage(false)
+}

@@ -1,0 +1,181 @@
+package throttler_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+func TestNewReportsEveryProblem(t *testing.T) {
+	t.Parallel()
+	good := one(limit.PerMinute(1))
+	for _, test := range []struct {
+		name string
+		cfg  throttler.Config
+		want []string // fields
+	}{
+		{"no policy", throttler.Config{}, []string{"limits"}},
+		{"one bad limit", throttler.Config{Policy: one(limit.PerMinute(0))}, []string{`policy "test": limit 1: max`}},
+		{"open without a cap", throttler.Config{Policy: good, Failure: throttler.FailOpen}, []string{"open cap"}},
+		{"a bad cap", throttler.Config{Policy: good, Failure: throttler.FailOpen, OpenCap: limit.PerMinute(-1)},
+			[]string{"max"}},
+		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"open cap"}},
+		{"all at once", throttler.Config{
+			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,
+			RetryAfter: -1, Timeout: -1, OpenCap: limit.PerMinute(1),
+		}, []string{"policy name", "limits", "failure policy", "processes", "retry after", "timeout", "open cap"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			th, err := throttler.New(test.cfg)
+			if th != nil || err == nil {
+				t.Fatalf("New = %v, %v, want an error alone", th, err)
+			}
+			if got := fields(err); !slices.Equal(got, test.want) {
+				t.Errorf("fields = %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNewCopiesThePolicy(t *testing.T) {
+	t.Parallel()
+	policy := one(limit.PerHour(3))
+	th := newThrottler(t, throttler.Config{Policy: policy})
+	policy.Limits[0] = limit.PerHour(1000)
+	if got := allow(t, th, "k").Remaining; got != 2 {
+		t.Errorf("Remaining = %d, want 2: the caller's change of the slice reached the Throttler", got)
+	}
+}
+
+func TestDecision(t *testing.T) {
+	t.Parallel()
+	now := newClock()
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2), limit.PerDay(240)}}
+	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: policy})
+
+	start := now.now()
+	first := allow(t, th, "k")
+	now.advance(10 * time.Second)
+	allow(t, th, "k")
+	denied := allow(t, th, "k")
+
+	for _, test := range []struct {
+		name string
+		d    throttler.Decision
+		want throttler.Decision // but for what All yields
+	}{
+		{"admitted", first, throttler.Decision{
+			Allowed: true, Limit: limit.PerMinute(2), Remaining: 1, ResetAt: start.Add(time.Minute), At: start,
+		}},
+		{"denied", denied, throttler.Decision{
+			Limit: limit.PerMinute(2), ResetAt: start.Add(time.Minute), At: start.Add(10 * time.Second),
+			RetryAfter: 50 * time.Second,
+		}},
+	} {
+		d, want := test.d, test.want
+		if d.Allowed != want.Allowed || d.Limit != want.Limit || d.Remaining != want.Remaining ||
+			!d.ResetAt.Equal(want.ResetAt) || !d.At.Equal(want.At) || d.RetryAfter != want.RetryAfter ||
+			d.Source != throttler.Local || d.Guarantee != throttler.Exact || d.Cause != nil {
+			t.Errorf("%s: %+v, want %+v", test.name, d, want)
+		}
+	}
+	var limits []limit.Limit
+	var left []int64
+	for s := range denied.All() {
+		limits, left = append(limits, s.Limit), append(left, s.Remaining)
+	}
+	if !slices.Equal(limits, policy.Limits) || !slices.Equal(left, []int64{0, 238}) {
+		t.Errorf("All = %v, %v, want the policy with 0 and 238 left", limits, left)
+	}
+	for range denied.All() { // may stop early
+		break
+	}
+	for s := range (throttler.Decision{}).All() {
+		t.Errorf("the zero Decision yields %v", s)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	memory := newMemory(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
+	other := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
+	allow(t, th, "k")
+	for range 2 {
+		if err := th.Close(); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+	}
+	if _, err := th.Allow(t.Context(), "k"); !errors.Is(err, throttler.ErrClosed) {
+		t.Errorf("Allow after Close = %v, want ErrClosed", err)
+	}
+	if got := allow(t, other, "k").Remaining; got != 1 {
+		t.Errorf("Remaining = %d by another Throttler on the same backend, want 1", got)
+	}
+}
+
+// Close in the middle of calls leaves each of them with a decision or ErrClosed.
+func TestCloseDuringCalls(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(limit.MaxCount))})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				r, err := th.Reserve(t.Context(), "k", 2)
+				if err == nil {
+					err = r.Settle(t.Context(), 1)
+				}
+				if errors.Is(err, throttler.ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	allow(t, th, "k")
+	if err := th.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+func TestFailurePolicyString(t *testing.T) {
+	t.Parallel()
+	for policy, want := range map[throttler.FailurePolicy]string{
+		throttler.FailLocal: "local", throttler.FailClosed: "closed", throttler.FailOpen: "open",
+		throttler.FailError: "error", 9: "failure policy(9)",
+	} {
+		if got := policy.String(); got != want {
+			t.Errorf("String = %q, want %q", got, want)
+		}
+	}
+}
+
+// What the backend is not sure of the Throttler doesn't hide.
+func TestDecisionPassesDoubtOn(t *testing.T) {
+	t.Parallel()
+	memory, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(10))})
+	if d := allow(t, th, "a"); d.Guarantee != throttler.Exact || d.Cause != nil {
+		t.Errorf("%+v, want it exact", d)
+	}
+	allow(t, th, "b") // a is forgotten for it
+	if d := allow(t, th, "a"); d.Guarantee != throttler.Bounded || !errors.Is(d.Cause, backend.ErrEvicted) ||
+		d.Source != throttler.Local {
+		t.Errorf("%+v, want Bounded because of the eviction", d)
+	}
+}

@@ -1,0 +1,149 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+func Example() {
+	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) // a clock that stands still, for the output's sake
+	counts, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return noon }})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	t, err := throttler.New(throttler.Config{
+		Backend: counts,
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{
+			limit.PerMinute(2).Named("burst"), limit.PerDay(1000).Named("daily"),
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limits, err := httplimit.New(t, httplimit.Config{Key: httplimit.ClientAddr()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limits.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	}))
+
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Printf("%d %s %q\n", w.Code, w.Header().Get("RateLimit"), w.Header().Get("Retry-After"))
+	}
+	// Output:
+	// 200 "burst";r=1;t=60, "daily";r=999;t=86400 ""
+	// 200 "burst";r=0;t=60, "daily";r=998;t=86400 ""
+	// 429 "burst";r=0;t=60, "daily";r=998;t=86400 "60"
+}
+
+// A page that has not changed is free, as are the server's own failures.
+func ExampleGiveBack() {
+	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(100)}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limits, err := httplimit.New(t, httplimit.Config{
+		Key:    httplimit.ClientAddr(),
+		Settle: httplimit.GiveBack(httplimit.Outcome.NotModified, httplimit.Outcome.Failed),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for _, status := range []int{http.StatusOK, http.StatusNotModified, http.StatusBadGateway, http.StatusNotFound} {
+		handler := limits.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		left, err := t.Peek(context.Background(), httplimit.AddrKey(netip.MustParseAddr("192.0.2.1")))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(status, left.Remaining)
+	}
+	// Output:
+	// 200 99
+	// 304 99
+	// 502 99
+	// 404 98
+}
+
+// Behind proxies the client is the last address that none of them has. What a client writes itself is not believed.
+func ExampleClientAddr() {
+	key := httplimit.ClientAddr(netip.MustParsePrefix("10.0.0.0/8"))
+
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "10.0.0.1:4711"
+	r.Header.Add("X-Forwarded-For", "8.8.8.8, 2001:db8:1:2::17") // 8.8.8.8 came from the client
+	r.Header.Add("X-Forwarded-For", "10.0.0.2")
+	fmt.Println(key(r))
+	// Output:
+	// addr:2001:db8:1:2::/64 <nil>
+}
+
+// The user and the address must both have quota left. PolicyFor tells their limits apart.
+func ExampleConfig() {
+	addresses := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(300)}}
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(100)}},
+		PolicyFor: func(_ context.Context, key string) *limit.Policy {
+			if strings.HasPrefix(key, "addr:") {
+				return &addresses
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limits, err := httplimit.New(t, httplimit.Config{
+		Key:     httplimit.Header("X-Api-Key"),
+		Also:    []httplimit.KeyFunc{httplimit.ClientAddr()},
+		Skip:    func(r *http.Request) bool { return r.URL.Path == "/healthz" },
+		Headers: httplimit.Draft08 | httplimit.GitHub,
+		OnError: func(w http.ResponseWriter, r *http.Request, err error) {
+			fmt.Println("no verdict:", err) // tell somebody
+			httplimit.WriteError(w, r, err)
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limits.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		decision, ok := httplimit.FromContext(r.Context())
+		fmt.Println(r.URL.Path, ok, decision.Remaining)
+	}))
+
+	for _, path := range []string{"/healthz", "/a", "/b"} {
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		if path != "/b" {
+			r.Header.Set("X-Api-Key", "secret")
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Printf("%d %q\n", w.Code, w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// /healthz false 0
+	// 200 ""
+	// /a true 99
+	// 200 "99"
+	// no verdict: httplimit: the request has no key
+	// 400 ""
+}

@@ -1,0 +1,546 @@
+package httplimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+func TestNewReportsEveryProblem(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	for _, test := range []struct {
+		name string
+		th   *throttler.Throttler
+		cfg  httplimit.Config
+		want []string // fields
+	}{
+		{"no key", th, httplimit.Config{}, []string{"key"}},
+		{"unknown headers", th, httplimit.Config{Key: secretKey, Headers: 1 << 7}, []string{"headers"}},
+		{"a resource that is no header value", th, httplimit.Config{Key: secretKey, Resource: "a\r\nb"}, []string{"resource"}},
+		{"all at once", nil, httplimit.Config{
+			Also: []httplimit.KeyFunc{secretKey, nil}, Headers: httplimit.NoHeaders | httplimit.GitHub, Resource: "é",
+		}, []string{"throttler", "key", "also 2", "headers", "resource"}},
+	} {
+		m, err := httplimit.New(test.th, test.cfg)
+		if m != nil || err == nil {
+			t.Errorf("%s: %v, %v, want an error alone", test.name, m, err)
+			continue
+		}
+		var got []string
+		for line := range strings.Lines(err.Error()) {
+			line = strings.TrimPrefix(strings.TrimPrefix(line, "httplimit: "), "limit: ")
+			field, _, _ := strings.Cut(line, " =")
+			got = append(got, field)
+		}
+		if !errors.As(err, new(*limit.Error)) || !slices.Equal(got, test.want) {
+			t.Errorf("%s: fields %q of %v, want %q", test.name, got, err, test.want)
+		}
+	}
+	if _, err := httplimit.New(th, httplimit.Config{
+		Key: secretKey, Headers: httplimit.Draft08 | httplimit.GitHub, Resource: "core",
+	}); err != nil {
+		t.Errorf("a good configuration: %v", err)
+	}
+
+	m, err := httplimit.New(th, httplimit.Config{Key: secretKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("Wrap(nil) gave a handler")
+		}
+	}()
+	m.Wrap(nil)
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	b := newCounts(t)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(2))})
+	calls := 0
+	h := wrap(t, th, httplimit.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		calls++
+		d, ok := httplimit.FromContext(r.Context())
+		if !ok || !d.Allowed || d.Remaining != int64(2-calls) {
+			t.Errorf("FromContext = %+v, %v", d, ok)
+		}
+		w.WriteHeader(http.StatusTeapot)
+	})
+	for i, want := range []int{http.StatusTeapot, http.StatusTeapot, http.StatusTooManyRequests} {
+		if w := get(h); w.Code != want {
+			t.Errorf("request %d: %d, want %d", i+1, w.Code, want)
+		}
+	}
+	if calls != 2 || b.calls.Load() != 3 {
+		t.Errorf("the handler ran %d times after %d calls, want 2 after 3", calls, b.calls.Load())
+	}
+	if d, ok := httplimit.FromContext(t.Context()); ok {
+		t.Errorf("FromContext = %+v outside of a request", d)
+	}
+}
+
+func TestSkip(t *testing.T) {
+	t.Parallel()
+	b := newCounts(t)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1))})
+	h := wrap(t, th, httplimit.Config{
+		Key:  func(*http.Request) (string, error) { return "", httplimit.ErrNoKey },
+		Skip: func(r *http.Request) bool { return r.Method == http.MethodOptions },
+	}, ok)
+	for range 3 {
+		if w := do(h, http.MethodOptions); w.Code != http.StatusOK || len(w.Header()) != 0 {
+			t.Errorf("skipped: %d, %v", w.Code, w.Header())
+		}
+	}
+	if w := get(h); w.Code != http.StatusBadRequest {
+		t.Errorf("not skipped: %d", w.Code)
+	}
+	if n := b.calls.Load(); n != 0 {
+		t.Errorf("%d calls reached the backend", n)
+	}
+}
+
+func TestCost(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerMinute(10))})
+	h := wrap(t, th, httplimit.Config{
+		Cost: func(r *http.Request) int64 { return int64(len(r.Method)) },
+	}, ok)
+	get(h)
+	do(h, http.MethodPatch)
+	if got := used(t, th, secret); got != 8 {
+		t.Errorf("%d used, want 8", got)
+	}
+}
+
+const (
+	quotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	reducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
+
+// noVerdict are the requests on which there is none.
+var noVerdict = []struct {
+	name   string
+	cfg    httplimit.Config
+	th     throttler.Config
+	down   bool // the backend
+	closed bool // the Throttler
+	ctx    func(context.Context) (context.Context, context.CancelFunc)
+	status int
+	retry  string
+	is     error // what OnError is given; nil: it is not called
+}{
+	{name: "no key", cfg: httplimit.Config{Key: func(*http.Request) (string, error) { return "", httplimit.ErrNoKey }},
+		status: 400, is: httplimit.ErrNoKey},
+	{name: "an empty key", cfg: httplimit.Config{Key: func(*http.Request) (string, error) { return "", nil }},
+		status: 400, is: httplimit.ErrNoKey},
+	{name: "two API keys", cfg: httplimit.Config{Key: func(r *http.Request) (string, error) {
+		r.Header = http.Header{"X-Api-Key": {"a", "b"}}
+		return httplimit.Header("X-Api-Key")(r)
+	}}, status: 400, is: errAny},
+	{name: "a second key is missing", cfg: httplimit.Config{Also: []httplimit.KeyFunc{
+		func(*http.Request) (string, error) { return "", nil },
+	}}, status: 400, is: httplimit.ErrNoKey},
+	{name: "the key can't be made out", cfg: httplimit.Config{
+		Key: func(*http.Request) (string, error) { return secret, errBoom }}, status: 500, is: errBoom},
+	{name: "no address", cfg: httplimit.Config{Key: func(r *http.Request) (string, error) {
+		r.RemoteAddr = "@"
+		return httplimit.ClientAddr()(r)
+	}}, status: 500, is: errAny},
+	{name: "cost 0", cfg: httplimit.Config{Cost: func(*http.Request) int64 { return 0 }}, status: 500, is: errAny},
+	{name: "cost -1", cfg: httplimit.Config{Cost: func(*http.Request) int64 { return -1 }}, status: 500, is: errAny},
+	{name: "invalid policy", th: throttler.Config{PolicyFor: func(context.Context, string) *limit.Policy {
+		return &limit.Policy{}
+	}}, status: 500, is: errAny},
+	{name: "outage", th: throttler.Config{Failure: throttler.FailError}, down: true, status: 503, retry: "1", is: errAway},
+	{name: "closed", closed: true, status: 503, retry: "1", is: throttler.ErrClosed},
+	{name: "the server's deadline", ctx: func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, -time.Second)
+	}, status: 503, retry: "1", is: context.DeadlineExceeded},
+	{name: "the client has gone", ctx: func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		return ctx, cancel
+	}, status: 499},
+}
+
+var (
+	errBoom = errors.New("boom " + secret)
+	errAny  = errors.New("any")
+)
+
+func TestNoVerdictIsNoWayPast(t *testing.T) {
+	t.Parallel()
+	for _, test := range noVerdict {
+		for _, settle := range []bool{false, true} {
+			for _, hook := range []bool{false, true} {
+				name := fmt.Sprintf("%s, settle %v, hook %v", test.name, settle, hook)
+				b := newCounts(t)
+				test.th.Backend, test.th.Policy = b, policy(limit.PerMinute(10))
+				th := newThrottler(t, test.th)
+				cfg := test.cfg
+				if settle {
+					cfg.Settle = httplimit.GiveBack()
+				}
+				var told error
+				if hook {
+					cfg.OnError = func(w http.ResponseWriter, r *http.Request, err error) {
+						told = err
+						httplimit.WriteError(w, r, err)
+					}
+				}
+				h := wrap(t, th, cfg, func(http.ResponseWriter, *http.Request) { t.Errorf("%s: the handler ran", name) })
+				b.down.Store(test.down)
+				if test.closed {
+					if err := th.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				if test.ctx != nil {
+					ctx, cancel := test.ctx(r.Context())
+					defer cancel()
+					r = r.WithContext(ctx)
+				}
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+
+				if w.Code != test.status || w.Header().Get("Retry-After") != test.retry {
+					t.Errorf("%s: %d, Retry-After %q, want %d, %q", name, w.Code, w.Header().Get("Retry-After"),
+						test.status, test.retry)
+				}
+				if hook && (test.is == nil) != (told == nil) || told != nil && test.is != errAny && !errors.Is(told, test.is) {
+					t.Errorf("%s: OnError got %v, want %v", name, told, test.is)
+				}
+				if test.status != 499 {
+					p := body(t, w)
+					if p.Status != test.status || p.Type != "" || p.Title != http.StatusText(test.status) || p.Detail == "" {
+						t.Errorf("%s: %+v", name, p)
+					}
+				}
+				if w.Header().Get("RateLimit") != "" || strings.Contains(fmt.Sprint(w.Header(), w.Body), secret) {
+					t.Errorf("%s: %v %s", name, w.Header(), w.Body)
+				}
+				if n := b.calls.Load(); n != 0 && !test.down {
+					t.Errorf("%s: %d calls reached the backend", name, n)
+				}
+			}
+		}
+	}
+}
+
+type problem struct {
+	Type, Title, Detail string
+	Status              int
+	ViolatedPolicies    []string `json:"violated-policies"`
+}
+
+func body(t testing.TB, w *httptest.ResponseRecorder) problem {
+	t.Helper()
+	var p problem
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Errorf("body %q: %v", w.Body, err)
+	}
+	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("Content-Type = %q", got)
+	}
+	if got := w.Header().Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control = %q", got)
+	}
+	return p
+}
+
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	b := newCounts(t)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(
+		limit.PerHour(3).Named("hourly"), limit.PerDay(3), limit.PerMinute(100),
+	)})
+	h := wrap(t, th, httplimit.Config{}, ok)
+	for range 3 {
+		get(h)
+	}
+	w := get(h)
+	const want = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded",` +
+		`"status":429,"detail":"The request exceeds a rate limit. See Retry-After.","violated-policies":["hourly","3/24h"]}`
+	if got := w.Body.String(); got != want || w.Code != http.StatusTooManyRequests {
+		t.Errorf("%d\n%s\nwant 429\n%s", w.Code, got, want)
+	}
+	if got := w.Header().Get("Retry-After"); got != "86400" {
+		t.Errorf("Retry-After = %q, want that of the limit that lets it pass last", got)
+	}
+	body(t, w)
+}
+
+// A cost that can never fit is refused for ever: no Retry-After, no 429.
+func TestNever(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []httplimit.Config{
+		{}, {Settle: httplimit.GiveBack()}, {Also: []httplimit.KeyFunc{httplimit.ClientAddr()}},
+		{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: httplimit.GiveBack()},
+	} {
+		for _, cost := range []int64{11, limit.MaxCount, 1 << 62} {
+			b := newCounts(t)
+			th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(10))})
+			cfg.Cost = func(*http.Request) int64 { return cost }
+			w := get(wrap(t, th, cfg, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") }))
+			p := body(t, w)
+			if w.Code != http.StatusRequestEntityTooLarge || p.Status != w.Code || p.Type != "" ||
+				w.Header().Get("Retry-After") != "" || w.Header().Get("RateLimit") != "" {
+				t.Errorf("%d, %v, %+v", w.Code, w.Header(), p)
+			}
+			if n := b.calls.Load(); n != 0 {
+				t.Errorf("%d calls reached the backend", n)
+			}
+		}
+	}
+}
+
+// During an outage the numbers are this process's own: no header tells them.
+func TestFallback(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		cfg      throttler.Config
+		admitted int
+		status   int // then
+	}{
+		{"local", throttler.Config{Processes: 5}, 2, http.StatusTooManyRequests},
+		{"open", throttler.Config{Failure: throttler.FailOpen, OpenCap: limit.PerMinute(3)}, 3, http.StatusTooManyRequests},
+		{"closed", throttler.Config{Failure: throttler.FailClosed, RetryAfter: 1500 * time.Millisecond}, 0,
+			http.StatusServiceUnavailable},
+	} {
+		b := newCounts(t)
+		b.down.Store(true)
+		test.cfg.Backend, test.cfg.Policy = b, policy(limit.PerMinute(10))
+		h := wrap(t, newThrottler(t, test.cfg), httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
+		for range test.admitted {
+			if w := get(h); w.Code != http.StatusOK || len(w.Header()) != 0 {
+				t.Errorf("%s: %d, %v, want it admitted without a word", test.name, w.Code, w.Header())
+			}
+		}
+		w := get(h)
+		p := body(t, w)
+		if w.Code != test.status || p.Type != reducedCapacity || p.ViolatedPolicies != nil || p.Status != test.status ||
+			w.Header().Get("Retry-After") == "" || w.Header().Get("RateLimit") != "" || w.Header().Get("X-RateLimit-Limit") != "" {
+			t.Errorf("%s: %d, %v, %+v", test.name, w.Code, w.Header(), p)
+		}
+		if got := w.Header().Get("Retry-After"); test.name == "closed" && got != "2" {
+			t.Errorf("Retry-After = %q, want 1.5 s rounded up", got)
+		}
+	}
+}
+
+// A handler of the caller's own finds the headers set and the decision in the context.
+func TestDeniedHandler(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	h := wrap(t, th, httplimit.Config{Denied: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d, ok := httplimit.FromContext(r.Context())
+		if !ok || d.Allowed || d.RetryAfter <= 0 || w.Header().Get("Retry-After") == "" || w.Header().Get("RateLimit") == "" {
+			t.Errorf("%+v, %v, %v", d, ok, w.Header())
+		}
+		w.WriteHeader(http.StatusForbidden)
+	})}, ok)
+	get(h)
+	if w := get(h); w.Code != http.StatusForbidden {
+		t.Errorf("%d, want the handler's own", w.Code)
+	}
+}
+
+// Further keys must admit the request too; what was charged goes back if one denies.
+func TestAlso(t *testing.T) {
+	t.Parallel()
+	small := policy(limit.PerHour(2))
+	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack()} {
+		b := newCounts(t)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)),
+			PolicyFor: func(_ context.Context, key string) *limit.Policy {
+				if strings.HasPrefix(key, "addr:") {
+					return &small
+				}
+				return nil
+			}})
+		h := wrap(t, th, httplimit.Config{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: settle}, ok)
+		for i, want := range []int{200, 200, 429, 429} {
+			w := get(h)
+			if w.Code != want {
+				t.Errorf("request %d: %d, want %d", i+1, w.Code, want)
+			}
+			if got, want := w.Header().Get("RateLimit"), fmt.Sprintf(`"2/1h";r=%d;t=3600`, max(0, 1-i)); got != want {
+				t.Errorf("request %d: RateLimit = %s, want %s: that of the key with the least left", i+1, got, want)
+			}
+		}
+		if user, addr := used(t, th, secret), used(t, th, "addr:192.0.2.1"); user != 2 || addr != 2 {
+			t.Errorf("%d and %d used, want 2 and 2", user, addr)
+		}
+	}
+}
+
+// Reserving for several keys keeps the weakest guarantee, and gives back when a later key has no verdict.
+func TestAlsoWithSettleDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []throttler.FailurePolicy{throttler.FailLocal, throttler.FailError} {
+		b := newCounts(t)
+		th := newThrottler(t, throttler.Config{
+			Backend: &secondAway{counts: b}, Policy: policy(limit.PerHour(10)), Failure: failure,
+		})
+		h := wrap(t, th, httplimit.Config{
+			Also:   []httplimit.KeyFunc{func(*http.Request) (string, error) { return "second", nil }},
+			Settle: httplimit.GiveBack(),
+		}, func(_ http.ResponseWriter, r *http.Request) {
+			if d, _ := httplimit.FromContext(r.Context()); d.Guarantee != throttler.Bounded || !errors.Is(d.Cause, errAway) {
+				t.Errorf("%+v, want Bounded because of the outage", d)
+			}
+		})
+		want, left := http.StatusOK, int64(1)
+		if failure == throttler.FailError {
+			want, left = http.StatusServiceUnavailable, 0
+		}
+		if w := get(h); w.Code != want {
+			t.Errorf("%v: %d, want %d", failure, w.Code, want)
+		}
+		if got := used(t, th, secret); got != left {
+			t.Errorf("%v: %d used, want %d", failure, got, left)
+		}
+	}
+}
+
+// secondAway fails the second take.
+type secondAway struct {
+	*counts
+	takes atomic.Int64
+}
+
+func (s *secondAway) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if s.takes.Add(1) == 2 {
+		return backend.Result{}, errAway
+	}
+	return s.counts.Take(ctx, req)
+}
+
+// No response names a key.
+func TestKeysStayInside(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	h := wrap(t, th, httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
+	for range 2 {
+		w := get(h)
+		if all := fmt.Sprint(w.Header(), w.Body); strings.Contains(all, secret) || strings.Contains(all, "alice") {
+			t.Errorf("the response names the key: %s", all)
+		}
+	}
+}
+
+// A standard client that does as Retry-After says gets all it wants, and is denied once a window.
+func TestClientHonoursRetryAfter(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]limit.Limit{
+		"fixed":   limit.Fixed(4, 2500*time.Millisecond),
+		"sliding": limit.Sliding(4, 2500*time.Millisecond, 500*time.Millisecond),
+		"bucket":  limit.TokenBucket(3, time.Second, 4),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory, err := backend.NewMemory(backend.MemoryConfig{Now: time.Now})
+				if err != nil {
+					t.Fatal(err)
+				}
+				th := newThrottler(t, throttler.Config{Backend: memory, Policy: policy(l)})
+				client := http.Client{Transport: transport{wrap(t, th, httplimit.Config{}, ok)}}
+				denied := 0
+				for range 20 {
+					for tries := 1; ; tries++ {
+						response, err := client.Get("http://example.com/")
+						if err != nil {
+							t.Fatal(err)
+						}
+						_ = response.Body.Close()
+						if response.StatusCode == http.StatusOK {
+							break
+						}
+						denied++
+						wait, err := time.ParseDuration(response.Header.Get("Retry-After") + "s")
+						if err != nil || wait < time.Second || tries > 1 {
+							t.Fatalf("try %d: %d, Retry-After %v, %v", tries, response.StatusCode, wait, err)
+						}
+						time.Sleep(wait)
+					}
+				}
+				if denied == 0 {
+					t.Error("never denied")
+				}
+			})
+		})
+	}
+}
+
+// transport calls a handler as if it were far away.
+type transport struct{ http.Handler }
+
+func (h transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	r.RemoteAddr = "203.0.113.7:4711"
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func TestConcurrently(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(httplimit.Outcome.NotModified)},
+		func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodHead {
+				w.WriteHeader(http.StatusNotModified)
+			}
+		})
+	s := server(t, h)
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for i := range 16 {
+				method := http.MethodGet
+				if i%2 == 0 {
+					method = http.MethodHead
+				}
+				r, err := http.NewRequest(method, s.URL, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response, err := s.Client().Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+				mu.Lock()
+				statuses[response.StatusCode]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if got, n := used(t, th, secret), statuses[http.StatusOK]; got != int64(n) || n > 100 || n+statuses[304]+statuses[429] != 256 {
+		t.Errorf("%d used after %v", got, statuses)
+	}
+}

@@ -1,0 +1,71 @@
+package httplimit
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// KeyFunc names whom a request counts against. An empty key and any error refuse the request, see
+// [Config.OnError]: what is not to be limited is named by [Config.Skip].
+//
+// The key is what the Throttler counts and what its PolicyFor sees. Let it say what kind it is, as "user:42" does:
+// a client who may choose a user's name must not be able to choose another's address.
+type KeyFunc func(r *http.Request) (string, error)
+
+// ErrNoKey says that a request has no key of the kind asked for.
+var ErrNoKey = errors.New("httplimit: the request has no key")
+
+// errManyKeys is not an ErrNoKey, so that FirstOf can't be led past a key by sending two.
+var errManyKeys = errors.New("httplimit: the request has more than one key of a kind")
+
+// keyError marks what a KeyFunc returned.
+type keyError struct{ err error }
+
+func (e *keyError) Error() string { return e.err.Error() }
+
+func (e *keyError) Unwrap() error { return e.err }
+
+// Header takes the value of a header field, such as an API key, as [HeaderKey]. Without it, or if it is empty, there
+// is an [ErrNoKey]; a request that sends the field twice is refused, for who says which of them is believed later?
+//
+// A value that nobody has checked is the client's choice: with a new one comes a new quota. Wrap what is behind the
+// authentication, or limit the address as well, by [Config.Also].
+func Header(name string) KeyFunc {
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, error) {
+		switch values := r.Header[name]; {
+		case len(values) > 1:
+			return "", errManyKeys
+		case len(values) == 0 || values[0] == "":
+			return "", ErrNoKey
+		default:
+			return HeaderKey(name, values[0]), nil
+		}
+	}
+}
+
+// HeaderKey is the key that [Header] gives a value, to look at its counts or reset them: "header:x-api-key:" and the
+// value's SHA-256 in base64. The value itself, often a secret, reaches no backend.
+func HeaderKey(name, value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return "header:" + strings.ToLower(name) + ":" + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// FirstOf takes the first key that the request has: a KeyFunc that fails with [ErrNoKey], or gives an empty key,
+// passes to the next; any other error refuses the request. Mind who chooses which of them applies: after
+// FirstOf(Header("X-Api-Key"), ClientAddr()) made-up API keys escape the limit on the address, unless they were
+// refused before.
+func FirstOf(keys ...KeyFunc) KeyFunc {
+	return func(r *http.Request) (string, error) {
+		for _, key := range keys {
+			k, err := key(r)
+			if err == nil && k != "" || err != nil && !errors.Is(err, ErrNoKey) {
+				return k, err
+			}
+		}
+		return "", ErrNoKey
+	}
+}

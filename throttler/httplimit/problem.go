@@ -1,0 +1,115 @@
+package httplimit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// statusClientGone is what nginx logs for a client who has gone. Nobody reads it, but an empty response would stand
+// as a 200 in the log of whoever writes one.
+const statusClientGone = 499
+
+// problem is an application/problem+json body (RFC 9457). Its types are those of the RateLimit draft; without a
+// type the title is the status's own.
+type problem struct {
+	Type             string   `json:"type,omitempty"`
+	Title            string   `json:"title"`
+	Status           int      `json:"status"`
+	Detail           string   `json:"detail"`
+	ViolatedPolicies []string `json:"violated-policies,omitempty"`
+}
+
+const (
+	quotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+	reducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+)
+
+func (p *problem) write(w http.ResponseWriter) {
+	body, _ := json.Marshal(p) // strings and numbers don't fail
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Cache-Control", "no-store") // RFC 6585 wants that for a 429
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body) // to a client who may have gone
+}
+
+// WriteDenied answers a denied request by the decision in its context. Its body names the limits in question, never
+// the key.
+//
+//	429  a limit denied
+//	429  the failure policy denied, from what this process counts by itself
+//	503  the failure policy denied without asking any limit, such as under throttler.FailClosed
+//	413  the cost can never fit (limit.Never). There is no Retry-After; a 429 would make many clients try again
+func WriteDenied(w http.ResponseWriter, r *http.Request) {
+	d, _ := FromContext(r.Context())
+	var violated []string
+	asked := false
+	for s := range d.All() {
+		asked = true
+		if s.RetryAfter > 0 {
+			violated = append(violated, name(&s.Limit))
+		}
+	}
+	p := problem{Status: http.StatusTooManyRequests}
+	switch {
+	case d.RetryAfter == limit.Never:
+		p.Status = http.StatusRequestEntityTooLarge
+		p.Title = http.StatusText(p.Status)
+		p.Detail = "The request costs more than its rate limit can ever hold."
+	case d.Source == throttler.Fallback:
+		if !asked {
+			p.Status = http.StatusServiceUnavailable
+		}
+		p.Type = reducedCapacity
+		p.Title = "Temporary reduced capacity"
+		p.Detail = "The service can admit fewer requests than usual. See Retry-After."
+	default:
+		p.Type = quotaExceeded
+		p.Title = "Quota exceeded"
+		p.Detail = "The request exceeds a rate limit. See Retry-After."
+		p.ViolatedPolicies = violated
+	}
+	p.write(w)
+}
+
+// WriteError answers a request on which there is no verdict. An [Config.OnError] that only wants to know of the
+// error calls it after. The error itself is not told to the client.
+//
+//	400  the request has no key
+//	500  the key, the cost or the policy can't be made out: the server's mistake
+//	503  the rest, with Retry-After: an outage, a closed Throttler, a deadline of the server's own
+func WriteError(w http.ResponseWriter, _ *http.Request, err error) {
+	var p problem
+	var key *keyError
+	var invalid *limit.Error
+	switch {
+	case errors.Is(err, ErrNoKey), errors.Is(err, errManyKeys):
+		p.Status = http.StatusBadRequest
+		p.Detail = "The request doesn't say, or not clearly, whom it counts against."
+	case errors.As(err, &key), errors.As(err, &invalid), errors.Is(err, throttler.ErrUnsupported):
+		p.Status = http.StatusInternalServerError
+		p.Detail = "The request's rate limit can't be determined."
+	default:
+		p.Status = http.StatusServiceUnavailable
+		p.Detail = "The request's rate limit can't be checked at the moment. See Retry-After."
+		w.Header().Set("Retry-After", "1")
+	}
+	p.Title = http.StatusText(p.Status)
+	p.write(w)
+}
+
+// fail answers a request on which there is no verdict.
+func (m *Middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		w.WriteHeader(statusClientGone)
+		return
+	}
+	m.cfg.OnError(w, r, err)
+}

@@ -1,0 +1,112 @@
+package httplimit
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+)
+
+// recorder sees what a handler answers. It stands between them only where Settle asks for the outcome.
+//
+// A handler may find out by a type assertion what its ResponseWriter can do, so the recorder must not offer more
+// than the one below: shaped adds Flusher, Hijacker and Pusher where they are. What is asked for by
+// http.ResponseController passes through Unwrap.
+type recorder struct {
+	http.ResponseWriter
+	status   int // 0 before the header is written
+	written  int64
+	hijacked bool
+}
+
+// The combinations that net/http's own writers have, and flushing alone.
+type (
+	flushRecorder struct{ *recorder }
+	http1Recorder struct{ flushRecorder }
+	http2Recorder struct {
+		flushRecorder
+		http.Pusher
+	}
+)
+
+func (r *recorder) shaped() http.ResponseWriter {
+	if _, ok := r.ResponseWriter.(http.Flusher); !ok {
+		return r
+	}
+	flush := flushRecorder{r}
+	if _, ok := r.ResponseWriter.(http.Hijacker); ok {
+		return http1Recorder{flush}
+	}
+	if pusher, ok := r.ResponseWriter.(http.Pusher); ok {
+		return http2Recorder{flush, pusher}
+	}
+	return flush
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (r *recorder) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols { // others come before the header proper
+		r.header(status)
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.header(http.StatusOK)
+	n, err := r.ResponseWriter.Write(p)
+	r.written += int64(n)
+	return n, err
+}
+
+// WriteString spares the copy that Write would take.
+func (r *recorder) WriteString(s string) (int, error) {
+	r.header(http.StatusOK)
+	n, err := io.WriteString(r.ResponseWriter, s)
+	r.written += int64(n)
+	return n, err
+}
+
+// ReadFrom keeps sendfile: io.Copy asks the writer below for its own ReadFrom.
+func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
+	r.header(http.StatusOK)
+	n, err := io.Copy(r.ResponseWriter, src)
+	r.written += n
+	return n, err
+}
+
+func (r flushRecorder) Flush() { _ = r.FlushError() }
+
+// FlushError is what http.ResponseController prefers to Flush.
+func (r flushRecorder) FlushError() error {
+	r.header(http.StatusOK)
+	return http.NewResponseController(r.ResponseWriter).Flush()
+}
+
+func (r http1Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffer, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	r.hijacked = r.hijacked || err == nil
+	return conn, buffer, err
+}
+
+// header notes the first status; net/http ignores later ones.
+func (r *recorder) header(status int) {
+	if r.status == 0 && !r.hijacked {
+		r.status = status
+	}
+}
+
+func (r *recorder) outcome(req *http.Request, cost int64, panicked bool) Outcome {
+	o := Outcome{Status: r.status, Written: r.written, Cost: cost, Panicked: panicked, Hijacked: r.hijacked}
+	if o.Status == 0 && !r.hijacked {
+		o.Status = http.StatusOK
+		if panicked {
+			o.Status = http.StatusInternalServerError
+		}
+	}
+	if req.Method == http.MethodHead {
+		o.Written = 0 // net/http takes a body and sends none
+	}
+	return o
+}

@@ -1,0 +1,513 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+// settling is a handler that costs 5 of 100, and where its outcome goes.
+func settling(t testing.TB, cfg httplimit.Config, next http.HandlerFunc) (http.Handler, *throttler.Throttler, *httplimit.Outcome) {
+	t.Helper()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	var outcome httplimit.Outcome
+	settle := cfg.Settle
+	cfg.Cost = func(*http.Request) int64 { return 5 }
+	cfg.Settle = func(r *http.Request, o httplimit.Outcome) int64 {
+		outcome = o
+		if settle == nil {
+			return o.Cost
+		}
+		return settle(r, o)
+	}
+	return wrap(t, th, cfg, next), th, &outcome
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+func TestGiveBack(t *testing.T) {
+	t.Parallel()
+	keep := httplimit.GiveBack()
+	free304 := httplimit.GiveBack(httplimit.Outcome.NotModified)
+	freeFailures := httplimit.GiveBack(httplimit.Outcome.NotModified, httplimit.Outcome.Failed)
+	for _, test := range []struct {
+		name   string
+		settle func(*http.Request, httplimit.Outcome) int64
+		next   http.HandlerFunc
+		want   int64 // used
+	}{
+		{"200", freeFailures, ok, 5},
+		{"404", freeFailures, status(404), 5},
+		{"304 kept", keep, status(304), 5},
+		{"304 given back", free304, status(304), 0},
+		{"500 kept", free304, status(500), 5},
+		{"500 given back", freeFailures, status(500), 0},
+		{"503 given back", freeFailures, status(503), 0},
+		{"panic kept", free304, func(http.ResponseWriter, *http.Request) { panic("boom") }, 5},
+		{"panic given back", freeFailures, func(http.ResponseWriter, *http.Request) { panic("boom") }, 0},
+		{"panic after a 200 given back", freeFailures, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(200)
+			panic("boom")
+		}, 0},
+		{"by what was written", func(_ *http.Request, o httplimit.Outcome) int64 { return o.Written }, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("abc"))
+		}, 3},
+		{"by the request", func(r *http.Request, _ httplimit.Outcome) int64 { return int64(len(r.Method)) }, ok, 3},
+	} {
+		h, th, _ := settling(t, httplimit.Config{Settle: test.settle}, test.next)
+		func() {
+			defer func() { _ = recover() }()
+			get(h)
+		}()
+		if got := used(t, th, secret); got != test.want {
+			t.Errorf("%s: %d used, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+func TestOutcome(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		method string
+		next   http.HandlerFunc
+		want   httplimit.Outcome
+	}{
+		{"nothing written", "GET", ok, httplimit.Outcome{Status: 200}},
+		{"a body", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("abc"))
+			_, _ = io.WriteString(w, "defg")
+		}, httplimit.Outcome{Status: 200, Written: 7}},
+		{"a body by io.Copy", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("abcdef")})
+		}, httplimit.Outcome{Status: 200, Written: 6}},
+		{"a status and a body", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(404)
+			_, _ = w.Write([]byte("abc"))
+		}, httplimit.Outcome{Status: 404, Written: 3}},
+		{"the first status counts", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(201)
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 201}},
+		{"a body is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "a")
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200, Written: 1}},
+		{"so is one by Write", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("a"))
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200, Written: 1}},
+		{"and one by io.Copy", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("a")})
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200, Written: 1}},
+		{"a flush is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200}},
+		{"so is one by the controller", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200}},
+		{"early hints come before the status", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(404)
+		}, httplimit.Outcome{Status: 404}},
+		{"but for the one that changes the protocol", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			w.WriteHeader(404)
+		}, httplimit.Outcome{Status: 101}},
+		{"HEAD has no body", "HEAD", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("abc"))
+		}, httplimit.Outcome{Status: 200}},
+		{"a panic", "GET", func(http.ResponseWriter, *http.Request) { panic("boom") },
+			httplimit.Outcome{Status: 500, Panicked: true}},
+		{"a panic after the header", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(202)
+			panic(http.ErrAbortHandler)
+		}, httplimit.Outcome{Status: 202, Panicked: true}},
+		{"a panic with nil", "GET", func(http.ResponseWriter, *http.Request) {
+			var err error
+			panic(err)
+		}, httplimit.Outcome{Status: 500, Panicked: true}},
+		{"a handler that ends its goroutine", "GET", func(http.ResponseWriter, *http.Request) { runtime.Goexit() },
+			httplimit.Outcome{Status: 500, Panicked: true}},
+	} {
+		h, _, got := settling(t, httplimit.Config{}, test.next)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { _ = recover() }()
+			do(h, test.method)
+		}()
+		<-done
+		test.want.Cost = 5
+		if *got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, *got, test.want)
+		}
+	}
+}
+
+// A panic goes on as it was.
+func TestPanicPasses(t *testing.T) {
+	t.Parallel()
+	for _, value := range []any{"boom", http.ErrAbortHandler} {
+		h, _, _ := settling(t, httplimit.Config{}, func(http.ResponseWriter, *http.Request) { panicWith(value) })
+		func() {
+			defer func() {
+				if got := recover(); got != value {
+					t.Errorf("recovered %v, want %v", got, value)
+				}
+				stack := make([]byte, 16<<10)
+				if stack = stack[:runtime.Stack(stack, false)]; !bytes.Contains(stack, []byte("panicWith")) {
+					t.Errorf("the trace has lost where it came from:\n%s", stack)
+				}
+			}()
+			get(h)
+		}()
+	}
+}
+
+//go:noinline
+func panicWith(value any) { panic(value) }
+
+// What is to be given back is, also when the client has gone.
+func TestSettleAfterTheClientHasGone(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	b := newCounts(t)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(httplimit.Outcome.Failed)},
+		func(w http.ResponseWriter, _ *http.Request) {
+			cancel()
+			w.WriteHeader(500)
+		})
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	if got := used(t, th, secret); got != 0 {
+		t.Errorf("%d used, want 0", got)
+	}
+	if b.refunds.Load() != 1 || b.endless.Load() != 0 {
+		t.Errorf("%d refunds, %d of them without a deadline, want one with", b.refunds.Load(), b.endless.Load())
+	}
+}
+
+// What can't be settled stays charged, and somebody hears of it.
+func TestOnSettleError(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		actual int64
+		down   bool
+		is     error // nil: none
+	}{
+		{"all of it", 5, false, nil},
+		{"all of it, during an outage", 5, true, nil}, // there is nothing to send
+		{"more than was charged", 6, false, errAny},
+		{"less than nothing", -1, false, errAny},
+		{"an outage", 0, true, errAway},
+	} {
+		b := newCounts(t)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
+		var told error
+		for _, hook := range []func(*http.Request, error){nil, func(r *http.Request, err error) {
+			if _, ok := httplimit.FromContext(r.Context()); !ok {
+				t.Error("OnSettleError got another request")
+			}
+			told = err
+		}} {
+			h := wrap(t, th, httplimit.Config{
+				Cost:          func(*http.Request) int64 { return 5 },
+				Settle:        func(*http.Request, httplimit.Outcome) int64 { return test.actual },
+				OnSettleError: hook,
+			}, func(http.ResponseWriter, *http.Request) { b.down.Store(test.down) })
+			if w := get(h); w.Code != http.StatusOK {
+				t.Errorf("%s: %d", test.name, w.Code)
+			}
+			b.down.Store(false)
+		}
+		if (told == nil) != (test.is == nil) || test.is != errAny && !errors.Is(told, test.is) {
+			t.Errorf("%s: OnSettleError got %v, want %v", test.name, told, test.is)
+		}
+		if got := used(t, th, secret); got != 10 {
+			t.Errorf("%s: %d used, want 10: all stays charged", test.name, got)
+		}
+	}
+}
+
+// A backend that can't give back is the server's mistake, found by the first request.
+func TestSettleNeedsARefunder(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{
+		Backend: struct{ backend.Backend }{newCounts(t)}, Policy: policy(limit.PerHour(10)),
+	})
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack()}, func(http.ResponseWriter, *http.Request) {
+		t.Error("the handler ran")
+	})
+	if w := get(h); w.Code != http.StatusInternalServerError {
+		t.Errorf("%d, want 500", w.Code)
+	}
+}
+
+// Without Settle nothing stands between the handler and its ResponseWriter; nor for a request that is denied.
+func TestNotWrappedWithoutNeed(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(2))})
+	var got http.ResponseWriter
+	keep := func(w http.ResponseWriter, _ *http.Request) { got = w }
+	for _, cfg := range []httplimit.Config{
+		{}, {Settle: httplimit.GiveBack()}, {Settle: httplimit.GiveBack(), Denied: http.HandlerFunc(keep)},
+	} {
+		w := httptest.NewRecorder()
+		wrap(t, th, cfg, keep).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if wrapped := got != w; wrapped != (cfg.Settle != nil && cfg.Denied == nil) {
+			t.Errorf("wrapped = %v", wrapped)
+		}
+		if u, ok := got.(interface{ Unwrap() http.ResponseWriter }); ok && u.Unwrap() != w {
+			t.Error("Unwrap doesn't lead to the writer below")
+		}
+	}
+}
+
+// The writer that a handler gets can do what the one below can, and claims no more.
+func TestWriterKeepsItsShape(t *testing.T) {
+	t.Parallel()
+	shape := func(w http.ResponseWriter) string {
+		_, flush := w.(http.Flusher)
+		_, hijack := w.(http.Hijacker)
+		_, push := w.(http.Pusher)
+		return fmt.Sprintf("flush %v, hijack %v, push %v", flush, hijack, push)
+	}
+	var below, got string
+	h, _, _ := settling(t, httplimit.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		got = shape(w)
+		if _, ok := w.(io.ReaderFrom); !ok {
+			t.Error("no io.ReaderFrom")
+		}
+		controller := http.NewResponseController(w)
+		if err := controller.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Errorf("SetWriteDeadline: %v", err)
+		}
+	})
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		below = shape(w)
+		h.ServeHTTP(w, r)
+	})
+	for _, http2 := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(outer)
+		s.EnableHTTP2 = http2
+		if http2 {
+			s.StartTLS()
+		} else {
+			s.Start()
+		}
+		response, err := s.Client().Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if want := map[bool]int{false: 1, true: 2}[http2]; response.ProtoMajor != want {
+			t.Errorf("HTTP/%d, want %d", response.ProtoMajor, want)
+		}
+		s.Close()
+		if got != below || got == "" {
+			t.Errorf("HTTP/2 %v: %s, below: %s", http2, got, below)
+		}
+	}
+
+	for name, w := range map[string]http.ResponseWriter{
+		"recorder": httptest.NewRecorder(), "nothing": struct{ http.ResponseWriter }{httptest.NewRecorder()},
+	} {
+		h, _, _ := settling(t, httplimit.Config{}, func(w http.ResponseWriter, _ *http.Request) { got = shape(w) })
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if want := shape(w); got != want {
+			t.Errorf("%s: %s, below: %s", name, got, want)
+		}
+	}
+}
+
+// A flushed part reaches the client while the handler still runs.
+func TestStreaming(t *testing.T) {
+	t.Parallel()
+	for name, flush := range map[string]func(http.ResponseWriter) error{
+		"Flusher": func(w http.ResponseWriter) error {
+			w.(http.Flusher).Flush()
+			return nil
+		},
+		"controller": func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			read := make(chan struct{})
+			h, _, _ := settling(t, httplimit.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "first\n")
+				if err := flush(w); err != nil {
+					t.Error(err)
+				}
+				<-read
+				_, _ = io.WriteString(w, "second\n")
+			})
+			s := server(t, h)
+			response, err := s.Client().Get(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body := bufio.NewReader(response.Body)
+			if line, err := body.ReadString('\n'); err != nil || line != "first\n" {
+				t.Errorf("%q, %v", line, err)
+			}
+			close(read)
+			if rest, err := io.ReadAll(body); err != nil || string(rest) != "second\n" {
+				t.Errorf("%q, %v", rest, err)
+			}
+		})
+	}
+}
+
+// A handler may take the connection over, and settles when it returns.
+func TestHijack(t *testing.T) {
+	t.Parallel()
+	for name, hijack := range map[string]func(http.ResponseWriter) error{
+		"Hijacker": func(w http.ResponseWriter) error { return upgrade(w.(http.Hijacker).Hijack()) },
+		"controller": func(w http.ResponseWriter) error {
+			return upgrade(http.NewResponseController(w).Hijack())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settled := make(chan httplimit.Outcome, 1)
+			h, _, _ := settling(t, httplimit.Config{Settle: func(_ *http.Request, o httplimit.Outcome) int64 {
+				settled <- o
+				return 0
+			}}, func(w http.ResponseWriter, _ *http.Request) {
+				if err := hijack(w); err != nil {
+					t.Error(err)
+				}
+			})
+			s := server(t, h)
+			response, err := s.Client().Get(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "taken" {
+				t.Errorf("%q, %v", rest, err)
+			}
+			_ = response.Body.Close()
+			if got, want := <-settled, (httplimit.Outcome{Cost: 5, Hijacked: true}); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func upgrade(conn io.WriteCloser, _ *bufio.ReadWriter, err error) error {
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ntaken")
+	return errors.Join(err, conn.Close())
+}
+
+// Hijacking fails as it would below: the handler can still answer.
+func TestHijackThatFails(t *testing.T) {
+	t.Parallel()
+	h, _, outcome := settling(t, httplimit.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		if _, _, err := w.(http.Hijacker).Hijack(); err == nil {
+			t.Error("Hijack worked")
+		}
+		w.WriteHeader(404)
+	})
+	h.ServeHTTP(noHijack{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/", nil))
+	if outcome.Hijacked || outcome.Status != 404 {
+		t.Errorf("%+v", *outcome)
+	}
+}
+
+type noHijack struct{ *httptest.ResponseRecorder }
+
+func (noHijack) Hijack() (c net.Conn, b *bufio.ReadWriter, err error) { return nil, nil, errBoom }
+
+// A file goes out whole, by the writer's own ReadFrom.
+func TestServeFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file.txt")
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var readFrom atomic.Int64
+	done := make(chan httplimit.Outcome, 1)
+	h, _, _ := settling(t, httplimit.Config{Settle: func(_ *http.Request, o httplimit.Outcome) int64 {
+		done <- o
+		return o.Cost
+	}}, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
+	s := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(&countReadFrom{w, &readFrom}, r)
+	}))
+	response, err := s.Client().Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if got, err := io.ReadAll(response.Body); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if o := <-done; o.Written != int64(len(content)) || o.Status != 200 {
+		t.Errorf("%+v", o)
+	}
+	if readFrom.Load() == 0 {
+		t.Error("the writer's ReadFrom was passed by")
+	}
+}
+
+type countReadFrom struct {
+	http.ResponseWriter
+	calls *atomic.Int64
+}
+
+func (w *countReadFrom) ReadFrom(r io.Reader) (int64, error) {
+	w.calls.Add(1)
+	return w.ResponseWriter.(io.ReaderFrom).ReadFrom(r)
+}
+
+// HEAD of a denial has the headers of a GET and no body.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	s := server(t, wrap(t, th, httplimit.Config{}, ok))
+	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
+		response, err := s.Client().Head(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want || response.Header.Get("RateLimit") == "" {
+			t.Errorf("%d, %v, want %d", response.StatusCode, response.Header, want)
+		}
+		if want == http.StatusTooManyRequests && (response.ContentLength < 100 || response.Header.Get("Retry-After") == "") {
+			t.Errorf("%v, want the headers that a GET has", response.Header)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+func reserve(t testing.TB, th *throttler.Throttler, cost int64) *throttler.Reservation {
+	t.Helper()
+	r, err := th.Reserve(t.Context(), "k", cost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	for name, l := range map[string]limit.Limit{
+		"fixed":   limit.PerHour(10),
+		"sliding": limit.Sliding(10, time.Hour, time.Minute),
+		"bucket":  limit.TokenBucket(1, time.Hour, 10),
+	} {
+		for actual, left := range map[int64]int64{0: 10, 1: 9, 3: 7, 4: 6} {
+			th := newThrottler(t, throttler.Config{Policy: one(l)})
+			r := reserve(t, th, 4)
+			if d := r.Decision(); !d.Allowed || d.Remaining != 6 {
+				t.Errorf("%s: reserved %+v, want 6 remaining", name, d)
+			}
+			if err := r.Settle(t.Context(), actual); err != nil {
+				t.Errorf("%s: Settle(%d) = %v", name, actual, err)
+			}
+			if got := remaining(t, th, "k"); got != left {
+				t.Errorf("%s: %d left after Settle(%d), want %d", name, got, actual, left)
+			}
+			for name, again := range map[string]func(context.Context) error{
+				"Settle": func(ctx context.Context) error { return r.Settle(ctx, 0) }, "Cancel": r.Cancel,
+			} {
+				if err := again(t.Context()); !errors.Is(err, throttler.ErrSettled) {
+					t.Errorf("%s again = %v, want ErrSettled", name, err)
+				}
+			}
+			if got := remaining(t, th, "k"); got != left {
+				t.Errorf("%s: %d left after settling again, want %d", name, got, left)
+			}
+		}
+	}
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10))})
+	allow(t, th, "k")
+	if err := reserve(t, th, 4).Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := remaining(t, th, "k"); got != 9 {
+		t.Errorf("%d left, want 9: all of the reservation and nothing else came back", got)
+	}
+}
+
+// What is refused leaves the reservation as it was.
+func TestSettleRefuses(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+	r := reserve(t, th, 4)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		name   string
+		ctx    context.Context
+		actual int64
+		field  string
+		is     error
+	}{
+		{"negative", t.Context(), -1, "actual cost", nil},
+		{"above the cost", t.Context(), 5, "actual cost", nil},
+		{"nil context", nil, 1, "context", nil},
+		{"ended context", ended, 1, "", context.Canceled},
+	} {
+		err := r.Settle(test.ctx, test.actual)
+		if err == nil || strings.Join(fields(err), "") != test.field || test.is != nil && !errors.Is(err, test.is) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+	if n := b.calls.Load(); n != 1 {
+		t.Errorf("%d calls reached the backend, want the take alone", n)
+	}
+	if err := r.Settle(t.Context(), 1); err != nil {
+		t.Errorf("Settle after what was refused = %v", err)
+	}
+	if got := remaining(t, th, "k"); got != 9 {
+		t.Errorf("%d left, want 9", got)
+	}
+
+	r = reserve(t, th, 4)
+	if err := th.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Cancel(t.Context()); !errors.Is(err, throttler.ErrClosed) {
+		t.Errorf("Cancel after Close = %v, want ErrClosed", err)
+	}
+}
+
+// A refund that is known not to have run may be asked for again; one that may have run is never sent twice.
+func TestSettleAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, mayHave := range []bool{false, true} {
+		b := newSpy(t, nil)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		r := reserve(t, th, 4)
+		b.failWith(func(string) error { return outage(mayHave) })
+		if err := r.Cancel(t.Context()); err == nil {
+			t.Error("Cancel worked without its backend")
+		}
+		b.failWith(nil)
+		err, left := r.Cancel(t.Context()), remaining(t, th, "k")
+		if mayHave && (!errors.Is(err, throttler.ErrSettled) || left != 6) {
+			t.Errorf("after an unknown outcome: %v, %d left, want ErrSettled and 6", err, left)
+		}
+		if !mayHave && (err != nil || left != 10) {
+			t.Errorf("after a refund that never ran: %v, %d left, want 10", err, left)
+		}
+	}
+}
+
+func TestDeniedReservationHoldsNothing(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+	reserve(t, th, 8)
+	r := reserve(t, th, 4)
+	if d := r.Decision(); d.Allowed || d.RetryAfter <= 0 {
+		t.Errorf("%+v, want a denial", d)
+	}
+	for range 2 {
+		if err := r.Cancel(t.Context()); err != nil {
+			t.Errorf("Cancel of a denied one = %v", err)
+		}
+	}
+	if n := b.calls.Load(); n != 2 {
+		t.Errorf("%d calls reached the backend, want the two takes", n)
+	}
+	if got := remaining(t, th, "k"); got != 2 {
+		t.Errorf("%d left, want 2", got)
+	}
+}
+
+// A window that is over keeps nothing to give back, and the next one is not touched.
+func TestSettleAcrossWindows(t *testing.T) {
+	t.Parallel()
+	now := newClock()
+	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: one(limit.PerMinute(10))})
+	r := reserve(t, th, 4)
+	now.advance(time.Minute)
+	reserve(t, th, 7)
+	if err := r.Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := remaining(t, th, "k"); got != 3 {
+		t.Errorf("%d left, want 3: a refund crossed into the next window", got)
+	}
+}
+
+// A reservation that the failure policy made gives back to where it was charged.
+func TestSettleOfAFallback(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4))})
+	b.failWith(func(string) error { return outage(false) })
+	for range 3 {
+		r := reserve(t, th, 4)
+		if d := r.Decision(); !d.Allowed || d.Source != throttler.Fallback {
+			t.Fatalf("%+v, want it admitted by the failure policy", d)
+		}
+		if err := r.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.failWith(nil)
+	if got := remaining(t, th, "k"); got != 4 {
+		t.Errorf("%d left at the backend, want 4", got)
+	}
+}
+
+func TestSettleWorksOnce(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1000))})
+	for range 50 {
+		r := reserve(t, th, 10)
+		var worked, settled atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				switch err := r.Settle(t.Context(), int64(i%2)*10); {
+				case err == nil:
+					worked.Add(1)
+				case errors.Is(err, throttler.ErrSettled):
+					settled.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if worked.Load() != 1 || settled.Load() != 7 {
+			t.Fatalf("%d settled and %d were told so, want 1 and 7", worked.Load(), settled.Load())
+		}
+	}
+	if got := remaining(t, th, "k"); got%10 != 0 || got < 500 {
+		t.Errorf("%d left, want whole reservations, and no more than were made", got)
+	}
+}

@@ -1,0 +1,170 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// spread is the most that Wait adds, so that not all come back at once.
+const spread = 20 * time.Millisecond
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name  string
+		limit limit.Limit
+		spend int64 // before
+		cost  int64
+		want  time.Duration
+	}{
+		{"at once", limit.Fixed(10, 10*time.Second), 6, 4, 0},
+		{"fixed", limit.Fixed(10, 10*time.Second), 10, 1, 10 * time.Second},
+		{"sliding", limit.Sliding(10, 10*time.Second, time.Second), 8, 3, 10 * time.Second},
+		{"bucket", limit.TokenBucket(1, time.Second, 10), 10, 3, 3 * time.Second},
+		{"bucket, a part is there", limit.TokenBucket(1, time.Second, 10), 8, 3, time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newSpy(t, time.Now)
+				th := newThrottler(t, throttler.Config{Backend: b, Policy: one(test.limit)})
+				if _, err := th.AllowN(t.Context(), "k", test.spend); err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				d, err := th.Wait(t.Context(), "k", test.cost)
+				if err != nil || !d.Allowed {
+					t.Fatalf("Wait = %+v, %v", d, err)
+				}
+				if took := time.Since(start); took < test.want || took > test.want+spread {
+					t.Errorf("took %v, want %v and at most %v more", took, test.want, spread)
+				}
+				calls := int64(2)
+				if test.want > 0 {
+					calls = 3 // the denial and the admission
+				}
+				if n := b.calls.Load(); n != calls {
+					t.Errorf("%d calls reached the backend, want %d", n, calls)
+				}
+				if charged := d.Remaining + test.cost; d.Limit.Algorithm == limit.FixedWindow && test.want > 0 && charged != 10 {
+					t.Errorf("%d remaining after a cost of %d: charged more than once", d.Remaining, test.cost)
+				}
+			})
+		})
+	}
+}
+
+func TestWaitGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration // of the context
+		cancel  time.Duration // 0: never
+		took    time.Duration
+		is      error
+	}{
+		{"the deadline is too early", 9 * time.Second, 0, 0, context.DeadlineExceeded},
+		{"the deadline is the reset", 10 * time.Second, 0, 0, context.DeadlineExceeded},
+		{"cancelled", time.Hour, 3 * time.Second, 3 * time.Second, context.Canceled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newSpy(t, time.Now)
+				th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.Fixed(1, 10*time.Second))})
+				allow(t, th, "k")
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), test.timeout)
+				defer cancel()
+				if test.cancel > 0 {
+					time.AfterFunc(test.cancel, cancel)
+				}
+				d, err := th.Wait(ctx, "k", 1)
+				if !errors.Is(err, test.is) || d.Allowed || d.RetryAfter != 10*time.Second {
+					t.Errorf("Wait = %+v, %v, want the denial and %v", d, err, test.is)
+				}
+				if took := time.Since(start); took != test.took {
+					t.Errorf("took %v, want %v", took, test.took)
+				}
+				if n := b.calls.Load(); n != 2 {
+					t.Errorf("%d calls reached the backend, want 2", n)
+				}
+			})
+		})
+	}
+}
+
+// A deadline just behind the reset is kept: the spread must not eat what is between them.
+func TestWaitCloseToTheDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottler(t, throttler.Config{
+			Backend: newMemory(t, time.Now), Policy: one(limit.Fixed(1, 10*time.Second)),
+		})
+		allow(t, th, "k")
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
+			if d, err := th.Wait(ctx, "k", 1); err != nil || !d.Allowed {
+				t.Fatalf("Wait = %+v, %v", d, err)
+			}
+			cancel()
+		}
+	})
+}
+
+// All who wait pass in the end, no window holding more than its Max.
+func TestWaitTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const waiters, perWindow, window = 10, 3, 10 * time.Second
+		th := newThrottler(t, throttler.Config{
+			Backend: newMemory(t, time.Now), Policy: one(limit.Fixed(perWindow, window).Aligned()),
+		})
+		start := time.Now()
+		var mu sync.Mutex
+		passed := map[int]int{} // by window
+		var wg sync.WaitGroup
+		for range waiters {
+			wg.Go(func() {
+				if _, err := th.Wait(t.Context(), "k", 1); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				passed[int(time.Since(start)/window)]++
+			})
+		}
+		wg.Wait()
+		for window, n := range passed {
+			if want := min(perWindow, waiters-window*perWindow); n != want {
+				t.Errorf("%d passed in window %d, want %d", n, window, want)
+			}
+		}
+	})
+}
+
+// During an outage that denies, Wait goes on asking until the backend is back.
+func TestWaitThroughAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newSpy(t, time.Now)
+		b.failWith(func(string) error { return outage(false) })
+		th := newThrottler(t, throttler.Config{
+			Backend: b, Policy: one(limit.PerMinute(1)), Failure: throttler.FailClosed, RetryAfter: 2 * time.Second,
+		})
+		start := time.Now()
+		time.AfterFunc(5*time.Second, func() { b.failWith(nil) })
+		d, err := th.Wait(t.Context(), "k", 1)
+		if err != nil || !d.Allowed || d.Source != throttler.Local {
+			t.Errorf("Wait = %+v, %v", d, err)
+		}
+		if took := time.Since(start); took < 6*time.Second || took > 6*time.Second+3*spread {
+			t.Errorf("took %v, want the third try after 6s", took)
+		}
+	})
+}
