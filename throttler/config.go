@@ -39,7 +39,9 @@ type Config struct {
 	// RetryAfter is what a denial without a better answer tells the caller to wait. Zero: 1 s.
 	RetryAfter time.Duration
 
-	// Timeout bounds each call, beside the caller's context; what is later is an outage. Zero: the backend's own.
+	// Timeout bounds each call, beside the caller's context; what is later is an outage. A backend takes it for the
+	// caller's own deadline, which says nothing about its servers: one that is shorter than the backend's timeout
+	// leaves it to heartbeats to find a frozen node. Zero: the backend's own.
 	Timeout time.Duration
 
 	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.

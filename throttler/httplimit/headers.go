@@ -42,12 +42,13 @@ func (m *Middleware) tell(h http.Header, d *throttler.Decision) {
 	if d.Source == throttler.Fallback || m.cfg.Headers == NoHeaders {
 		return
 	}
-	var policy, state []byte
+	var room [2][256]byte // for a few limits without an allocation
+	policy, state := room[0][:0], room[1][:0]
 	for s := range d.All() {
 		policy = appendMember(policy, &s.Limit, 'q', s.Limit.Quota(), 'w', seconds(window(&s.Limit)))
 		state = appendMember(state, &s.Limit, 'r', s.Remaining, 't', seconds(untilMore(&s, d.At)))
 	}
-	if policy == nil { // no limit was asked
+	if len(policy) == 0 { // no limit was asked
 		return
 	}
 	if m.cfg.Headers&Draft08 != 0 {
@@ -69,7 +70,7 @@ func (m *Middleware) tell(h http.Header, d *throttler.Decision) {
 
 // appendMember appends a member to a List of Structured Fields (RFC 9651): a String with two Integers.
 func appendMember(b []byte, l *limit.Limit, key1 byte, value1 int64, key2 byte, value2 int64) []byte {
-	if b != nil {
+	if len(b) > 0 {
 		b = append(b, ", "...)
 	}
 	b = append(b, '"')
