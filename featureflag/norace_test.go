@@ -1,0 +1,5 @@
+//go:build !race
+
+package featureflag_test
+
+const scale = 1
