@@ -8,8 +8,8 @@
 //	var state limit.State
 //	verdict := state.Take(&policy, limit.At{Micros: nowMicros}, 1)
 //
-// Everything here is pure: no I/O, no clock, no goroutine; time is an argument. Memory, Memcached, replica reads,
-// hand-over and simulation run this code, and the Lua scripts mirror it, so that a key's [State] means the same
+// Everything here is pure: no I/O, no clock, no goroutine; time is an argument. Memory and replica reads run this code,
+// and the Lua scripts mirror it, so that a key's [State] means the same
 // wherever it is stored. Applications meet [Limit] and [Policy]; the rest is for backends.
 //
 // # Invariants

@@ -25,7 +25,7 @@
 //	peek, load                  a replica that is fit to be read, else another one, else the primary
 //
 // Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
-// limit" is true, its "under" proves nothing. A peek that says allowed from a replica is therefore Bounded, with the
+// limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is therefore Bounded, with the
 // cause [ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and windows that are over are
 // ignored, whether or not the replica still holds them.
 //
@@ -38,8 +38,8 @@
 //
 // # What it does not promise
 //
-// Nothing here makes a primary's loss of writes good: a primary that comes back empty decides from what it has and
-// from the floors that requests carry. A node is judged as a whole, so it should be one server: a composite behind
+// Nothing here makes a primary's loss of writes good: a primary that comes back empty decides from what it has, and from
+// the floor of a request that carries one. A node is judged as a whole, so it should be one server: a composite behind
 // one breaker would fail as a whole when a part of it does.
 //
 // A Router is safe for concurrent use. It runs a goroutine per node, and one for events, until Close.

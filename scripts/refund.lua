@@ -7,7 +7,7 @@
 --   s      id, amount, end of the sub-bucket that was charged (Unix ms), charged there after the charge, precision (ms)
 --   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate
 --
--- Reply    1 if anything was given back, else 0: the window is over, or the charge is not known here.
+-- Reply    1 if the state changed, else 0: the windows are over, or the charge is not known here.
 -- Errors   CORRUPT: the stored value is no state. Nothing is written.
 --
 -- The TTL stays: the state must outlive every copy that doesn't know of the refund. The same as

@@ -3,13 +3,14 @@ package throttler
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 )
 
-// giveBackTimeout bounds the refunds of AllowAll, which go on when the caller's context has ended.
+// giveBackTimeout bounds the refunds of AllowAll, which go on when the caller has gone.
 const giveBackTimeout = time.Second
 
 // AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. Each key has
@@ -51,14 +52,31 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 	return least, nil
 }
 
-// giveAllBack gives charges back, also for a caller who has gone. What can't be given back stays charged until its
-// windows end.
+// giveAllBack gives charges back, all at once, and returns when that is done or the caller's time is up. It goes on
+// after that. What can't be given back stays charged until its windows end.
 func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
-	defer cancel()
+	if len(charges) == 0 {
+		return
+	}
+	refunds, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	var all sync.WaitGroup
 	for i := range charges {
-		if err := charges[i].giveBack(ctx, charges[i].receipt.Cost); err != nil {
-			t.log.outage(ctx, t.cfg.Failure, err)
-		}
+		all.Go(func() {
+			if err := charges[i].giveBack(refunds, charges[i].receipt.Cost); err != nil {
+				t.log.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	t.refunds.Go(func() {
+		all.Wait()
+		cancel()
+		close(done)
+	})
+	ctx, stop := t.timeout(ctx)
+	defer stop()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }

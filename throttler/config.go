@@ -30,7 +30,8 @@ type Config struct {
 	Failure FailurePolicy
 
 	// Processes is how many processes share the limits, for FailLocal: each admits its share, ceil(Max /
-	// Processes). Zero: 1, so that each admits the whole Max while the backend is away.
+	// Processes). Set it where many share a backend. Zero: 1, so that each admits the whole Max while the backend
+	// is away.
 	Processes int
 
 	// OpenCap is what FailOpen admits at most, in this process, over all keys together. FailOpen requires it.
@@ -39,7 +40,7 @@ type Config struct {
 	// RetryAfter is what a denial without a better answer tells the caller to wait. Zero: 1 s.
 	RetryAfter time.Duration
 
-	// Timeout bounds each call, beside the caller's context; what is later is an outage. A backend takes it for the
+	// Timeout bounds each call to the backend, beside the caller's context; what is later is an outage. A backend takes it for the
 	// caller's own deadline, which says nothing about its servers: one that is shorter than the backend's timeout
 	// leaves it to heartbeats to find a frozen node. Zero: the backend's own.
 	Timeout time.Duration

@@ -81,18 +81,19 @@ func ended(ctx context.Context) error {
 // fallback is what this process counts by itself. Its counts outlive an outage: a backend that comes and goes does
 // not refill them.
 type fallback struct {
-	memory    *backend.Memory
+	memory    *backend.Memory // nil where nothing is counted
 	processes int64
 	openCap   limit.Policy
 }
 
-func newFallback(cfg *Config) (fallback, error) {
-	memory, err := backend.NewMemory(backend.MemoryConfig{})
-	return fallback{
-		memory:    memory,
-		processes: int64(cfg.Processes),
-		openCap:   limit.Policy{Name: "open-cap", Limits: []limit.Limit{cfg.OpenCap}},
-	}, err
+func newFallback(cfg *Config) (f fallback, err error) {
+	if cfg.Failure != FailLocal && cfg.Failure != FailOpen {
+		return f, nil
+	}
+	f.processes = int64(cfg.Processes)
+	f.openCap = limit.Policy{Name: "open cap", Limits: []limit.Limit{cfg.OpenCap}} // no valid name: nobody else has it
+	f.memory, err = backend.NewMemory(backend.MemoryConfig{})
+	return f, err
 }
 
 // request is what the process asks its own memory instead of the backend; false if there is nothing to ask, and
@@ -135,6 +136,11 @@ type outageLog struct {
 const logEvery = 60 // seconds
 
 func (o *outageLog) outage(ctx context.Context, how FailurePolicy, cause error) {
+	o.warn(ctx, "sluice: no verdict from the backend, the failure policy decides", cause,
+		slog.String("failure_policy", how.String()))
+}
+
+func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) {
 	var e *backend.Error
 	kind, level := backend.Kind(0), slog.LevelWarn
 	if errors.As(cause, &e) {
@@ -144,7 +150,6 @@ func (o *outageLog) outage(ctx context.Context, how FailurePolicy, cause error) 
 	}
 	last, now := &o.last[int(kind)%len(o.last)], time.Now().Unix()
 	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
-		o.logger.LogAttrs(ctx, level, "sluice: no verdict from the backend, the failure policy decides",
-			slog.String("failure_policy", how.String()), slog.Any("error", cause))
+		o.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // policyCache remembers which of PolicyFor's policies were found valid, by address: checking one takes longer than
-// a decision in memory. It stops remembering at a bound, so that a PolicyFor that makes a policy for each request
-// costs time, not memory.
+// a decision in memory. At a bound it begins again, so that a PolicyFor that makes a policy for each request costs
+// time, not memory.
 type policyCache struct {
 	valid sync.Map // *limit.Policy to struct{}
 	size  atomic.Int64
@@ -24,10 +24,12 @@ func (c *policyCache) check(p *limit.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if c.size.Load() < maxCachedPolicies {
-		if _, loaded := c.valid.LoadOrStore(p, struct{}{}); !loaded {
-			c.size.Add(1)
-		}
+	if c.size.Load() >= maxCachedPolicies {
+		c.valid.Clear()
+		c.size.Store(0)
+	}
+	if _, loaded := c.valid.LoadOrStore(p, struct{}{}); !loaded {
+		c.size.Add(1)
 	}
 	return nil
 }

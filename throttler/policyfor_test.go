@@ -76,7 +76,7 @@ func TestPolicyForIsAskedEachTime(t *testing.T) {
 // A PolicyFor that makes a policy for each request costs time, not memory: what is remembered of them is bounded.
 func TestPolicyCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	const requests, bound = 10_000, 4096
+	const requests, bound = 12_000, 4096
 	var mu sync.Mutex
 	var made []weak.Pointer[limit.Policy]
 	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10)),

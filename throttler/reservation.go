@@ -67,13 +67,26 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
 	if err := r.charge.giveBack(ctx, reserved-actual); err != nil {
-		var e *backend.Error
-		if errors.As(err, &e) && !e.MayHaveCharged {
+		if nothingSent(err) {
 			r.settled.Store(false)
 		}
 		return fmt.Errorf("throttler: settle: %w", err)
 	}
 	return nil
+}
+
+// nothingSent reports whether it is certain that an error came before anything was given back.
+func nothingSent(err error) bool {
+	var e *backend.Error
+	if errors.As(err, &e) {
+		return !e.MayHaveCharged
+	}
+	for _, before := range []error{ErrClosed, ErrUnsupported, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, before) { // what a backend checks before it sends
+			return true
+		}
+	}
+	return false
 }
 
 // Cancel is Settle with an actual cost of 0: all of it goes back.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +27,7 @@ type Throttler struct {
 	fallback fallback
 	policies policyCache
 	log      outageLog
+	refunds  sync.WaitGroup // of AllowAll, that go on after it
 	closed   atomic.Bool
 }
 
@@ -71,7 +73,7 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 	}
 	req, err := t.request(ctx, key, 1)
 	if err != nil {
-		return refusal(req.Policy, err), err
+		return Decision{}, err
 	}
 	ctx, cancel := t.timeout(ctx)
 	defer cancel()
@@ -92,7 +94,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
 	}
 	req, err := t.request(ctx, key, 1)
-	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
+	if err != nil {
 		return 0, err
 	}
 	var nothing limit.State
@@ -125,6 +127,9 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 	if err := resetter.Reset(ctx, req); err != nil {
 		return fmt.Errorf("throttler: %w", err)
 	}
+	if t.fallback.memory == nil {
+		return nil
+	}
 	return t.fallback.memory.Reset(ctx, req)
 }
 
@@ -148,16 +153,20 @@ func (t *Throttler) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close makes every later call fail with ErrClosed. It leaves the Backend of the configuration open.
+// Close makes every later call fail with ErrClosed, Settle among them: settle first. It leaves the Backend of the
+// configuration open.
 func (t *Throttler) Close() error {
 	if t.closed.Swap(true) {
 		return nil
 	}
-	err := t.fallback.memory.Close()
-	if t.owned != nil {
-		err = errors.Join(err, t.owned.Close())
+	t.refunds.Wait()
+	var errs []error
+	for _, memory := range []*backend.Memory{t.fallback.memory, t.owned} {
+		if memory != nil {
+			errs = append(errs, memory.Close())
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // charge is what an admitted take can give back.

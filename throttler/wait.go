@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Wait asks until the request passes: after a denial it sleeps for RetryAfter and asks again. It is charged once.
@@ -16,6 +18,9 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 		if err != nil || d.Allowed {
 			return d, err
 		}
+		if d.RetryAfter == limit.Never {
+			return d, fmt.Errorf("throttler: the request can never pass: %w", limit.ErrCostExceedsLimit)
+		}
 		spread := min(d.RetryAfter/10, 20*time.Millisecond)
 		if deadline, ok := ctx.Deadline(); ok {
 			slack := time.Until(deadline) - d.RetryAfter
@@ -26,7 +31,7 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 			spread = min(spread, slack/2)
 		}
 		// The spread keeps those who wait for one reset from asking in the same instant.
-		timer := time.NewTimer(d.RetryAfter + rand.N(spread+1))
+		timer := time.NewTimer(max(d.RetryAfter+rand.N(spread+1), time.Millisecond))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
