@@ -158,6 +158,8 @@ type Heartbeat struct {
 	RTT     time.Duration
 }
 
+var errNoContext = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+
 // CheckTake is Check for a take or a peek: it refuses a bad cost, too.
 func (r *Request) CheckTake(ctx context.Context) error {
 	if err := r.Check(ctx); err != nil {
@@ -171,7 +173,7 @@ func (r *Request) CheckTake(ctx context.Context) error {
 func (r *Request) Check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return errNoContext
 	case r.Key == "":
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:

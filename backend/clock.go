@@ -8,25 +8,36 @@ import (
 // serverClock is a server's time: what the server last said, plus what has passed since by this process's
 // monotonic clock. The wall clock of this host never decides (promise P8).
 //
-// It never runs ahead of the server, because the server reads its clock before the reply travels: it lags by at
-// most the reply's travel time. A clock that lags ends windows late, by microseconds; one that ran ahead would end
-// them early and admit too much.
+// It does not run ahead of the server, but for what two quartzes drift apart in a second, because the server reads its
+// clock before the reply travels: it lags by the time that the reply took. A clock that lags ends windows late; one
+// that ran ahead would end them early and admit too much. A reply that took much longer than the one before it says
+// less, and is left out for a while.
 type serverClock struct {
 	last atomic.Pointer[reading]
 }
 
 type reading struct {
-	micros int64     // what the server said, Unix time
-	at     time.Time // when it was heard
+	micros int64         // what the server said, Unix time
+	at     time.Time     // when it was heard
+	took   time.Duration // from the question to that
 }
 
-func (c *serverClock) set(serverMicros int64) {
-	c.last.Store(&reading{serverMicros, time.Now()})
+// heard takes a reading of the server's clock that was asked for at a moment.
+func (c *serverClock) heard(serverMicros int64, asked time.Time) {
+	now := time.Now()
+	took := now.Sub(asked)
+	if last := c.last.Load(); last != nil && now.Sub(last.at) < clockSlow && took > 2*last.took+time.Millisecond {
+		if _, _, ok := c.now(); ok {
+			return
+		}
+	}
+	c.last.Store(&reading{serverMicros, now, took})
 }
 
 const (
 	clockFresh   = time.Second      // a reading older than this is renewed in the background
 	clockTrusted = 30 * time.Second // and one older than this before it is used: two clocks drift apart
+	clockSlow    = 10 * time.Second // and this is how long a better one is preferred to slower ones
 	clockJump    = time.Second
 )
 

@@ -129,7 +129,7 @@ func drawHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
-		"reset", "seed", "peek", "load", "copy", "copy", "copy refund", "lose", "spoil",
+		"reset", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "lose", "spoil",
 	}
 	h.worn = r.IntN(12) == 0
 	current := 0
@@ -578,6 +578,13 @@ func (c *contest) step(op *operation) error {
 		amount := c.amount(op, r)
 		s.Refund(c.at, r, amount)
 		c.note("copy %d refunds %d of %s: %s", op.pick%2, amount, sayReceipt(r), s.String())
+	case "copy reset":
+		s := &c.copies[op.pick%2]
+		if op.pick2%2 == 0 {
+			*s = c.model.Clone()
+		}
+		s.Reset(c.policy, c.at)
+		c.note("copy %d is reset: %s", op.pick%2, s.String())
 	case "lose":
 		c.note("the server loses the key")
 		c.lose()

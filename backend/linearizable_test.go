@@ -17,13 +17,14 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// attempt is the input of an operation: a take of one key.
+// attempt is the input of an operation on one key: a take or a peek, or a refund, which has no output.
 type attempt struct {
+	op   string
 	key  int
 	cost int64
 }
 
-// answer is its output.
+// answer is the output of a take or a peek.
 type answer struct {
 	allowed   bool
 	remaining int64
@@ -35,7 +36,7 @@ func TestLinearizable(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	const quota, keys, callers, calls = 40, 6, 8, 30
+	const quota, keys, callers, calls = 40, 6, 8, 50
 	model := porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 			byKey := make([][]porcupine.Operation, keys)
@@ -47,12 +48,14 @@ func TestLinearizable(t *testing.T) {
 		},
 		Init: func() any { return int64(quota) },
 		Step: func(state, input, output any) (bool, any) {
-			left, cost, got := state.(int64), input.(attempt).cost, output.(answer)
-			if got.allowed != (cost <= left) {
+			left, in, got := state.(int64), input.(attempt), output.(answer)
+			switch {
+			case in.op == "refund":
+				return true, left + in.cost
+			case got.allowed != (in.cost <= left):
 				return false, left
-			}
-			if got.allowed {
-				left -= cost
+			case in.op == "take" && got.allowed:
+				left -= in.cost
 			}
 			return got.remaining == left, left
 		},
@@ -70,14 +73,36 @@ func TestLinearizable(t *testing.T) {
 			var all sync.WaitGroup
 			for caller := range callers {
 				all.Go(func() {
+					var open []limit.Receipt // of the takes of this caller
+					var of []int             // their keys
 					for range calls {
-						in := attempt{rand.IntN(keys), 1 + rand.Int64N(3)}
+						in := attempt{"take", rand.IntN(keys), 1 + rand.Int64N(3)}
+						switch n := rand.IntN(6); {
+						case n == 0:
+							in.op = "peek"
+						case n < 3 && len(open) > 0 && l.Algorithm != limit.Bucket: // a bucket may give back less
+							in = attempt{"refund", of[0], open[0].Cost}
+						}
+						req := backend.Request{Key: fmt.Sprint("k", in.key), Policy: p, Cost: in.cost}
+						var r backend.Result
+						var err error
 						call := time.Since(began).Nanoseconds()
-						r, err := b.Take(context.Background(), backend.Request{Key: fmt.Sprint("k", in.key), Policy: p, Cost: in.cost})
+						switch in.op {
+						case "take":
+							r, err = b.Take(context.Background(), req)
+						case "peek":
+							r, err = b.Peek(context.Background(), req)
+						case "refund":
+							err = b.Refund(context.Background(), req, open[0], in.cost)
+							open, of = open[1:], of[1:]
+						}
 						end := time.Since(began).Nanoseconds()
 						if err != nil {
 							t.Error(err)
 							return
+						}
+						if in.op == "take" && r.Allowed {
+							open, of = append(open, r.Receipt()), append(of, in.key)
 						}
 						mu.Lock()
 						history = append(history, porcupine.Operation{
@@ -89,7 +114,7 @@ func TestLinearizable(t *testing.T) {
 			}
 			all.Wait()
 			if result := porcupine.CheckOperationsTimeout(model, history, time.Minute); result != porcupine.Ok {
-				t.Errorf("%d takes are %s", len(history), result)
+				t.Errorf("%d calls are %s", len(history), result)
 			}
 		})
 	}

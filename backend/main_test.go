@@ -1,10 +1,12 @@
 package backend_test
 
 import (
+	"context"
 	"flag"
 	"os"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 	_ "pgregory.net/rapid" // for its flags
 )
@@ -20,6 +22,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
+	redis.SetLogger(silence{}) // many tests have servers that can't be reached
 	code := m.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
@@ -29,3 +32,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}

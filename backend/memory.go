@@ -191,6 +191,9 @@ func (m *Memory) Ping(ctx context.Context) error {
 	if m.closed.Load() {
 		return ErrClosed
 	}
+	if ctx == nil {
+		return errNoContext
+	}
 	return ctx.Err()
 }
 

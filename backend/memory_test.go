@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
@@ -41,6 +42,15 @@ func newMemory(t testing.TB, cfg backend.MemoryConfig) *backend.Memory {
 		t.Fatal(err)
 	}
 	return m
+}
+
+func mustTake(t testing.TB, b backend.Backend, req backend.Request) backend.Result {
+	t.Helper()
+	result, err := b.Take(context.Background(), req)
+	if err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return result
 }
 
 func TestMemoryConformance(t *testing.T) {
@@ -248,6 +258,45 @@ func TestMemoryEviction(t *testing.T) {
 		if r := take(fmt.Sprint(i)); !r.Allowed || r.Guarantee != backend.Exact || r.Cause != nil {
 			t.Errorf("later: allowed %t, %s, %v", r.Allowed, r.Guarantee, r.Cause)
 		}
+	}
+}
+
+// TestMemoryForgetsWhatEndsSoonest: a crowd of short windows doesn't drive out the long ones.
+func TestMemoryForgetsWhatEndsSoonest(t *testing.T) {
+	c := newClock()
+	m := newMemory(t, backend.MemoryConfig{MaxKeys: 40, Now: c.Now})
+	long := &limit.Policy{Name: "long", Limits: []limit.Limit{limit.Fixed(1, 24*time.Hour)}}
+	short := &limit.Policy{Name: "short", Limits: []limit.Limit{limit.Fixed(1, time.Minute)}}
+	const longs = 10
+	for i := range longs {
+		mustTake(t, m, backend.Request{Key: fmt.Sprint(i), Policy: long, Cost: 1})
+	}
+	for i := range 2000 {
+		c.step(10 * time.Millisecond)
+		mustTake(t, m, backend.Request{Key: fmt.Sprint(i), Policy: short, Cost: 1})
+	}
+	for i := range longs {
+		if r := mustTake(t, m, backend.Request{Key: fmt.Sprint(i), Policy: long, Cost: 1}); r.Allowed {
+			t.Errorf("key %d was forgotten with a day to go, for others with a minute", i)
+		}
+	}
+}
+
+// TestMemoryKeepsNothing: neither of the caller's request, nor after Close.
+func TestMemoryKeepsNothing(t *testing.T) {
+	m := newMemory(t, backend.MemoryConfig{})
+	policy := limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerHour(1)}}
+	bytes := []byte("alice")
+	mustTake(t, m, backend.Request{Key: unsafe.String(&bytes[0], len(bytes)), Policy: &policy, Cost: 1})
+	copy(bytes, "mangl") // as a server does that reuses its buffers
+	if r := mustTake(t, m, backend.Request{Key: "alice", Policy: &policy, Cost: 1}); r.Allowed {
+		t.Error("the key was kept in the caller's memory")
+	}
+	if m.Len() != 1 {
+		t.Errorf("%d keys, want 1", m.Len())
+	}
+	if err := m.Close(); err != nil || m.Len() != 0 {
+		t.Errorf("after Close: %d keys, %v", m.Len(), err)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // here makes no difference (>= instead of > before a branch that does the same).
 var mutants = []struct{ script, old, new string }{
 	// state.lua, which every script starts with
-	{"", "if length == #text then return bodies, n end", "return bodies, n"},
+	{"", "if not id then return nil end", "if not id then return bodies, n end"},
 	{"", "return first * 1000 end", "return first * 1000 + 1 end"},
 	{"", "frac == '' and tonumber(first) or first + 1", "tonumber(first)"},
 	{"", "if refunded == 0 then return format('%.0f', charged) end", ""},

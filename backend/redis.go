@@ -26,7 +26,8 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
 	Timeout time.Duration
 
-	// Now replaces the server's clock, for tests. Nil: the server's clock, see serverClock.
+	// Now replaces the clock, for tests. Nil: the server's clock as it was last heard, and what has passed since by
+	// this process's monotonic clock; the wall clock of this host decides nothing.
 	Now func() time.Time
 }
 
@@ -155,6 +156,9 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 		if opts.MaxRedirects > 0 { // it re-sends after a lost connection, too
 			refuse("MaxRedirects", opts.MaxRedirects, retries)
 		}
+		if opts.ReadOnly || opts.RouteByLatency || opts.RouteRandomly {
+			refuse("ReadOnly", true, "must be false: what a replica says would pass for the primary's word")
+		}
 		if !opts.ContextTimeoutEnabled {
 			refuse("ContextTimeoutEnabled", false, deadlines)
 		}
@@ -208,11 +212,12 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	now, err := r.nowMicros(ctx)
+	deadline := r.deadline()
+	now, err := r.nowMicros(ctx, deadline)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	text, err := call(ctx, r, "load", false, func(ctx context.Context) (string, error) {
+	text, err := call(ctx, r, "load", deadline, false, func(ctx context.Context) (string, error) {
 		text, err := r.client.Get(ctx, r.name(&req)).Result()
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -275,7 +280,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
-func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx) }
+func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx, r.deadline()) }
 
 // NowMicros implements [Clock].
 func (r *Redis) NowMicros() int64 {
@@ -309,15 +314,18 @@ func (r *Redis) name(req *Request) string {
 	return storedName(r.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
+// deadline is the end of a call that begins now, with all that it has to ask the server.
+func (r *Redis) deadline() time.Time { return time.Now().Add(r.cfg.Timeout) }
+
 // nowMicros is the server's time. Only the first call, and one after a long silence, waits for the server to say
 // it; a reading that ages is renewed in the background.
-func (r *Redis) nowMicros(ctx context.Context) (int64, error) {
+func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error) {
 	if r.cfg.Now != nil {
 		return r.cfg.Now().UnixMicro(), nil
 	}
 	now, age, ok := r.clock.now()
 	if !ok || age > clockTrusted {
-		if err := r.readClock(ctx); err != nil {
+		if err := r.readClock(ctx, deadline); err != nil {
 			return 0, err
 		}
 		now, _, _ = r.clock.now()
@@ -326,17 +334,18 @@ func (r *Redis) nowMicros(ctx context.Context) (int64, error) {
 	if age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
-			_ = r.readClock(context.Background()) // the next call tries again
+			_ = r.readClock(context.Background(), r.deadline()) // the next call tries again
 		}()
 	}
 	return now, nil
 }
 
-func (r *Redis) readClock(ctx context.Context) error {
-	_, err := call(ctx, r, "ping", false, func(ctx context.Context) (struct{}, error) {
+func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
+	_, err := call(ctx, r, "ping", deadline, false, func(ctx context.Context) (struct{}, error) {
+		asked := time.Now()
 		now, err := r.client.Time(ctx).Result()
 		if err == nil {
-			r.clock.set(now.UnixMicro())
+			r.clock.heard(now.UnixMicro(), asked)
 		}
 		return struct{}{}, err
 	})
@@ -346,11 +355,12 @@ func (r *Redis) readClock(ctx context.Context) error {
 // eval runs a script on the request's key. It returns the reply and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req *Request,
 	args func(limit.At) []any) (reply any, nowMicros int64, err error) {
-	if nowMicros, err = r.nowMicros(ctx); err != nil {
+	deadline := r.deadline()
+	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return nil, 0, err
 	}
 	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
-	reply, err = call(ctx, r, op, true, func(ctx context.Context) (any, error) {
+	reply, err = call(ctx, r, op, deadline, true, func(ctx context.Context) (any, error) {
 		for move := 0; ; move++ {
 			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run
@@ -367,8 +377,9 @@ func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req 
 	return reply, nowMicros, err
 }
 
-// maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run.
-const maxMoves = 4
+// maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run. The
+// client looks for the new owner at most every 200 ms, and the tries take 280 ms in all.
+const maxMoves = 8
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -381,11 +392,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call runs do within the caller's context and the timeout, and types its error. The client honours deadlines but
+// call runs do within the caller's context and the deadline, and types its error. The client honours deadlines but
 // not a cancellation while it waits for a reply; so a caller who can cancel waits here, and what it abandons ends
 // within the timeout.
-func call[T any](ctx context.Context, r *Redis, op string, charges bool, do func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, r *Redis, op string, deadline time.Time, charges bool,
+	do func(context.Context) (T, error)) (T, error) {
 	var none T
+	if ctx == nil {
+		return none, errNoContext
+	}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -394,7 +409,7 @@ func call[T any](ctx context.Context, r *Redis, op string, charges bool, do func
 	r.calls.Add(1)
 	r.mu.Unlock()
 
-	limited, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	limited, cancel := context.WithDeadline(ctx, deadline)
 	if ctx.Done() == nil {
 		defer r.calls.Done()
 		defer cancel()
@@ -431,6 +446,9 @@ func (r *Redis) classify(ctx context.Context, op string, charges bool, err error
 		return nil
 	}
 	kind, ran := kindOf(err)
+	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
+		err = errors.New(before)
+	}
 	if end := ended(ctx); kind == Unavailable && end != nil {
 		kind = Interrupted
 		if !errors.Is(err, end) {
@@ -454,17 +472,17 @@ func ended(ctx context.Context) error {
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	start := time.Now()
 	if r.cluster { // its nodes are the client's own business
-		err := r.readClock(ctx)
+		err := r.readClock(ctx, r.deadline())
 		return Heartbeat{Primary: true, RTT: time.Since(start)}, err
 	}
-	return call(ctx, r, "ping", false, func(ctx context.Context) (Heartbeat, error) {
+	return call(ctx, r, "ping", r.deadline(), false, func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
 		now := pipe.Time(ctx)
 		server, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")
 		if _, err := pipe.Exec(ctx); err != nil {
 			return Heartbeat{}, err
 		}
-		r.clock.set(now.Val().UnixMicro())
+		r.clock.heard(now.Val().UnixMicro(), start)
 		beat := parseHeartbeat(server.Val() + replication.Val())
 		beat.RTT = time.Since(start)
 		return beat, nil
@@ -482,7 +500,7 @@ func parseHeartbeat(info string) Heartbeat {
 			beat.Primary = value == "master"
 		case "master_link_status":
 			beat.LinkUp = value == "up"
-		case "master_last_io_seconds_ago":
+		case "master_last_io_seconds_ago", "master_link_down_since_seconds": // the latter follows, where the former is -1
 			seconds, _ := strconv.ParseInt(value, 10, 64)
 			beat.Age = time.Duration(max(seconds, 0)) * time.Second
 		case "master_repl_offset":

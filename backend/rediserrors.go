@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,8 +38,9 @@ func isReply(err error) bool {
 // kindOfReply matches error replies by their first word: Redis 7 appends the script to them. What is not named here
 // is an answer that trying again won't change.
 func kindOfReply(err error) Kind {
+	err = cause(err)
 	for _, prefix := range [...]string{
-		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "OOM", "MISCONF",
+		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "OOM", "MISCONF",
 		"UNKILLABLE", "max number of clients",
 	} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -50,3 +52,21 @@ func kindOfReply(err error) Kind {
 	}
 	return Misconfigured
 }
+
+// cause is the error of a command within a script: Redis 6 wraps it, "ERR Error running script (call to f_...):
+// @user_script:9: -READONLY You can't write against a read only replica."
+func cause(err error) error {
+	if !redis.HasErrorPrefix(err, "Error running script") {
+		return err
+	}
+	if _, inner, ok := strings.Cut(err.Error(), ": -"); ok {
+		return commandError(inner)
+	}
+	return commandError("user_script: " + err.Error()) // Lua itself failed
+}
+
+// commandError is an error reply.
+type commandError string
+
+func (e commandError) Error() string { return string(e) }
+func (commandError) RedisError()     {}

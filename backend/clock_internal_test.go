@@ -1,0 +1,94 @@
+package backend
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+)
+
+// TestServerClock: the server's time goes on by this process's monotonic clock, and a reading has an age.
+func TestServerClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c serverClock
+		if _, _, ok := c.now(); ok {
+			t.Error("a clock that was never set is trusted")
+		}
+		const server = 4_000_000_000_000_000 // far from this host's time
+		c.heard(server, time.Now())
+		for _, passed := range []time.Duration{0, time.Microsecond, time.Second, clockTrusted + time.Second} {
+			begin := time.Now()
+			<-time.After(passed)
+			if now, age, ok := c.now(); !ok || now != server+age.Microseconds() || age < passed || time.Since(begin) != passed {
+				t.Errorf("after %s: %d us, age %s, ok %t", passed, now-server, age, ok)
+			}
+		}
+		c.heard(server-1_000_000, time.Now()) // a server's clock may step back
+		if now, age, ok := c.now(); !ok || now != server-1_000_000 || age != 0 {
+			t.Errorf("after a step back: %d us, age %s, ok %t", now-server, age, ok)
+		}
+	})
+}
+
+// TestServerClockPrefersQuickReplies: one that took long says less than the last one, for a while.
+func TestServerClockPrefersQuickReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c serverClock
+		hear := func(lag, took time.Duration) (behind time.Duration) { // a server whose clock is this process's
+			asked := time.Now()
+			<-time.After(took)
+			c.heard(time.Now().Add(-lag).UnixMicro(), asked)
+			now, _, _ := c.now()
+			return time.Since(time.UnixMicro(now))
+		}
+		for _, test := range []struct {
+			after, lag, took, want time.Duration
+		}{
+			{0, 200 * time.Millisecond, 250 * time.Millisecond, 200 * time.Millisecond}, // the first is all there is
+			{0, time.Millisecond, 2 * time.Millisecond, time.Millisecond},
+			{time.Second, 200 * time.Millisecond, 250 * time.Millisecond, time.Millisecond},
+			{time.Second, 3 * time.Millisecond, 4 * time.Millisecond, 3 * time.Millisecond}, // not much slower
+			{clockSlow, 100 * time.Millisecond, 150 * time.Millisecond, 100 * time.Millisecond},
+		} {
+			<-time.After(test.after)
+			if got := hear(test.lag, test.took); got != test.want {
+				t.Errorf("a reply that took %s: %s behind, want %s", test.took, got, test.want)
+			}
+		}
+	})
+}
+
+// TestServerClockJump: once the wall clock and the monotonic clock disagree on what has passed, neither is believed.
+func TestServerClockJump(t *testing.T) {
+	for jump, want := range map[time.Duration]bool{
+		0: true, clockJump / 2: true, -clockJump / 2: true, 2 * clockJump: false, -2 * clockJump: false, 1000 * time.Hour: false,
+	} {
+		var c serverClock
+		c.heard(1, time.Now())
+		c.last.Store(&reading{1, monotonicAhead(c.last.Load().at, jump), 0})
+		if _, _, ok := c.now(); ok != want {
+			t.Errorf("a jump of %s: trusted %t, want %t", jump, ok, want)
+		}
+	}
+}
+
+// monotonicAhead moves the monotonic reading of a time, as nothing in package time can: it is the second word.
+func monotonicAhead(at time.Time, by time.Duration) time.Time {
+	(*[2]int64)(unsafe.Pointer(&at))[1] += int64(by)
+	return at
+}
+
+// TestProcessClock: it starts at the wall clock and never steps back.
+func TestProcessClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newProcessClock()
+		begin := time.Now().UnixMicro()
+		if got := c.now(); got != begin {
+			t.Errorf("starts at %d, want %d", got, begin)
+		}
+		<-time.After(90 * time.Minute)
+		if got, want := c.now(), begin+5_400_000_000; got != want {
+			t.Errorf("90 minutes later it is %d, want %d", got, want)
+		}
+	})
+}

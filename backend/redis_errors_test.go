@@ -1,0 +1,430 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+func do(t testing.TB, c *redis.Client, args ...any) {
+	t.Helper()
+	if err := c.Do(t.Context(), args...).Err(); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+}
+
+// TestRedisNoAuth: a server that wants a password has charged nothing, and no waiting helps.
+func TestRedisNoAuth(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--requirepass", "right")
+	for name, opts := range map[string]*redis.Options{
+		"none":  {Addr: server.Addr},
+		"wrong": {Addr: server.Addr, Password: "wrong"},
+		"user":  {Addr: server.Addr, Username: "nobody", Password: "right"},
+		"RESP2": {Addr: server.Addr, Protocol: 2},
+	} {
+		b := openRedisWith(t, opts, backend.RedisConfig{})
+		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+			if err == nil {
+				t.Errorf("%s: %s succeeds", name, op)
+				return
+			}
+			wantError(t, err, backend.Misconfigured, false)
+			if strings.Contains(err.Error(), "right") || strings.Contains(err.Error(), "wrong") && name == "wrong" && !strings.Contains(err.Error(), "WRONGPASS") {
+				t.Errorf("%s: the error names the password: %v", name, err)
+			}
+		})
+	}
+	b := openRedisWith(t, &redis.Options{Addr: server.Addr, Password: "right"}, backend.RedisConfig{})
+	mustTake(t, b, request(secret))
+}
+
+// documented are the permissions that the doc of Redis names.
+var documented = []string{"+get", "+set", "+evalsha", "+eval", "+time", "+info", "+ping", "+hello"}
+
+// TestRedisACL: a user with exactly the documented permissions can do everything, and one with fewer can't.
+func TestRedisACL(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	open := func(name string, permissions []string, prefix string) *backend.Redis {
+		args := []any{"ACL", "SETUSER", name, "reset", "on", ">pass", "~sl:*"}
+		for _, p := range permissions {
+			args = append(args, p)
+		}
+		do(t, server.Client(), args...)
+		opts := &redis.Options{Addr: server.Addr, Username: name, Password: "pass"}
+		return openRedisWith(t, opts, backend.RedisConfig{Prefix: prefix})
+	}
+	b := open("all", documented, "")
+	for range 2 {
+		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+			if err != nil {
+				t.Errorf("with the documented permissions %s fails: %v", op, err)
+			}
+		})
+		do(t, server.Client(), "SCRIPT", "FLUSH")
+	}
+	if got := used(t, server, secret); got != 0 { // taken and reset
+		t.Errorf("%d are used after a reset", got)
+	}
+	for i, missing := range []string{"+get", "+set", "+evalsha", "+eval", "+time", "+info"} {
+		var fewer []string
+		for _, p := range documented {
+			if p != missing {
+				fewer = append(fewer, p)
+			}
+		}
+		do(t, server.Client(), "SCRIPT", "FLUSH")
+		b, failed := open(fmt.Sprintf("user%d", i), fewer, ""), 0
+		each(b, request(secret), receipt(t), func(_ string, _ bool, err error) {
+			if err != nil {
+				failed++
+				wantError(t, err, backend.Misconfigured, false)
+			}
+		})
+		if failed == 0 {
+			t.Errorf("%s is documented, but not needed", missing)
+		}
+	}
+	b = open("elsewhere", documented, "other:")
+	_, err := b.Take(context.Background(), request(secret))
+	wantError(t, err, backend.Misconfigured, false)
+}
+
+// TestRedisForeignValue: what is not ours at the key stays as it is.
+func TestRedisForeignValue(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	client := server.Client()
+	for name, make := range map[string][]any{
+		"hash": {"HSET", stored(secret), "f", "v"}, "list": {"RPUSH", stored(secret), "v"},
+		"set": {"SADD", stored(secret), "v"}, "stream": {"XADD", stored(secret), "*", "f", "v"},
+	} {
+		do(t, client, "DEL", stored(secret))
+		do(t, client, make...)
+		before := client.Dump(t.Context(), stored(secret)).Val()
+		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+			switch {
+			case op == "ping" || op == "heartbeat":
+			case err == nil:
+				t.Errorf("%s at a %s succeeds", op, name)
+			default:
+				wantError(t, err, backend.Misconfigured, false)
+			}
+		})
+		if after := client.Dump(t.Context(), stored(secret)).Val(); after != before {
+			t.Errorf("the %s was changed", name)
+		}
+	}
+	future := time.Now().Add(time.Hour).UnixMilli()
+	for _, garbage := range []string{
+		"garbage", "5", `{"count":3}`, "f1h", "f1h:", "f1h:;", ":;", "f1h:x;", "f1h:-1;", "\xff\x00\r\n", strings.Repeat("x", 100_000),
+		fmt.Sprintf("f1h:%d;", future), fmt.Sprintf("f1h:%d,;", future), fmt.Sprintf("f1h:%d,x;", future), fmt.Sprintf("f1h:%d,1,2;", future),
+		fmt.Sprintf("f1h:%d,1;x", future), fmt.Sprintf("f1h:%d,1", future), fmt.Sprintf("f1h:%d,1.5;", future),
+	} {
+		for _, expiry := range []time.Duration{0, time.Hour} {
+			if err := client.Set(t.Context(), stored(secret), garbage, expiry).Err(); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.Take(context.Background(), request(secret))
+			wantError(t, err, backend.Corrupt, false)
+			_, err = b.Load(context.Background(), request(secret))
+			wantError(t, err, backend.Corrupt, false)
+			if after := client.Get(t.Context(), stored(secret)).Val(); after != garbage {
+				t.Errorf("a take changed %.40q to %.40q", garbage, after)
+			}
+		}
+	}
+}
+
+// TestRedisFull: a server without memory can deny, but not admit.
+func TestRedisFull(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	full := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1, time.Hour)}}
+	mustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1})
+	r := mustTake(t, b, request(secret))
+	do(t, server.Client(), "CONFIG", "SET", "maxmemory", "1")
+	do(t, server.Client(), "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	_, err := b.Take(context.Background(), request(secret))
+	wantError(t, err, backend.Unavailable, false)
+	wantError(t, b.Refund(context.Background(), request(secret), r.Receipt(), 1), backend.Unavailable, false)
+	wantError(t, b.Reset(context.Background(), request(secret)), backend.Unavailable, false)
+	if _, err := b.Peek(context.Background(), request(secret)); err != nil {
+		t.Errorf("a peek at a full server: %v", err)
+	}
+	if denied := mustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1}); denied.Allowed {
+		t.Error("a full server admits")
+	}
+	do(t, server.Client(), "CONFIG", "SET", "maxmemory", "0")
+	if got := used(t, server, secret); got != 1 {
+		t.Errorf("1 take was counted %d times", got)
+	}
+}
+
+// TestRedisReplica: a replica denies and shows, but it is not the place to take.
+func TestRedisReplica(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	replica := testserver.Replica(t, server)
+	primary, b := openRedis(t, server.Addr, backend.RedisConfig{}), openRedis(t, replica.Addr, backend.RedisConfig{})
+	r := mustTake(t, primary, request(secret))
+	replica.AwaitSync(server)
+	each(b, request(secret), r.Receipt(), func(op string, charges bool, err error) {
+		switch {
+		case op == "seed": // there was nothing to store
+		case charges && err == nil:
+			t.Errorf("%s at a replica succeeds", op)
+		case charges:
+			wantError(t, err, backend.Unavailable, false)
+		case err != nil:
+			t.Errorf("%s at a replica: %v", op, err)
+		}
+	})
+	peeked, err := b.Peek(context.Background(), request(secret))
+	if err != nil || peeked.Binding().Remaining != r.Binding().Remaining || !peeked.Binding().ResetAt.Equal(r.Binding().ResetAt) {
+		t.Errorf("the replica shows %s, %v; the primary said %s", say(&peeked.Verdict), err, say(&r.Verdict))
+	}
+	do(t, replica.Client(), "CONFIG", "SET", "replica-serve-stale-data", "no")
+	server.Kill()
+	for begin := time.Now(); ; {
+		_, err := b.Peek(context.Background(), request(secret))
+		if err != nil {
+			wantError(t, err, backend.Unavailable, false) // MASTERDOWN
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal("the replica goes on serving")
+		}
+	}
+}
+
+// TestRedisTooFewReplicas: a write that the server refuses is not counted.
+func TestRedisTooFewReplicas(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--min-replicas-to-write", "1")
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	_, err := b.Take(context.Background(), request(secret))
+	wantError(t, err, backend.Unavailable, false)
+	if got := used(t, server, secret); got != 0 {
+		t.Errorf("a refused take was counted %d times", got)
+	}
+}
+
+// TestRedisBusy: a script that doesn't end keeps the server from all others.
+func TestRedisBusy(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--busy-reply-threshold", "1")
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	mustTake(t, b, request(secret))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		c := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ReadTimeout: -1})
+		defer c.Close()
+		_ = c.Eval(context.Background(), "while true do end", nil).Err()
+	})
+	for begin := time.Now(); ; {
+		_, err := b.Take(context.Background(), request(secret))
+		if err != nil {
+			wantError(t, err, backend.Unavailable, false)
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal("the server is never busy")
+		}
+	}
+	do(t, server.Client(), "SCRIPT", "KILL")
+	wg.Wait()
+	mustTake(t, b, request(secret))
+}
+
+// TestRedisLoading: a server that still reads its data is no server yet.
+func TestRedisLoading(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--loading-process-events-interval-bytes", "1024")
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	do(t, server.Client(), "DEBUG", "POPULATE", "20000")
+	do(t, server.Client(), "SAVE")
+	do(t, server.Client(), "CONFIG", "SET", "key-load-delay", "200")
+	mustTake(t, b, request(secret))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		c := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ReadTimeout: -1})
+		defer c.Close()
+		_ = c.Do(context.Background(), "DEBUG", "RELOAD", "NOSAVE").Err()
+	})
+	for begin := time.Now(); ; {
+		_, err := b.Take(context.Background(), request(secret))
+		if err != nil {
+			wantError(t, err, backend.Unavailable, false)
+			if !strings.Contains(err.Error(), "LOADING") {
+				t.Errorf("got %v, want LOADING", err)
+			}
+			break
+		}
+		if time.Since(begin) > patient {
+			t.Fatal("the server is never loading")
+		}
+	}
+	do(t, server.Client(), "CONFIG", "SET", "key-load-delay", "0")
+	wg.Wait()
+}
+
+// TestRedisCrowded: a server that takes no more clients is not misconfigured, it is full.
+func TestRedisCrowded(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	if err := server.Client().Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	do(t, server.Client(), "CONFIG", "SET", "maxclients", "1")
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	for range 3 {
+		_, err := b.Take(context.Background(), request(secret))
+		var failed *backend.Error
+		if !errors.As(err, &failed) || failed.Kind != backend.Unavailable {
+			t.Errorf("got %v, want a server that is unavailable", err)
+		}
+		if err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("the error names the key: %v", err)
+		}
+	}
+	do(t, server.Client(), "CONFIG", "SET", "maxclients", "100")
+	mustTake(t, b, request(secret))
+}
+
+// TestRedisPoolExhausted: who got no connection has charged nothing.
+func TestRedisPoolExhausted(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond}, backend.RedisConfig{})
+	mustTake(t, b, request("warm"))
+	fault, hung := hang(testserver.HangBefore)
+	proxy.SetFault(fault)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { _, err := b.Take(ctx, request("warm")); done <- err }()
+	<-hung
+	_, err := b.Take(context.Background(), request(secret))
+	wantError(t, err, backend.Unavailable, false)
+	cancel()
+	<-done
+	proxy.Cut()
+}
+
+// TestRedisCommandsMissing: servers that lack or rename commands quote what they were sent, and with it the key.
+func TestRedisCommandsMissing(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"EVALSHA", "EVAL", "GET", "TIME"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			server := testserver.Redis(t, "--rename-command", command, "")
+			b := openRedis(t, server.Addr, backend.RedisConfig{})
+			failed := 0
+			each(b, request(secret), receipt(t), func(_ string, _ bool, err error) {
+				if err != nil {
+					failed++
+					wantError(t, err, backend.Misconfigured, false)
+				}
+			})
+			if failed == 0 {
+				t.Error("nothing needs it")
+			}
+		})
+	}
+}
+
+// TestRedisErrorReplies: what servers and proxies may answer, and what it means.
+func TestRedisErrorReplies(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]backend.Kind{
+		"LOADING Redis is loading the dataset in memory":                      backend.Unavailable,
+		"BUSY Redis is busy running a script.":                                backend.Unavailable,
+		"READONLY You can't write against a read only replica.":               backend.Unavailable,
+		"MASTERDOWN Link with MASTER is down":                                 backend.Unavailable,
+		"CLUSTERDOWN Hash slot not served":                                    backend.Unavailable,
+		"TRYAGAIN Multiple keys request during rehashing of slot":             backend.Unavailable,
+		"NOREPLICAS Not enough good replicas to write.":                       backend.Unavailable,
+		"OOM command not allowed when used memory > 'maxmemory'.":             backend.Unavailable,
+		"MISCONF Redis is configured to save RDB snapshots":                   backend.Unavailable,
+		"MOVED 866 127.0.0.1:7001":                                            backend.Unavailable,
+		"ASK 866 127.0.0.1:7001":                                              backend.Unavailable,
+		"ERR max number of clients reached":                                   backend.Unavailable,
+		"NOAUTH Authentication required.":                                     backend.Misconfigured,
+		"WRONGPASS invalid username-password pair or user is disabled.":       backend.Misconfigured,
+		"NOPERM this user has no permissions to run the 'evalsha' command":    backend.Misconfigured,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":   backend.Misconfigured,
+		"ERR unknown command 'EVALSHA', with args beginning with: '" + secret: backend.Misconfigured,
+		"CORRUPT state": backend.Corrupt,
+		"ERR user_script:26: attempt to perform arithmetic on a nil value": backend.Corrupt,
+		"CROSSSLOT Keys in request don't hash to the same slot":            backend.Misconfigured,
+		"ERR unknown": backend.Misconfigured,
+		"":            backend.Misconfigured,
+	} {
+		b := openRedis(t, errorServer(t, reply), backend.RedisConfig{})
+		_, err := b.Take(context.Background(), request(secret))
+		var failed *backend.Error
+		if !errors.As(err, &failed) || failed.Kind != want || failed.MayHaveCharged {
+			t.Errorf("%q is %v, want %s", reply, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("the error names the key: %v", err)
+		}
+	}
+}
+
+// errorServer answers TIME as Redis does, and every script with the error.
+func errorServer(t *testing.T, reply string) (addr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = listener.Close(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				in := make([]byte, 64<<10)
+				for {
+					n, err := conn.Read(in)
+					if err != nil {
+						return
+					}
+					answer := "-" + reply + "\r\n"
+					switch request := strings.ToLower(string(in[:n])); {
+					case strings.Contains(request, "hello"):
+						answer = "-ERR unknown command 'HELLO'\r\n"
+					case strings.Contains(request, "\r\ntime\r\n"):
+						answer = "*2\r\n$10\r\n1795225200\r\n$1\r\n0\r\n"
+					}
+					if _, err := conn.Write([]byte(answer)); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	return listener.Addr().String()
+}

@@ -1,0 +1,28 @@
+package backend
+
+import (
+	"testing"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// TestRedis6Errors: Redis 6 wraps what fails within a script.
+func TestRedis6Errors(t *testing.T) {
+	const wrapped = "ERR Error running script (call to f_0123): @user_script:9: "
+	for text, want := range map[string]Kind{
+		wrapped + "-READONLY You can't write against a read only replica.":    Unavailable,
+		wrapped + "-OOM command not allowed when used memory > 'maxmemory'.":  Unavailable,
+		wrapped + "-WRONGTYPE Operation against a key holding the wrong kind": Misconfigured,
+		wrapped + "@user_script: 9: attempt to compare nil with number":       Corrupt,
+		"CORRUPT state":                       Corrupt,
+		"READONLY You can't write":            Unavailable,
+		"NOPERM this user has no permissions": Misconfigured,
+	} {
+		if kind, ran := kindOf(commandError(text)); kind != want || ran {
+			t.Errorf("%q: %s, may have run: %t; want %s, false", text, kind, ran, want)
+		}
+	}
+	if kind, _ := kindOf(limit.ErrCorruptState); kind != Corrupt {
+		t.Errorf("a corrupt state is %s", kind)
+	}
+}
