@@ -32,8 +32,8 @@ func newCluster(t *testing.T) [2]*testserver.Server {
 	do(t, nodes[0].Client(), "CLUSTER", "MEET", host, port, bus)
 	for _, node := range nodes {
 		await(t, "the cluster", func() bool {
-			return strings.Contains(node.Client().ClusterInfo(t.Context()).Val(), "cluster_state:ok") &&
-				len(node.Client().ClusterSlots(t.Context()).Val()) == 2
+			ranges, _ := node.Client().Do(t.Context(), "CLUSTER", "SLOTS").Slice()
+			return len(ranges) == 2 && strings.Contains(node.Client().ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 		})
 	}
 	return nodes
