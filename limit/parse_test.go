@@ -112,7 +112,7 @@ func TestParseAndStringAreInverse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := drawAnyLimit(t)
 		if err := l.Validate(); err != nil {
-			t.Skip(err)
+			return
 		}
 		if got, err := limit.Parse(l.String()); err != nil || got != l {
 			t.Fatalf("Parse(%q) = %+v, %v, want %+v", l, got, err, l)
