@@ -50,16 +50,6 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// await polls until it is so.
-func await(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for begin := time.Now(); !so(); {
-		if time.Since(begin) > patient {
-			t.Fatalf("waited %s for %s", patient, what)
-		}
-	}
-}
-
 // TestRedisCluster: a cluster is a place like another, also while a slot moves from node to node.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()

@@ -328,6 +328,50 @@ func TestRedisPoolExhausted(t *testing.T) {
 	proxy.Cut()
 }
 
+// TestRedisAbandoned: what its caller gave up before it was sent is not sent.
+func TestRedisAbandoned(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1}, backend.RedisConfig{})
+	mustTake(t, b, request(secret))
+	seen := make(chan struct{}, 10)
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] != "EVALSHA" {
+			return testserver.Pass
+		}
+		seen <- struct{}{}
+		return testserver.Delay(300 * time.Millisecond)
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { mustTake(t, b, request(secret)) })
+	<-seen // it holds the only connection
+	ctx, cancel := context.WithCancel(context.Background())
+	for range 4 {
+		wg.Go(func() {
+			if _, err := b.Take(ctx, request(secret)); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want a cancelled call", err)
+			}
+		})
+	}
+	wg.Go(func() {
+		limited, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if _, err := b.Take(limited, request(secret)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want a call that met its deadline", err)
+		}
+	})
+	<-time.After(100 * time.Millisecond) // they wait for the connection
+	cancel()
+	wg.Wait()
+	if err := b.Close(); err != nil { // with what was abandoned
+		t.Error(err)
+	}
+	if got := used(t, server, secret); got != 2 {
+		t.Errorf("2 takes were sent, %d counted", got)
+	}
+}
+
 // TestRedisCommandsMissing: servers that lack or rename commands quote what they were sent, and with it the key.
 func TestRedisCommandsMissing(t *testing.T) {
 	t.Parallel()

@@ -76,11 +76,14 @@ const workers = 64
 // share of what remains.
 func testConcurrent(t *testing.T, s *subject) {
 	const max = 1000
-	for name, l := range everyAlgorithm(max, time.Hour) {
+	for _, l := range everyAlgorithm(max, time.Hour) {
 		for _, cost := range []int64{1, 7} {
-			t.Run(fmt.Sprintf("%s/%d", name, cost), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%d", l.name, cost), func(t *testing.T) {
 				s.clock.set(10 * time.Minute)
-				policy := &limit.Policy{Name: fmt.Sprintf("%s-%d", name, cost), Limits: []limit.Limit{l, limit.Fixed(2*max, 24*time.Hour)}}
+				policy := &limit.Policy{
+					Name:   fmt.Sprintf("%s-%d", l.name, cost),
+					Limits: []limit.Limit{l.Limit, limit.Fixed(2*max, 24*time.Hour)},
+				}
 				var admitted atomic.Int64
 				var mu sync.Mutex
 				left := make(map[int64]int)

@@ -24,15 +24,10 @@ type tiny struct {
 func (b *tiny) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.closed:
+	if b.closed {
 		return backend.Result{}, backend.ErrClosed
-	case ctx == nil || req.Key == "" || req.Policy == nil || len(req.Policy.Limits) == 0:
-		return backend.Result{}, &limit.Error{Field: "request", Value: "incomplete", Bound: "must have a context, a key and a policy"}
-	case ctx.Err() != nil:
-		return backend.Result{}, ctx.Err()
 	}
-	if err := req.Policy.CheckCost(req.Cost); err != nil {
+	if err := req.CheckTake(ctx); err != nil {
 		return backend.Result{}, err
 	}
 	name := [2]string{req.Policy.Name, req.Key}

@@ -231,10 +231,10 @@ func testPolicy(t *testing.T, s *subject) {
 
 // testDenied: a denied request changes nothing, however often and for whatever cost.
 func testDenied(t *testing.T, s *subject) {
-	for name, l := range everyAlgorithm(10, time.Hour) {
-		t.Run(name, func(t *testing.T) {
-			m := s.mirror("alice", l, limit.Fixed(100, 24*time.Hour))
-			m.policy.Name = name
+	for _, l := range everyAlgorithm(10, time.Hour) {
+		t.Run(l.name, func(t *testing.T) {
+			m := s.mirror("alice", l.Limit, limit.Fixed(100, 24*time.Hour))
+			m.policy.Name = l.name
 			s.clock.set(10 * time.Minute)
 			m.take(t, 8)
 			first := m.take(t, 3)
@@ -252,12 +252,19 @@ func testDenied(t *testing.T, s *subject) {
 	}
 }
 
+type namedLimit struct {
+	name string
+	limit.Limit
+}
+
 // everyAlgorithm is one limit of each algorithm and alignment, of max per window.
-func everyAlgorithm(max int64, window time.Duration) map[string]limit.Limit {
-	return map[string]limit.Limit{
-		"fixed": limit.Fixed(max, window), "aligned": limit.Fixed(max, window).Aligned(),
-		"staggered": limit.Fixed(max, window).Staggered(), "sliding": limit.Sliding(max, window, window/60),
-		"bucket": limit.TokenBucket(max, window, max),
+func everyAlgorithm(max int64, window time.Duration) []namedLimit {
+	return []namedLimit{
+		{"fixed", limit.Fixed(max, window)},
+		{"aligned", limit.Fixed(max, window).Aligned()},
+		{"staggered", limit.Fixed(max, window).Staggered()},
+		{"sliding", limit.Sliding(max, window, window/60)},
+		{"bucket", limit.TokenBucket(max, window, max)},
 	}
 }
 
@@ -265,10 +272,10 @@ func everyAlgorithm(max int64, window time.Duration) map[string]limit.Limit {
 // data of a live window counts though its store may think otherwise.
 func testExpiry(t *testing.T, s *subject) {
 	max := 5 + s.withheld
-	for name, l := range everyAlgorithm(max, 30*24*time.Hour) {
-		t.Run(name, func(t *testing.T) {
-			m := s.mirror("alice", l)
-			m.policy.Name = name
+	for _, l := range everyAlgorithm(max, 30*24*time.Hour) {
+		t.Run(l.name, func(t *testing.T) {
+			m := s.mirror("alice", l.Limit)
+			m.policy.Name = l.name
 			s.clock.set(0)
 			v := m.take(t, 3)
 			reset := v.Binding().ResetAt.Sub(start)

@@ -15,11 +15,11 @@ import (
 
 // eachAlgorithm runs a subtest for each algorithm on a policy and a key of its own.
 func (s *subject) eachAlgorithm(t *testing.T, max int64, run func(*testing.T, *mirror)) {
-	for name, l := range everyAlgorithm(max, time.Hour) {
-		t.Run(name, func(t *testing.T) {
+	for _, l := range everyAlgorithm(max, time.Hour) {
+		t.Run(l.name, func(t *testing.T) {
 			s.clock.set(0)
-			m := s.mirror("alice", l)
-			m.policy.Name = name
+			m := s.mirror("alice", l.Limit)
+			m.policy.Name = l.name
 			run(t, m)
 		})
 	}
