@@ -72,6 +72,16 @@ func TestServerClockJump(t *testing.T) {
 	}
 }
 
+// TestServerClockAfterSleep: a slow reply is better than a reading that is no longer believed.
+func TestServerClockAfterSleep(t *testing.T) {
+	var c serverClock
+	c.last.Store(&reading{1, monotonicAhead(time.Now(), 2*clockJump), 0})
+	c.heard(5_000_000, time.Now().Add(-time.Second))
+	if now, _, ok := c.now(); !ok || now < 5_000_000 {
+		t.Errorf("after a slow reply: %d us, ok %t", now, ok)
+	}
+}
+
 // monotonicAhead moves the monotonic reading of a time, as nothing in package time can: it is the second word.
 func monotonicAhead(at time.Time, by time.Duration) time.Time {
 	(*[2]int64)(unsafe.Pointer(&at))[1] += int64(by)
