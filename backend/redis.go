@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,15 +61,11 @@ func (c RedisConfig) validate() error {
 type Redis struct {
 	cfg     RedisConfig
 	client  redis.UniversalClient
-	node    string // the address, for errors
-	owned   bool   // whether Close closes the client
+	calls   calls
+	owned   bool // whether Close closes the client
 	cluster bool
 	clock   serverClock
 	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
-
-	mu     sync.Mutex // guards closed and the start of calls
-	closed bool
-	calls  sync.WaitGroup
 }
 
 var (
@@ -112,7 +107,14 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 			*size = 8 << 10 // a counter's commands and replies are short; the default is 32 KiB
 		}
 	}
-	return &Redis{cfg: cfg, client: redis.NewClient(&safe), node: safe.Addr, owned: true}, nil
+	return newRedis(redis.NewClient(&safe), cfg, safe.Addr, true), nil
+}
+
+func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, owned bool) *Redis {
+	return &Redis{
+		cfg: cfg, client: client, owned: owned,
+		calls: calls{node: node, timeout: cfg.Timeout, explain: explainRedis},
+	}
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
@@ -124,7 +126,8 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	refuse := func(field string, value any, bound string) {
 		errs = append(errs, &limit.Error{Field: "redis client: " + field, Value: fmt.Sprint(value), Bound: bound})
 	}
-	r := &Redis{cfg: cfg, client: client}
+	var node string
+	var cluster bool
 	const retries = "must be off (-1): a retry of a take would count twice"
 	const deadlines = "must be true: without it a call outlives its context"
 	switch c := client.(type) {
@@ -136,7 +139,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			break
 		}
 		opts := c.Options()
-		r.node = opts.Addr
+		node = opts.Addr
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -149,7 +152,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			break
 		}
 		opts := c.Options()
-		r.node, r.cluster = strings.Join(opts.Addrs, ","), true
+		node, cluster = strings.Join(opts.Addrs, ","), true
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -168,6 +171,8 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	r := newRedis(client, cfg, node, false)
+	r.cluster = cluster
 	return r, nil
 }
 
@@ -201,7 +206,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 		result.State, err = limit.ParseState(text[1:])
 	}
 	if !ok || err != nil {
-		return Result{}, &Error{Op: op, Node: r.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
+		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
 	}
 	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
 	return result, nil
@@ -212,12 +217,12 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	deadline := r.deadline()
+	deadline := r.calls.deadline()
 	now, err := r.nowMicros(ctx, deadline)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	text, err := call(ctx, r, "load", deadline, false, func(ctx context.Context) (string, error) {
+	text, err := call(ctx, &r.calls, "load", deadline, false, func(ctx context.Context) (string, error) {
 		text, err := r.client.Get(ctx, r.name(&req)).Result()
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -229,7 +234,7 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	}
 	state, err := limit.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "load", Node: r.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: state, Now: now, Source: Primary}, nil
 }
@@ -280,7 +285,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
-func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx, r.deadline()) }
+func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx, r.calls.deadline()) }
 
 // NowMicros implements [Clock].
 func (r *Redis) NowMicros() int64 {
@@ -296,15 +301,7 @@ func (r *Redis) NowMicros() int64 {
 
 // Close waits for the calls under way, which end within the timeout, and closes a client that OpenRedis made.
 func (r *Redis) Close() error {
-	r.mu.Lock()
-	again := r.closed
-	r.closed = true
-	r.mu.Unlock()
-	if again {
-		return nil
-	}
-	r.calls.Wait()
-	if r.owned {
+	if r.calls.close() && r.owned {
 		return r.client.Close()
 	}
 	return nil
@@ -313,9 +310,6 @@ func (r *Redis) Close() error {
 func (r *Redis) name(req *Request) string {
 	return storedName(r.cfg.Prefix, req.Policy.Name, req.Key)
 }
-
-// deadline is the end of a call that begins now, with all that it has to ask the server.
-func (r *Redis) deadline() time.Time { return time.Now().Add(r.cfg.Timeout) }
 
 // nowMicros is the server's time. Only the first call, and one after a long silence, waits for the server to say
 // it; a reading that ages is renewed in the background.
@@ -334,14 +328,14 @@ func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error
 	if age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
-			_ = r.readClock(context.Background(), r.deadline()) // the next call tries again
+			_ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again
 		}()
 	}
 	return now, nil
 }
 
 func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
-	_, err := call(ctx, r, "ping", deadline, false, func(ctx context.Context) (struct{}, error) {
+	_, err := call(ctx, &r.calls, "ping", deadline, false, func(ctx context.Context) (struct{}, error) {
 		asked := time.Now()
 		now, err := r.client.Time(ctx).Result()
 		if err == nil {
@@ -355,12 +349,12 @@ func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
 // eval runs a script on the request's key. It returns the reply and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req *Request,
 	args func(limit.At) []any) (reply any, nowMicros int64, err error) {
-	deadline := r.deadline()
+	deadline := r.calls.deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return nil, 0, err
 	}
 	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
-	reply, err = call(ctx, r, op, deadline, true, func(ctx context.Context) (any, error) {
+	reply, err = call(ctx, &r.calls, op, deadline, true, func(ctx context.Context) (any, error) {
 		for move := 0; ; move++ {
 			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run
@@ -381,101 +375,14 @@ func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req 
 // client looks for the new owner at most every 200 ms, and the tries take 280 ms in all.
 const maxMoves = 8
 
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// call runs do within the caller's context and the deadline, and types its error. The client honours deadlines but
-// not a cancellation while it waits for a reply; so a caller who can cancel waits here, and what it abandons ends
-// within the timeout.
-func call[T any](ctx context.Context, r *Redis, op string, deadline time.Time, charges bool,
-	do func(context.Context) (T, error)) (T, error) {
-	var none T
-	if ctx == nil {
-		return none, errNoContext
-	}
-	r.mu.Lock()
-	if r.closed {
-		r.mu.Unlock()
-		return none, ErrClosed
-	}
-	r.calls.Add(1)
-	r.mu.Unlock()
-
-	limited, cancel := context.WithDeadline(ctx, deadline)
-	if ctx.Done() == nil {
-		defer r.calls.Done()
-		defer cancel()
-		reply, err := do(limited)
-		return reply, r.classify(ctx, op, charges, err)
-	}
-	type outcome struct {
-		reply T
-		err   error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		defer r.calls.Done()
-		defer cancel()
-		reply, err := do(limited)
-		done <- outcome{reply, err}
-	}()
-	select {
-	case o := <-done:
-		return o.reply, r.classify(ctx, op, charges, o.err)
-	case <-limited.Done():
-	}
-	select { // the reply may have come in the same moment, and the goroutine has cancelled
-	case o := <-done:
-		return o.reply, r.classify(ctx, op, charges, o.err)
-	default:
-		return none, r.classify(ctx, op, charges, limited.Err())
-	}
-}
-
-// classify types what a client returned; nil stays nil.
-func (r *Redis) classify(ctx context.Context, op string, charges bool, err error) error {
-	if err == nil {
-		return nil
-	}
-	kind, ran := kindOf(err)
-	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
-		err = errors.New(before)
-	}
-	if end := ended(ctx); kind == Unavailable && end != nil {
-		kind = Interrupted
-		if !errors.Is(err, end) {
-			err = errors.Join(end, err)
-		}
-	}
-	return &Error{Op: op, Node: r.node, Kind: kind, MayHaveCharged: charges && ran, Err: err}
-}
-
-// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a
-// connection which was given the same deadline.
-func ended(ctx context.Context) error {
-	err := ctx.Err()
-	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
-		err = context.DeadlineExceeded
-	}
-	return err
-}
-
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	start := time.Now()
 	if r.cluster { // its nodes are the client's own business
-		err := r.readClock(ctx, r.deadline())
+		err := r.readClock(ctx, r.calls.deadline())
 		return Heartbeat{Primary: true, RTT: time.Since(start)}, err
 	}
-	return call(ctx, r, "ping", r.deadline(), false, func(ctx context.Context) (Heartbeat, error) {
+	return call(ctx, &r.calls, "ping", r.calls.deadline(), false, func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
 		now := pipe.Time(ctx)
 		server, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")

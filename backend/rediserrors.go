@@ -11,23 +11,27 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// kindOf tells what an error of the client means, and whether the command may have run. A server that answers with
-// an error has not run the command: the scripts validate before their only write.
-func kindOf(err error) (kind Kind, mayHaveRun bool) {
+// explainRedis is for [calls]. A server that answers with an error has not run the command: the scripts validate
+// before their only write.
+func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
+	shown = err
+	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
+		shown = errors.New(before)
+	}
 	var dial *net.OpError
 	switch {
 	case errors.Is(err, limit.ErrCorruptState):
-		return Corrupt, true
+		return Corrupt, true, shown
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
-		return Unavailable, false
+		return Unavailable, false, shown
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return Unavailable, false
+		return Unavailable, false, shown
 	case isReply(err):
-		return kindOfReply(err), false
+		return kindOfReply(err), false, shown
 	case errors.Is(err, context.Canceled):
-		return Interrupted, true
+		return Interrupted, true, shown
 	}
-	return Unavailable, true // lost connections and timeouts
+	return Unavailable, true, shown // lost connections and timeouts
 }
 
 func isReply(err error) bool {

@@ -18,11 +18,11 @@ func TestRedis6Errors(t *testing.T) {
 		"READONLY You can't write":            Unavailable,
 		"NOPERM this user has no permissions": Misconfigured,
 	} {
-		if kind, ran := kindOf(commandError(text)); kind != want || ran {
+		if kind, ran, _ := explainRedis(commandError(text)); kind != want || ran {
 			t.Errorf("%q: %s, may have run: %t; want %s, false", text, kind, ran, want)
 		}
 	}
-	if kind, _ := kindOf(limit.ErrCorruptState); kind != Corrupt {
+	if kind, _, _ := explainRedis(limit.ErrCorruptState); kind != Corrupt {
 		t.Errorf("a corrupt state is %s", kind)
 	}
 }

@@ -1,0 +1,123 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// calls is what backends that talk to a server have in common: every call is bounded and its error typed, and Close
+// waits for those under way.
+type calls struct {
+	node    string // the server's address, for errors
+	timeout time.Duration
+	deaf    bool // whether the client knows no deadlines
+
+	// explain tells what an error of the client means, whether what was asked may have been done, and the error to
+	// show: one without keys in it.
+	explain func(error) (kind Kind, mayHaveRun bool, shown error)
+
+	mu      sync.Mutex // guards closed and the start of calls
+	closed  bool
+	running sync.WaitGroup
+}
+
+// deadline is the end of a call that begins now, with all that it has to ask the server.
+func (c *calls) deadline() time.Time { return time.Now().Add(c.timeout) }
+
+// call runs do within the caller's context and the deadline, and types its error; charges says whether do may charge.
+// Clients honour deadlines at best, not a cancellation while they wait for a reply; so a caller who can cancel waits
+// here, and what it abandons ends soon after the deadline.
+func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, charges bool,
+	do func(context.Context) (T, error)) (T, error) {
+	var none T
+	if ctx == nil {
+		return none, errNoContext
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return none, ErrClosed
+	}
+	c.running.Add(1)
+	c.mu.Unlock()
+
+	limited, cancel := context.WithDeadline(ctx, deadline)
+	if ctx.Done() == nil && !c.deaf {
+		defer c.running.Done()
+		defer cancel()
+		reply, err := do(limited)
+		return reply, c.typed(ctx, op, charges, err)
+	}
+	type outcome struct {
+		reply T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer c.running.Done()
+		defer cancel()
+		reply, err := do(limited)
+		done <- outcome{reply, err}
+	}()
+	select {
+	case o := <-done:
+		return o.reply, c.typed(ctx, op, charges, o.err)
+	case <-limited.Done():
+	}
+	select { // the reply may have come in the same moment, and the goroutine has cancelled
+	case o := <-done:
+		return o.reply, c.typed(ctx, op, charges, o.err)
+	default:
+		return none, c.typed(ctx, op, charges, limited.Err())
+	}
+}
+
+// typed makes an [Error] of what a client returned; nil stays nil.
+func (c *calls) typed(ctx context.Context, op string, charges bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	kind, mayHaveRun, err := c.explain(err)
+	if end := ended(ctx); kind == Unavailable && end != nil {
+		kind = Interrupted
+		if !errors.Is(err, end) {
+			err = errors.Join(end, err)
+		}
+	}
+	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges && mayHaveRun, Err: err}
+}
+
+// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a
+// connection which was given the same deadline.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
+		err = context.DeadlineExceeded
+	}
+	return err
+}
+
+// close refuses further calls and waits for those under way. It reports whether it was the first.
+func (c *calls) close() bool {
+	c.mu.Lock()
+	first := !c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if first {
+		c.running.Wait()
+	}
+	return first
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
