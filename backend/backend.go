@@ -6,7 +6,7 @@
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
 // and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
-// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Heartbeater], [Clock].
+// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
 //
 // # Promises
 //
@@ -42,6 +42,11 @@ type Request struct {
 	// Floor is what the caller knows of the key, from an earlier Result or another place. A take joins it with
 	// what is stored before it decides. Nil for nothing.
 	Floor *limit.State
+
+	// Move is the hand-over that the request acts under, if the key may be on its way from one place to another. Whatever
+	// charges or gives back may then be answered by limit.ErrFloorWanted or a *limit.MovedError: nothing has happened,
+	// and the caller must go on as they say. A place that the key has left says so even if Move is zero.
+	Move limit.Move
 }
 
 // Result is a verdict with its provenance.
@@ -131,6 +136,13 @@ type Seeder interface {
 	Seed(ctx context.Context, req Request, state limit.State) error
 }
 
+// Sealer can freeze what it holds of a key under req.Move, because the key moves elsewhere, and returns the frozen
+// state. What was sealed under the same version already is returned as it is. A [*limit.MovedError] says that the key
+// has come here, or gone elsewhere, under a newer version.
+type Sealer interface {
+	Seal(ctx context.Context, req Request) (Snapshot, error)
+}
+
 // Snapshot is a loaded state, with the moment of the load by the clock of whoever loaded it, in Unix microseconds.
 type Snapshot struct {
 	State  limit.State
@@ -168,6 +180,17 @@ func (r *Request) CheckTake(ctx context.Context) error {
 	return r.Policy.CheckCost(r.Cost)
 }
 
+// CheckSeal is Check for a seal: it refuses a request without a version.
+func (r *Request) CheckSeal(ctx context.Context) error {
+	if err := r.Check(ctx); err != nil {
+		return err
+	}
+	if r.Move.Version == 0 {
+		return &limit.Error{Field: "move: version", Value: "0", Bound: "must be at least 1 for a seal"}
+	}
+	return nil
+}
+
 // Check refuses a bad request, with a [*limit.Error], before anything is sent or charged. A context that has ended is
 // refused with its own error. Every backend calls it first.
 func (r *Request) Check(ctx context.Context) error {
@@ -178,6 +201,11 @@ func (r *Request) Check(ctx context.Context) error {
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
 		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
+	}
+	if r.Move != (limit.Move{}) {
+		if err := r.Move.Validate(); err != nil {
+			return err
+		}
 	}
 	return ctx.Err()
 }

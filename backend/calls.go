@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // calls is what backends that talk to a server have in common: every call is bounded and its error typed, and Close
@@ -74,10 +76,10 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 	}
 }
 
-// typed makes an [Error] of what a client returned; nil stays nil.
+// typed makes an [Error] of what a client returned. Nil stays nil, and an answer to a request's Move stays that.
 func (c *calls) typed(ctx context.Context, op string, charges bool, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || isAnswer(err) {
+		return err
 	}
 	kind, mayHaveRun, err := c.explain(err)
 	if end := ended(ctx); kind == Unavailable && end != nil {
@@ -87,6 +89,12 @@ func (c *calls) typed(ctx context.Context, op string, charges bool, err error) e
 		}
 	}
 	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges && mayHaveRun, Err: err}
+}
+
+// isAnswer reports whether an error is the answer of a place that a key is not in, to a request's Move.
+func isAnswer(err error) bool {
+	var moved *limit.MovedError
+	return errors.Is(err, limit.ErrFloorWanted) || errors.As(err, &moved)
 }
 
 // ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,173 +70,6 @@ func TestDifferential(t *testing.T) {
 	if *differentialOnly == 0 && (allowed.Load() < last || denied.Load() < last || learned.Load() < last/2) {
 		t.Error("too few of a kind: the histories test too little")
 	}
-}
-
-// An operation is drawn ahead of the run, so that one can be left out and the others stay what they are. What depends
-// on the run is drawn as a number, of which the run takes the remainder.
-type operation struct {
-	kind   string
-	policy int // of history.policies
-	pause  uint64
-	pause2 uint64
-	cost   uint64
-	cost2  uint64
-	pick   uint64
-	pick2  uint64
-}
-
-// A history is what happens to one key.
-type history struct {
-	key      string
-	start    int64 // Unix microseconds
-	policies []*limit.Policy
-	ops      []operation
-	worn     bool // the first floors know of counts that have almost run out of numbers
-}
-
-// horizon is near the last moment that a number can hold; a bucket's arrival time and credit must stay below that.
-const horizon = limit.MaxCount - 4*int64(limit.MaxWindow/time.Microsecond)
-
-func drawHistory(seed, n uint64) *history {
-	r := rand.New(rand.NewPCG(seed, n))
-	h := &history{key: "h" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
-	switch r.IntN(40) {
-	case 0:
-		h.start = r.Int64N(20_000_000) // soon after 1970
-	case 1:
-		h.start = horizon - r.Int64N(7_200_000_000)
-	}
-	big := r.IntN(6) == 0
-	first, variants, restless := drawLimits(r, 1+r.IntN(4), big), r.IntN(4), false
-	switch narrow := r.IntN(100); {
-	case narrow == 0:
-		first = drawLimits(r, limit.MaxLimits, big)
-	case narrow < 10: // a closer look at the sub-buckets
-		for first = drawLimits(r, 1, big); first[0].Algorithm != limit.SlidingWindow; {
-			first = drawLimits(r, 1, big)
-		}
-	case narrow < 25: // and at fractions that outlive the rate that they were counted at
-		per := time.Duration(oneOf(r, 1_000_003, 60_000_000, 3_600_000_000)) * time.Microsecond
-		first = []limit.Limit{limit.TokenBucket(oneOf(r, 7, 13, 97, 999_983), per, 2+r.Int64N(20))}
-		slower := []limit.Limit{limit.TokenBucket(oneOf(r, 1, 2, 3, 5), per, 2+r.Int64N(20))}
-		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: slower})
-		variants, restless = 0, true
-	}
-	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: first})
-	for range variants {
-		from := h.policies[r.IntN(len(h.policies))].Limits
-		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: changeLimits(r, from, big)})
-	}
-	kinds := []string{
-		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
-		"reset", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "lose", "spoil",
-	}
-	h.worn = r.IntN(12) == 0
-	current := 0
-	for range 4 + r.IntN(24) {
-		if restless || r.IntN(6) == 0 {
-			current = r.IntN(len(h.policies))
-		}
-		op := operation{
-			kind: kinds[r.IntN(len(kinds))], policy: current, pause: r.Uint64(), pause2: r.Uint64(),
-			cost: r.Uint64(), cost2: r.Uint64(), pick: r.Uint64(), pick2: r.Uint64(),
-		}
-		if restless && r.IntN(4) > 0 {
-			op.pause = 0
-		}
-		h.ops = append(h.ops, op)
-	}
-	return h
-}
-
-func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {
-	var limits []limit.Limit
-	for len(limits) < n {
-		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
-		if l.Validate() == nil && !slices.ContainsFunc(limits, same) {
-			limits = append(limits, l)
-		}
-	}
-	return limits
-}
-
-func drawLimit(r *rand.Rand, big bool) limit.Limit {
-	window := time.Duration(oneOf(r, 1, 7, 100, 1000, 5000, 60_000, 90_000, 3_600_000)) * time.Millisecond
-	if r.IntN(60) == 0 {
-		window = limit.MaxWindow
-	}
-	switch r.IntN(6) {
-	case 0:
-		return limit.Fixed(drawMax(r, big), window)
-	case 1:
-		return limit.Fixed(drawMax(r, big), window).Aligned()
-	case 2:
-		return limit.Fixed(drawMax(r, big), window).Staggered()
-	case 3, 4:
-		precision := time.Duration(oneOf(r, 1, 7, 100, 1000, 60_000)) * time.Millisecond
-		return limit.Sliding(min(drawMax(r, big), 1<<46), time.Duration(oneOf(r, 1, 2, 3, 5, 10, 60, 120))*precision, precision)
-	}
-	return drawBucket(r, big)
-}
-
-func drawMax(r *rand.Rand, big bool) int64 {
-	if big {
-		return oneOf(r, limit.MaxCount, limit.MaxCount-1, limit.MaxCount-r.Int64N(100), 1<<52, 1<<46, 1<<46-1)
-	}
-	return oneOf(r, 1+r.Int64N(20), 1+r.Int64N(20), 1+r.Int64N(5), 1000)
-}
-
-func drawBucket(r *rand.Rand, big bool) limit.Limit {
-	per := time.Duration(oneOf(r, 1, 7, 1000, 11_000, 1_000_000, 1_000_003, 60_000_000, 86_400_000_000)) * time.Microsecond
-	rate := drawRate(r, big)
-	burst := drawMax(r, big)
-	if big && r.IntN(2) == 0 {
-		burst = 1 + r.Int64N(limit.MaxCount)
-	}
-	return limit.TokenBucket(rate, per, burst)
-}
-
-func drawRate(r *rand.Rand, big bool) int64 {
-	if big {
-		return oneOf(r, 1<<52, 1<<52-1, 1<<52-1-r.Int64N(1000), 1<<51+1, 1+r.Int64N(1<<52))
-	}
-	return oneOf(r, 1, 2, 3, 7, 10, 13, 999_983, 1+r.Int64N(100), 1+r.Int64N(1_000_000))
-}
-
-func oneOf(r *rand.Rand, of ...int64) int64 { return of[r.IntN(len(of))] }
-
-// changeLimits is what a deploy makes of a policy: new numbers, another order, limits that come and go.
-func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
-	limits := slices.Clone(from)
-	if r.IntN(2) == 0 {
-		r.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
-	}
-	if r.IntN(3) == 0 {
-		limits = limits[:1+r.IntN(len(limits))]
-	}
-	for i := range limits {
-		l := limits[i]
-		switch {
-		case r.IntN(2) == 0:
-			continue
-		case l.Algorithm == limit.Bucket:
-			l.Max, l.Burst = drawRate(r, big), drawMax(r, big)
-		default:
-			l.Max = drawMax(r, big)
-		}
-		if l.Validate() == nil {
-			limits[i] = l
-		}
-	}
-	for range r.IntN(3) {
-		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
-		if l.Validate() == nil && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
-			limits = slices.Insert(limits, r.IntN(len(limits)+1), l)
-		}
-	}
-	return limits
 }
 
 // An arena is where histories run: one Redis backend on a clock of its own.
@@ -317,6 +150,7 @@ type contest struct {
 	h        *history
 	at       limit.At
 	policy   *limit.Policy
+	move     limit.Move
 	model    limit.State
 	copies   [2]limit.State // go on by themselves, as other holders of a floor do
 	known    []limit.State
@@ -332,7 +166,7 @@ func (a *arena) run(h *history) outcome {
 	}
 	for i := range h.ops {
 		op := &h.ops[i]
-		c.policy = h.policies[op.policy]
+		c.policy, c.move = h.policies[op.policy], op.move
 		before := c.at.Micros
 		c.tick(op)
 		a.clock.micros.Store(c.at.Micros)
@@ -345,7 +179,7 @@ func (a *arena) run(h *history) outcome {
 			c.err = c.step(op)
 		}
 		mark := &c.trace[len(c.trace)-1]
-		*mark = fmt.Sprintf("%+d us, under %v: %s", c.at.Micros-h.start, c.policy.Limits, *mark)
+		*mark = fmt.Sprintf("%+d us, under %v %v: %s", c.at.Micros-h.start, c.policy.Limits, c.move, *mark)
 		if c.err != nil {
 			break
 		}
@@ -505,7 +339,7 @@ func (c *contest) floor(op *operation) *limit.State {
 }
 
 func (c *contest) request(cost int64, floor *limit.State) backend.Request {
-	return backend.Request{Key: c.h.key, Policy: c.policy, Cost: cost, Floor: floor}
+	return backend.Request{Key: c.h.key, Policy: c.policy, Cost: cost, Floor: floor, Move: c.move}
 }
 
 func (c *contest) step(op *operation) error {
@@ -529,13 +363,11 @@ func (c *contest) step(op *operation) error {
 		floor := c.floor(op)
 		c.note("seed %s", floor.String())
 		return c.lasting(func() error {
-			if err := c.redis.Seed(ctx, c.request(0, nil), *floor); err != nil {
-				return err
-			}
-			if c.model.Join(c.policy, c.at, floor) {
-				c.learned++
-			}
-			return nil
+			return c.enter(c.redis.Seed(ctx, c.request(0, nil), *floor), func() {
+				if c.model.Join(c.policy, c.at, floor) {
+					c.learned++
+				}
+			})
 		}, true)
 	case "refund":
 		r := c.receipt(op)
@@ -545,15 +377,30 @@ func (c *contest) step(op *operation) error {
 		amount := c.amount(op, r)
 		c.note("refund %d of %s", amount, sayReceipt(r))
 		return c.lasting(func() error {
-			c.model.Refund(c.at, r, amount)
-			return c.redis.Refund(ctx, c.request(0, nil), *r, amount)
+			c.move.Step = limit.Ask // a refund has no floor to adopt with
+			return c.enter(c.redis.Refund(ctx, c.request(0, nil), *r, amount), func() { c.model.Refund(c.at, r, amount) })
 		}, false)
 	case "reset":
 		c.note("reset")
 		return c.lasting(func() error {
-			c.model.Reset(c.policy, c.at)
-			return c.redis.Reset(ctx, c.request(0, nil))
+			c.move.Step = limit.Ask
+			return c.enter(c.redis.Reset(ctx, c.request(0, nil)), func() { c.model.Reset(c.policy, c.at) })
 		}, false)
+	case "seal":
+		c.note("seal")
+		return c.lasting(func() error {
+			began := time.Now()
+			snapshot, err := c.redis.Seal(ctx, c.request(0, nil))
+			changed, refusal := c.model.Seal(c.at, c.move)
+			if err != nil || refusal != nil {
+				return c.compareRefusals(err, refusal)
+			}
+			err = c.compareStates("the reply", snapshot.State)
+			if changed && err == nil {
+				err = c.checkExpiry(began, true)
+			}
+			return err
+		}, true)
 	case "load":
 		c.note("load")
 		return c.compareStored()
@@ -592,6 +439,23 @@ func (c *contest) step(op *operation) error {
 		return c.spoil(garbage[op.pick%uint64(len(garbage))])
 	default:
 		panic(op.kind)
+	}
+	return nil
+}
+
+// enter makes the change to the model that was made at the server, unless both refuse it.
+func (c *contest) enter(err error, change func()) error {
+	_, refusal := c.model.Enter(c.at, c.move)
+	if err != nil || refusal != nil {
+		return c.compareRefusals(err, refusal)
+	}
+	change()
+	return nil
+}
+
+func (c *contest) compareRefusals(err, refusal error) error {
+	if c.note(" -> %v", refusal); !reflect.DeepEqual(err, refusal) {
+		return fmt.Errorf("the script refuses with %v\npackage limit with      %v", err, refusal)
 	}
 	return nil
 }
@@ -672,14 +536,16 @@ func (c *contest) take(cost int64, floor *limit.State) error {
 		c.note(", floor %s", floor.String())
 	}
 	got, err := c.redis.Take(ctx, c.request(cost, floor))
-	if err != nil {
-		return err
-	}
-	news := false
-	if floor != nil {
-		if news = c.model.Join(c.policy, c.at, floor); news {
-			c.learned++
+	news, refusal := c.model.Enter(c.at, c.move)
+	if err != nil || refusal != nil {
+		if now := c.client.Get(ctx, c.stored()).Val(); c.thorough && now != was {
+			return fmt.Errorf("a refused take changed what is stored from %q to %q", was, now)
 		}
+		return c.compareRefusals(err, refusal)
+	}
+	if floor != nil && c.model.Join(c.policy, c.at, floor) {
+		c.learned++
+		news = true
 	}
 	want := c.model.Take(c.policy, c.at, cost)
 	c.last = want

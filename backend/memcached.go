@@ -103,6 +103,7 @@ var (
 	_ Pinger   = (*Memcached)(nil)
 	_ Loader   = (*Memcached)(nil)
 	_ Seeder   = (*Memcached)(nil)
+	_ Sealer   = (*Memcached)(nil)
 	_ Clock    = (*Memcached)(nil)
 )
 
@@ -171,10 +172,16 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 	if err := checkExpiry(req.Policy); err != nil {
 		return Result{}, err
 	}
-	return change(ctx, m, "take", &req, func(s *limit.State, now limit.At) (Result, bool) {
-		learned := req.Floor != nil && s.Join(req.Policy, now, req.Floor)
+	return change(ctx, m, "take", &req, func(s *limit.State, now limit.At) (Result, bool, error) {
+		news, err := s.Enter(now, req.Move)
+		if err != nil {
+			return Result{}, false, err
+		}
+		if req.Floor != nil {
+			news = s.Join(req.Policy, now, req.Floor) || news
+		}
 		v := s.Take(req.Policy, now, req.Cost)
-		return Result{Verdict: v, Now: now.Micros, State: *s, Source: Primary}, v.Allowed || learned
+		return Result{Verdict: v, Now: now.Micros, State: *s, Source: Primary}, v.Allowed || news, nil
 	})
 }
 
@@ -186,14 +193,7 @@ func (m *Memcached) Refund(ctx context.Context, req Request, receipt limit.Recei
 	if min(amount, receipt.Cost) < 1 {
 		return nil
 	}
-	_, err := change(ctx, m, "refund", &req, func(s *limit.State, now limit.At) (struct{}, bool) {
-		if s.Empty() {
-			return struct{}{}, false
-		}
-		s.Refund(now, &receipt, amount)
-		return struct{}{}, true
-	})
-	return err
+	return m.update(ctx, "refund", &req, func(s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
@@ -201,12 +201,17 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, err := change(ctx, m, "reset", &req, func(s *limit.State, now limit.At) (struct{}, bool) {
-		if s.Empty() {
-			return struct{}{}, false
+	return m.update(ctx, "reset", &req, func(s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
+}
+
+// update changes the state of a key, if there is one.
+func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*limit.State, limit.At)) error {
+	_, err := change(ctx, m, op, req, func(s *limit.State, now limit.At) (struct{}, bool, error) {
+		if _, err := s.Enter(now, req.Move); err != nil || s.Empty() {
+			return struct{}{}, false, err
 		}
-		s.Reset(req.Policy, now)
-		return struct{}{}, true
+		do(s, now)
+		return struct{}{}, true, nil
 	})
 	return err
 }
@@ -216,10 +221,25 @@ func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) er
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, err := change(ctx, m, "seed", &req, func(s *limit.State, now limit.At) (struct{}, bool) {
-		return struct{}{}, s.Join(req.Policy, now, &state)
+	_, err := change(ctx, m, "seed", &req, func(s *limit.State, now limit.At) (struct{}, bool, error) {
+		adopted, err := s.Enter(now, req.Move)
+		if err != nil {
+			return struct{}{}, false, err
+		}
+		return struct{}{}, s.Join(req.Policy, now, &state) || adopted, nil
 	})
 	return err
+}
+
+// Seal implements [Sealer].
+func (m *Memcached) Seal(ctx context.Context, req Request) (Snapshot, error) {
+	if err := req.CheckSeal(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	return change(ctx, m, "seal", &req, func(s *limit.State, now limit.At) (Snapshot, bool, error) {
+		sealed, err := s.Seal(now, req.Move)
+		return Snapshot{State: *s, Now: now.Micros, Source: Primary}, sealed, err
+	})
 }
 
 // Load implements [Loader].
@@ -282,9 +302,10 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 }
 
 // change reads the state of a key, changes it and swaps it in if nobody else did meanwhile, else it begins again. A
-// change that is not to be written is only read. Once the caller has gone nothing more is written.
+// change that is not to be written, or refused with an error, is only read. Once the caller has gone nothing more is
+// written.
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
-	do func(*limit.State, limit.At) (result T, write bool)) (T, error) {
+	do func(*limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name := m.name(req)
 	return call(ctx, &m.calls, op, m.calls.deadline(), true, func(ctx context.Context) (T, error) {
 		var none T
@@ -302,9 +323,9 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 				return none, err
 			}
 			now := req.at(m.NowMicros())
-			result, write := do(&state, now)
-			if !write {
-				return result, nil
+			result, write, err := do(&state, now)
+			if err != nil || !write {
+				return result, err
 			}
 			if err := ctx.Err(); err != nil {
 				return none, unwritten{err}

@@ -31,7 +31,7 @@ func TestMemcachedConformance(t *testing.T) {
 		backendtest.Contends(),
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](),
 		backendtest.Require[backend.Resetter](), backendtest.Require[backend.Pinger](),
-		backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
+		backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](),
 		backendtest.Require[backend.Clock](),
 	)
 }

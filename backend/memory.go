@@ -45,6 +45,7 @@ var (
 	_ Pinger   = (*Memory)(nil)
 	_ Loader   = (*Memory)(nil)
 	_ Seeder   = (*Memory)(nil)
+	_ Sealer   = (*Memory)(nil)
 	_ Clock    = (*Memory)(nil)
 )
 
@@ -103,6 +104,9 @@ func (m *Memory) Take(ctx context.Context, req Request) (Result, error) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Enter(at, req.Move); err != nil {
+		return Result{}, err
+	}
 	if req.Floor != nil {
 		c.state.Join(req.Policy, at, req.Floor)
 	}
@@ -152,9 +156,14 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 	shard, hash := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if c := shard.findLocked(hash, req); c != nil {
-		change(&c.state, at)
+	c := shard.findLocked(hash, req)
+	if c == nil {
+		c = new(cell) // of which nothing is kept
 	}
+	if _, err := c.state.Enter(at, req.Move); err != nil {
+		return err
+	}
+	change(&c.state, at)
 	return nil
 }
 
@@ -182,8 +191,28 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	shard.findOrAddLocked(hash, &req, at.Micros).state.Join(req.Policy, at, &state)
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Enter(at, req.Move); err != nil {
+		return err
+	}
+	c.state.Join(req.Policy, at, &state)
 	return nil
+}
+
+// Seal implements [Sealer].
+func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
+	if err := m.refuse(req.CheckSeal(ctx)); err != nil {
+		return Snapshot{}, err
+	}
+	at := req.at(m.now())
+	shard, hash := m.shard(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Seal(at, req.Move); err != nil {
+		return Snapshot{}, err
+	}
+	return Snapshot{State: c.state.Clone(), Now: at.Micros, Source: Local}, nil
 }
 
 // Ping implements [Pinger].

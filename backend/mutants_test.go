@@ -36,6 +36,15 @@ var mutants = []struct{ script, old, new string }{
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous or us == ous and frac <= ofrac"},
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous"},
 	{"", ", 'KEEPTTL')", ")"},
+	{"", "if stop * 1000 <= now then return 0, 0, 0 end", "if stop * 1000 < now then return 0, 0, 0 end"},
+	{"", "if sealed > adopted and version <= sealed then", "if sealed > adopted and version < sealed then"},
+	{"", "if sealed > adopted and version <= sealed then", "if version <= sealed then"},
+	{"", "if version <= adopted or step == 2 then", "if version < adopted or step == 2 then"},
+	{"", "if version <= adopted or step == 2 then", "if version <= adopted then"},
+	{"", "if version <= adopted or step == 2 then", "if step == 2 then"},
+	{"", "if step == 0 then return 'FLOOR wanted' end", ""},
+	{"", "format_stamp(math.max(stop, keep), version, sealed)", "format_stamp(keep, version, sealed)"},
+	{"", "format_stamp(math.max(stop, keep), version, sealed)", "format_stamp(math.max(stop, keep), version, 0)"},
 
 	{"take", "cost > 0, false", "cost >= 0, false"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) >= tonumber(reset)"},
@@ -79,10 +88,13 @@ var mutants = []struct{ script, old, new string }{
 	{"take", "if not (allowed or learned) then", "if not allowed then"},
 	{"take", "if not (allowed or learned) then return '0' .. stored end", ""},
 	{"take", "allowed and charged or joined", "charged"},
-	{"take", "if entries > mine then", "if false then"},
+	{"take", "if stamp or entries > mine then", "if stamp then"},
 	{"take", "last = math.max(last, stop)", ""},
 	{"take", "/ 1000) + 1000)", "/ 1000))"},
 	{"take", "'PX'", "'EX'"},
+	{"take", "if stamp or ARGV[4] == STAMP then", "if ARGV[4] == STAMP then"},
+	{"take", "bodies[STAMP], learned = stamp, true", "bodies[STAMP] = stamp"},
+	{"take", "if stamp or entries > mine then", "if entries > mine then"},
 
 	{"refund", "if reset ~= mark then return body end", ""},
 	{"refund", "math.min(spent, back + amount)", "back + amount"},
@@ -103,6 +115,18 @@ var mutants = []struct{ script, old, new string }{
 	{"reset", "if c >= MAX_CREDIT then return body end", ""},
 	{"reset", "count(spent, spent, spent)", "count(spent, spent, 0)"},
 	{"reset", "cf = math.min(cf, rate - 1)", ""},
+
+	{"refund", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
+	{"reset", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
+	{"reset", "first, refusal = 4, enter(bodies[STAMP], now, tonumber(ARGV[3]), 0)", "first = 4"},
+
+	{"seal", "adopted >= version or sealed > version", "adopted > version or sealed > version"},
+	{"seal", "adopted >= version or sealed > version", "adopted >= version"},
+	{"seal", "math.max(adopted, sealed)))", "adopted))"},
+	{"seal", "if sealed == version then return stored end", ""},
+	{"seal", "math.max(stop, tonumber(ARGV[3]))", "tonumber(ARGV[3])"},
+	{"seal", "adopted, version)", "0, version)"},
+	{"seal", "last = math.max(last, over)", ""},
 }
 
 // TestMutants runs the scripts with one mistake at a time.

@@ -76,6 +76,7 @@ var (
 	_ Pinger      = (*Redis)(nil)
 	_ Loader      = (*Redis)(nil)
 	_ Seeder      = (*Redis)(nil)
+	_ Sealer      = (*Redis)(nil)
 	_ Clock       = (*Redis)(nil)
 	_ Heartbeater = (*Redis)(nil)
 )
@@ -195,7 +196,7 @@ func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error 
 
 func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
 	reply, now, err := r.eval(ctx, op, scripts.Take, req, func(at limit.At) []any {
-		return takeArgs(req.Policy, at, cost, floor)
+		return takeArgs(req.Policy, at, cost, floor, req.Move)
 	})
 	if err != nil {
 		return Result{}, err
@@ -268,7 +269,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 		return nil
 	}
 	_, _, err := r.eval(ctx, "refund", scripts.Refund, &req, func(at limit.At) []any {
-		return refundArgs(at, &receipt, amount)
+		return refundArgs(at, &receipt, amount, req.Move)
 	})
 	return err
 }
@@ -279,9 +280,28 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 		return err
 	}
 	_, _, err := r.eval(ctx, "reset", scripts.Reset, &req, func(at limit.At) []any {
-		return resetArgs(req.Policy, at)
+		return resetArgs(req.Policy, at, req.Move)
 	})
 	return err
+}
+
+// Seal implements [Sealer].
+func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
+	if err := req.CheckSeal(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	reply, now, err := r.eval(ctx, "seal", scripts.Seal, &req, func(at limit.At) []any {
+		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
+	})
+	if err != nil {
+		return Snapshot{}, err
+	}
+	text, _ := reply.(string)
+	state, err := limit.ParseState(text)
+	if err != nil {
+		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
+	}
+	return Snapshot{State: state, Now: now, Source: Primary}, nil
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
@@ -359,6 +379,9 @@ func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req 
 			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run
 				reply, err = r.client.Eval(ctx, script.Source, keys, argv...).Result()
+			}
+			if refused := refusal(err); refused != nil {
+				return nil, refused
 			}
 			if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
 				return reply, err

@@ -6,13 +6,16 @@ import (
 
 // The arguments of the scripts, in the order that their headers give.
 
-func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State) []any {
+func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State, move limit.Move) []any {
 	known := ""
 	if floor != nil {
 		known = floor.String()
 	}
-	args := make([]any, 0, 3+6*len(p.Limits))
+	args := make([]any, 0, 7+6*len(p.Limits))
 	args = append(args, now.Micros, cost, known)
+	if move.Version > 0 {
+		args = append(args, limit.StampID, move.Version, int(move.Step), move.End(now))
+	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		args = append(args, l.AppendID(nil))
@@ -30,10 +33,13 @@ func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State) []a
 	return args
 }
 
-func refundArgs(now limit.At, r *limit.Receipt, amount int64) []any {
+func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) []any {
 	p := r.Policy()
-	args := make([]any, 0, 1+6*len(p.Limits))
+	args := make([]any, 0, 3+6*len(p.Limits))
 	args = append(args, now.Micros)
+	if move.Version > 0 {
+		args = append(args, limit.StampID, move.Version)
+	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		end, position, fraction := r.Mark(i)
@@ -54,9 +60,12 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64) []any {
 	return args
 }
 
-func resetArgs(p *limit.Policy, now limit.At) []any {
-	args := make([]any, 0, 1+2*len(p.Limits))
+func resetArgs(p *limit.Policy, now limit.At, move limit.Move) []any {
+	args := make([]any, 0, 3+2*len(p.Limits))
 	args = append(args, now.Micros)
+	if move.Version > 0 {
+		args = append(args, limit.StampID, move.Version)
+	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		args = append(args, l.AppendID(nil))

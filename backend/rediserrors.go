@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -32,6 +33,23 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 		return Interrupted, true, shown
 	}
 	return Unavailable, true, shown // lost connections and timeouts
+}
+
+// refusal is what a script answers to a request that acts under another version of a move than the key; else nil.
+func refusal(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case redis.HasErrorPrefix(err, "FLOOR"):
+		return limit.ErrFloorWanted
+	case redis.HasErrorPrefix(err, "SEALED"):
+		_, text, _ := strings.Cut(err.Error(), " ")
+		text, _, _ = strings.Cut(text, " ") // Redis 7 appends the script
+		if version, failed := strconv.ParseInt(text, 10, 64); failed == nil {
+			return &limit.MovedError{Version: version}
+		}
+	}
+	return nil
 }
 
 func isReply(err error) bool {

@@ -15,9 +15,10 @@ import (
 //	b1s:1795225200123456.1;                bucket: arrival time in us and 1/rate us
 //	b1s:1795225200999999,1795225202123456.1,2000000.2;
 //	                                       once there is credit: end in us, arrival time and credit
+//	m:1795225200123,7,6;                   stamp of a hand-over: end in ms, version adopted, version sealed
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
-// precision. It can't be mistaken for a part of a body, which holds digits and ",-." only. The first number is the
+// precision; a stamp has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-." only. The first number is the
 // end of the entry. Text was chosen by measurement against a hash and a packed string; see package scripts.
 
 // AppendText appends the encoding of s to b.
@@ -53,6 +54,10 @@ func (e *entry) appendText(b []byte) []byte {
 		if e.credit != (span{}) {
 			b = e.credit.appendText(append(b, ','))
 		}
+	case stamped:
+		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
+		b = append(strconv.AppendInt(b, e.count.charged, 10), ',')
+		b = strconv.AppendInt(b, e.count.refunded, 10)
 	default:
 		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
 		b = e.count.appendText(b)
@@ -61,7 +66,10 @@ func (e *entry) appendText(b []byte) []byte {
 }
 
 func (id identity) appendText(b []byte) []byte {
-	b = appendDuration(append(b, id.letter()), id.window)
+	if b = append(b, id.letter()); id.algorithm == stamped {
+		return b
+	}
+	b = appendDuration(b, id.window)
 	if id.algorithm == SlidingWindow {
 		b = appendDuration(append(b, '~'), id.precision)
 	}
@@ -74,6 +82,8 @@ func (id identity) letter() byte {
 		return 's'
 	case id.algorithm == Bucket:
 		return 'b'
+	case id.algorithm == stamped:
+		return 'm'
 	case id.alignment == ClockAligned:
 		return 'a'
 	case id.alignment == KeyStaggered:
@@ -183,6 +193,9 @@ func (r *reader[T]) identity() identity {
 		id.algorithm = SlidingWindow
 	case r.next('b'):
 		id.algorithm = Bucket
+	case r.next('m'):
+		id.algorithm = stamped
+		return id
 	default:
 		r.ok = false
 	}
@@ -266,6 +279,13 @@ func (r *reader[T]) entry() entry {
 		n := int64(len(e.subs))
 		r.ok = r.ok && n > 0 && n <= e.id.subBuckets() && used == e.used &&
 			e.end%e.id.precisionMicros() == 0 && (n == 1 || e.subs[n-1].charged > 0)
+	case e.id.algorithm == stamped:
+		e.end = r.end()
+		r.expect(',')
+		e.count.charged = r.number()
+		r.expect(',')
+		e.count.refunded = r.number()
+		r.ok = r.ok && e.count != count{}
 	default:
 		e.end = r.end()
 		r.expect(',')

@@ -14,12 +14,13 @@ type State struct {
 	entries []entry
 }
 
-// entry is the state of one limit. Every algorithm has an end from which on the entry is over, and counts that
+// entry is the state of one limit, or the stamp of a hand-over. Every algorithm has an end from which on the entry is over, and counts that
 // only grow until then.
 //
 //	fixed     end: the reset.                                        count: charged and refunded in the window
 //	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
 //	bucket    end: the latest moment at which it was to be full.     arrival, credit: see bucket.go
+//	stamp     end: until when it is kept.                            count: versions of a hand-over, see handover.go
 //
 // An entry with end 0 is empty, and one that is over counts as such.
 type entry struct {
@@ -191,6 +192,8 @@ func (e *entry) join(f *entry) bool {
 		return e.joinSliding(f)
 	case Bucket:
 		return e.joinBucket(f)
+	case stamped:
+		return e.joinStamp(f)
 	}
 	return e.joinFixed(f)
 }

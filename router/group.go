@@ -70,6 +70,22 @@ func (g *group) seed(ctx context.Context, req backend.Request, state limit.State
 	return g.primary.do("seed", func() error { return seeder.Seed(ctx, req, state) })
 }
 
+func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
+	sealer, ok := g.primary.backend.(backend.Sealer)
+	if !ok {
+		return backend.Snapshot{}, backend.ErrUnsupported
+	}
+	err = g.primary.do("seal", func() (err error) {
+		snapshot, err = sealer.Seal(ctx, req)
+		return err
+	})
+	if err != nil {
+		return backend.Snapshot{}, err
+	}
+	snapshot.Source = ofPrimary(snapshot.Source)
+	return snapshot, nil
+}
+
 // ofPrimary says what a memory is here: the primary of a group. Anything else knows better who decided.
 func ofPrimary(s backend.Source) backend.Source {
 	if s == backend.Local || s == backend.Unknown {

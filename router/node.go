@@ -75,7 +75,7 @@ func (n *node) do(op string, call func() error) error {
 		return err
 	}
 	kind := kindOf(err)
-	if kind != backend.Interrupted {
+	if kind != 0 && kind != backend.Interrupted {
 		took = max(took, failureCost)
 	}
 	n.latency.observe(took, ended)

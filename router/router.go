@@ -30,6 +30,7 @@ var (
 	_ backend.Pinger   = (*Router)(nil)
 	_ backend.Loader   = (*Router)(nil)
 	_ backend.Seeder   = (*Router)(nil)
+	_ backend.Sealer   = (*Router)(nil)
 )
 
 // snapshot is what a call routes by. It never changes; a call sees one snapshot from its start to its end.
@@ -138,6 +139,15 @@ func (r *Router) Seed(ctx context.Context, req backend.Request, state limit.Stat
 		return err
 	}
 	return g.seed(ctx, req, state)
+}
+
+// Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't.
+func (r *Router) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	g, err := r.route(&req, req.CheckSeal(ctx))
+	if err != nil {
+		return backend.Snapshot{}, err
+	}
+	return g.seal(ctx, req)
 }
 
 // route finds the group of a request, unless checking it gave an error. The nodes would refuse it too, but behind the

@@ -2,19 +2,27 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
+-- then, under a move, 'm' and its version: see enter in state.lua
 -- then for each limit: id, and for a bucket (b) its rate
 --
 -- Reply    1 if anything was given back, else 0.
--- Errors   CORRUPT: the stored value is no state. Nothing is written.
+-- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not been
+--          adopted here under the request's version. Nothing is written.
 --
 -- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
 -- limit.State.Reset; a test holds them equal.
 
 local now = tonumber(ARGV[1])
-local stored = redis.call('GET', KEYS[1])
-if not stored then return 0 end
+local stored = redis.call('GET', KEYS[1]) or ''
 local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
+local first, refusal = 2, nil
+if ARGV[2] == STAMP then
+  first, refusal = 4, enter(bodies[STAMP], now, tonumber(ARGV[3]), 0)
+else
+  refusal = enter(bodies[STAMP], now, 0, 0)
+end
+if refusal then return redis.error_reply(refusal) end
 
 local function reset_fixed(body)
   local reset, spent = match(body, '^(%d+),(%d+)')
@@ -37,7 +45,7 @@ local function reset_bucket(body, rate)
   return format_bucket(a, af, c, cf, stop)
 end
 
-local i = 2
+local i = first
 while ARGV[i] do
   local id = ARGV[i]
   local body, kind = bodies[id], byte(id)

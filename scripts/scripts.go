@@ -35,6 +35,8 @@ var (
 	refund string
 	//go:embed reset.lua
 	reset string
+	//go:embed seal.lua
+	seal string
 )
 
 // Script is the source of a script and the SHA-1 that EVALSHA names it by.
@@ -47,10 +49,11 @@ var (
 	Take   = script("take", take)
 	Refund = script("refund", refund)
 	Reset  = script("reset", reset)
+	Seal   = script("seal", seal)
 )
 
 // All lists every script, to load them ahead of use.
-var All = []Script{Take, Refund, Reset}
+var All = []Script{Take, Refund, Reset, Seal}
 
 func script(name, source string) Script {
 	source = state + "\n" + source

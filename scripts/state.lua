@@ -4,13 +4,14 @@
 --   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
 --   b1s:1795225200123456.1;              bucket: arrival in us and 1/rate us
 --   b1s:1795225200123456,1795225200123458.1,2.2;    once there is credit: end, arrival, credit
+--   m:1795225200123,7,6;                 stamp of a hand-over: end in ms, version adopted, version sealed
 --
 -- Counts are charged, charged-refunded, or charged-refunded-void, void being what a reset gave back.
 -- An entry is over from its first number on. Numbers are whole and at most 2^53-1, which Lua's doubles hold; they
 -- are written by %.0f, because .. and tostring lose digits past the 14th.
 
 local byte, format, gmatch, match = string.byte, string.format, string.gmatch, string.match
-local SLIDING, BUCKET = 115, 98 -- 's', 'b'
+local SLIDING, BUCKET, STAMP = 115, 98, 'm' -- 's', 'b'
 local MAX_COUNT = 9007199254740991
 local MAX_CREDIT = 4503599627370496
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
@@ -82,6 +83,29 @@ local function format_bucket(a, af, c, cf, stop)
   return format('%.0f,%s,%s', stop, span(a, af), span(c, cf))
 end
 
+-- parse_stamp returns the end of a stamp (ms), the version adopted and the version sealed; zeros once it is over.
+local function parse_stamp(body, now)
+  if not body then return 0, 0, 0 end
+  local stop, adopted, sealed = match(body, '^(%d+),(%d+),(%d+)$')
+  if stop * 1000 <= now then return 0, 0, 0 end
+  return tonumber(stop), tonumber(adopted), tonumber(sealed)
+end
+
+local function format_stamp(stop, adopted, sealed)
+  return format('%.0f,%.0f,%.0f', stop, adopted, sealed)
+end
+
+-- enter judges a request that acts under a move: its version (0 for none), its step (0 ask, 1 adopt, 2 alone), and
+-- until when a stamp is kept (ms). It returns the error that refuses the request, nil for none, and the stamp to store,
+-- nil if it stays. The same as limit.State.Enter.
+local function enter(body, now, version, step, keep)
+  local stop, adopted, sealed = parse_stamp(body, now)
+  if sealed > adopted and version <= sealed then return format('SEALED %.0f', sealed) end
+  if version <= adopted or step == 2 then return nil end
+  if step == 0 then return 'FLOOR wanted' end
+  return nil, format_stamp(math.max(stop, keep), version, sealed)
+end
+
 -- plus and minus work on times of us and 1/rate us.
 local function plus(us, frac, dus, dfrac, rate)
   us, frac = us + dus, frac + dfrac
@@ -97,6 +121,11 @@ end
 
 local function less(us, frac, ous, ofrac)
   return us < ous or us == ous and frac < ofrac
+end
+
+-- time_to_live is for SET PX: cleaning may come a second after the last entry is over.
+local function time_to_live(last, now)
+  return format('%.0f', math.ceil((last - now) / 1000) + 1000)
 end
 
 -- store writes the bodies back under the same TTL, in the order they were stored in; over ones, false in bodies,

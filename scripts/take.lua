@@ -4,6 +4,7 @@
 -- ARGV[1]  now, Unix us
 -- ARGV[2]  cost; 0 charges nothing and only stores what the floor knows
 -- ARGV[3]  floor: what the caller knows of the key, as a state; empty for nothing
+-- then, under a move, 'm', version, step, until when a stamp is kept (Unix ms): see enter in state.lua
 -- then for each limit, by the first letter of its id
 --   f a g  id, max, reset of a window that starts now (Unix ms)
 --   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
@@ -11,7 +12,8 @@
 --
 -- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take stores nothing
 --          but what the floor knew and the store did not.
--- Errors   CORRUPT: the stored value, or the floor, is no state. Nothing is written.
+-- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED n: the key has moved under version n. FLOOR: the
+--          key has not been adopted here under the request's version. Nothing is written.
 --
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
 -- The same as limit.State.Join and limit.State.Take; a test holds them equal.
@@ -23,6 +25,17 @@ local floors = parse(ARGV[3])
 if not (bodies and floors) then return redis.error_reply('CORRUPT state') end
 
 local allowed, learned = cost > 0, false
+
+local first, stamp = 4, bodies[STAMP]
+if stamp or ARGV[4] == STAMP then
+  local version, step, keep, refusal = 0, 0, 0, nil
+  if ARGV[4] == STAMP then
+    first, version, step, keep = 8, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+  end
+  refusal, stamp = enter(stamp, now, version, step, keep)
+  if refusal then return redis.error_reply(refusal) end
+  if stamp then bodies[STAMP], learned = stamp, true end
+end
 
 -- Each take_* gets the stored body and the floor's, nil where there is none or its window is over. It returns the
 -- body to store if the request is admitted and when that is over (us), and the body to store if it is denied.
@@ -119,7 +132,7 @@ local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
   return format_bucket(a, af, c, cf, stop), stop, body
 end
 
-local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, 4
+local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, first
 local mine = 0 -- of the stored entries
 while ARGV[i] do
   local id = ARGV[i]
@@ -153,7 +166,7 @@ local out = {}
 for j = 1, n do
   if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
 end
-if entries > mine then -- another policy's entries; two may be alive during a deploy
+if stamp or entries > mine then -- others' entries: a stamp, another policy's; two may be alive during a deploy
   for j = 1, n do bodies[ids[j]] = nil end
   for id, body in pairs(bodies) do
     local stop = ends(id, body)
@@ -164,5 +177,5 @@ if entries > mine then -- another policy's entries; two may be alive during a de
   end
 end
 local value = table.concat(out)
-redis.call('SET', KEYS[1], value, 'PX', format('%.0f', math.ceil((last - now) / 1000) + 1000))
+redis.call('SET', KEYS[1], value, 'PX', time_to_live(last, now))
 return (allowed and '1' or '0') .. value

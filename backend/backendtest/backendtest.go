@@ -109,6 +109,7 @@ var parts = []struct {
 	{"Seed", testSeed},
 	{"Floor", testFloor},
 	{"FloorKept", testFloorKept},
+	{"HandOver", testHandOver},
 	{"BadInput", testBadInput},
 	{"Context", testContext},
 	{"Keys", testKeys},
@@ -231,6 +232,7 @@ type mirror struct {
 	key    string
 	policy *limit.Policy
 	model  limit.State
+	moving limit.Move // what requests act under
 }
 
 func (s *subject) mirror(key string, limits ...limit.Limit) *mirror {
@@ -248,7 +250,7 @@ func (m *mirror) at() limit.At {
 }
 
 func (m *mirror) request(cost int64, floor *limit.State) backend.Request {
-	return backend.Request{Key: m.key, Policy: m.policy, Cost: cost, Floor: floor}
+	return backend.Request{Key: m.key, Policy: m.policy, Cost: cost, Floor: floor, Move: m.moving}
 }
 
 func (m *mirror) take(t reporter, cost int64) backend.Result {

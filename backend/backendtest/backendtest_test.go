@@ -24,7 +24,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 var all = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Clock](),
+	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](),
 }
 
 // fragile is a backend with all optional interfaces that can be broken in one way at a time.
@@ -153,6 +153,9 @@ func (b *fragile) Take(ctx context.Context, req backend.Request) (backend.Result
 		runtime.Gosched()
 		b.mu.Lock()
 		*state = read
+	}
+	if err := b.enter(state, at, req.Move, true); err != nil {
+		return backend.Result{}, err
 	}
 	before := state.Clone()
 	result := func(v limit.Verdict) backend.Result {
@@ -286,8 +289,46 @@ func (b *fragile) update(ctx context.Context, req backend.Request, change func(*
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.enter(b.state(req), b.at(req), req.Move, false); err != nil {
+		return err
+	}
 	change(b.state(req), b.at(req))
 	return nil
+}
+
+func (b *fragile) enter(s *limit.State, at limit.At, m limit.Move, take bool) error {
+	switch {
+	case b.broken == "moves are ignored",
+		b.broken == "seals hold takes only" && !take,
+		b.broken == "seals hold versions only" && m.Version == 0:
+		return nil
+	case b.broken == "floors are not waited for" && m.Step == limit.Ask:
+		m.Step = limit.Alone
+	case b.broken == "whoever is alone adopts" && m.Step == limit.Alone:
+		m.Step = limit.Adopt
+	}
+	_, err := s.Enter(at, m)
+	return err
+}
+
+func (b *fragile) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if err := b.check(ctx, &req, false); err != nil {
+		return backend.Snapshot{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, state := b.at(req), b.state(req)
+	if b.broken == "stamps are short" {
+		req.Move.Hold /= 2
+	}
+	changed, err := state.Seal(at, req.Move)
+	if err == nil && !changed && b.broken == "seals that were made are refused" {
+		err = &limit.MovedError{Version: req.Move.Version}
+	}
+	if err != nil {
+		return backend.Snapshot{}, err
+	}
+	return backend.Snapshot{State: state.Clone(), Now: at.Micros, Source: backend.Local}, nil
 }
 
 func (b *fragile) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
@@ -354,6 +395,14 @@ var breakages = []struct{ broken, part string }{
 	{"a seed charges", "Seed"},
 	{"a seed does nothing", "Seed"},
 	{"floors are ignored", "Floor"},
+	{"moves are ignored", "HandOver"},
+	{"seals hold takes only", "HandOver"},
+	{"seals hold versions only", "HandOver"},
+	{"seals that were made are refused", "HandOver"},
+	{"floors are not waited for", "HandOver"},
+	{"whoever is alone adopts", "HandOver"},
+	{"stamps are short", "HandOver"},
+	{"floors are ignored", "HandOver"},
 	{"a floor replaces", "Floor"},
 	{"denials forget the floor", "Floor"},
 	{"the floor is kept", "Floor"},

@@ -190,6 +190,12 @@ func (s *subject) calls(req backend.Request, receipt limit.Receipt, each func(op
 	if l, ok := s.Backend.(backend.Seeder); ok {
 		each("Seed", l.Seed(ctx, req, limit.State{}))
 	}
+	if l, ok := s.Backend.(backend.Sealer); ok {
+		sealed := req
+		sealed.Move = limit.Move{Version: 1, Hold: time.Minute}
+		_, err := l.Seal(ctx, sealed)
+		each("Seal", err)
+	}
 	if p, ok := s.Backend.(backend.Pinger); ok {
 		each("Ping", p.Ping(ctx))
 	}

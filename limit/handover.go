@@ -1,0 +1,141 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A key moves from one place to another by seal and floor. The mover seals the key at the old place, which freezes its
+// state, and takes at the new place with that state as the floor, which adopts the key there. Each place keeps a stamp
+// beside the key's entries: the version under which the key was adopted there, and the version under which it was
+// sealed. Both only grow. The place is frozen while sealed > adopted.
+//
+// At most one place charges under one version: a place charges under version v only once it has adopted the key at v or
+// later, that comes after the other place was sealed at v or later, and the seal refuses v and everything before.
+
+// Move is the hand-over that a request acts under. The zero value is none: the request is refused by a frozen place
+// only. It must not be used while a key may be on its way.
+type Move struct {
+	Version int64         // from 1 to MaxCount; 0 for none. Of one key, each version has one place
+	Step    Step          // how far the hand-over has come
+	Hold    time.Duration // how long a stamp is kept, at least as long as the move may take everywhere
+}
+
+// Step is how far a hand-over has come.
+type Step uint8
+
+const (
+	// Ask: go on if the place has adopted the key under this version or a later one, else [ErrFloorWanted].
+	Ask Step = iota
+	// Adopt: the floor is what the old place held when it was sealed under this version.
+	Adopt
+	// Alone: go on without it, for the old place is out of reach. Nothing is adopted.
+	Alone
+)
+
+// ErrFloorWanted is the answer of a place that has not adopted the key under the request's version: nothing was
+// charged. The caller seals the old place and comes again with what it held.
+var ErrFloorWanted = errors.New("sluice: the key's counts have not been handed over to this place")
+
+// MovedError is the answer of a place that the key has left, or to which it has come back, under a newer version than
+// the caller's: nothing was charged or sealed.
+type MovedError struct {
+	Version int64 // the newer one, or that of the seal for a request without a version
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("sluice: the key has moved under version %d", e.Version)
+}
+
+// Validate reports everything that is wrong with the move, as [*Error] values joined.
+func (m Move) Validate() error {
+	var errs []error
+	if m.Version < 0 || m.Version > MaxCount {
+		errs = append(errs, refuse("move: version", m.Version, "must be from 0 to %d", MaxCount))
+	}
+	if m.Step > Alone {
+		errs = append(errs, refuse("move: step", m.Step, "unknown"))
+	}
+	if m.Hold < 0 || m.Hold > 2*MaxWindow {
+		errs = append(errs, refuse("move: hold", m.Hold, "must be from 0 to %s", 2*MaxWindow))
+	}
+	return errors.Join(errs...)
+}
+
+// End is until when a stamp made at now is kept, in Unix milliseconds.
+func (m Move) End(now At) int64 { return (now.Micros + m.Hold.Microseconds() + 999) / 1000 }
+
+// StampID is the identity of a stamp in the encoding of a state.
+const StampID = "m"
+
+// stamped is the algorithm of the entry that holds the stamp. Its counts are versions: charged is the one adopted,
+// refunded the one sealed.
+const stamped Algorithm = 'm'
+
+// Enter admits a request that acts under m, or says why not: [ErrFloorWanted] or a [*MovedError]. It comes before any
+// other change. It reports whether the stamp has changed.
+func (s *State) Enter(now At, m Move) (changed bool, err error) {
+	adopted, sealed := s.Stamp(now)
+	switch {
+	case sealed > adopted && m.Version <= sealed:
+		return false, &MovedError{sealed}
+	case m.Version <= adopted || m.Step == Alone:
+		return false, nil
+	case m.Step == Ask:
+		return false, ErrFloorWanted
+	}
+	s.stamp(now, m, count{charged: m.Version, refunded: sealed})
+	return true, nil
+}
+
+// Seal freezes the state under m. A state that is sealed under the same version stays as it is. The error is a
+// [*MovedError] if the place has adopted the key under this version or a newer one, or was sealed under a newer one.
+func (s *State) Seal(now At, m Move) (changed bool, err error) {
+	adopted, sealed := s.Stamp(now)
+	switch {
+	case adopted >= m.Version || sealed > m.Version:
+		return false, &MovedError{max(adopted, sealed)}
+	case sealed == m.Version:
+		return false, nil
+	}
+	s.stamp(now, m, count{charged: adopted, refunded: m.Version})
+	return true, nil
+}
+
+// Stamp returns the versions under which the key was adopted and sealed here; 0 for never, or for longer ago than a
+// stamp is kept. The state is frozen if it was sealed under a newer version than it was adopted.
+func (s *State) Stamp(now At) (adopted, sealed int64) {
+	if e := s.find(identity{algorithm: stamped}); e != nil && !e.empty(now) {
+		return e.count.charged, e.count.refunded
+	}
+	return 0, 0
+}
+
+// Unstamp forgets the stamp: it belongs to the place, not to the key.
+func (s *State) Unstamp() {
+	for i := range s.entries {
+		if s.entries[i].id.algorithm == stamped {
+			s.entries = append(s.entries[:i:i], s.entries[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *State) stamp(now At, m Move, versions count) {
+	e := s.find(identity{algorithm: stamped})
+	if e == nil {
+		s.entries = append(s.entries, entry{id: identity{algorithm: stamped}})
+		e = &s.entries[len(s.entries)-1]
+	}
+	if e.empty(now) {
+		e.clear()
+	}
+	e.end, e.count = max(e.end, m.End(now)*1000), versions
+}
+
+func (e *entry) joinStamp(f *entry) bool {
+	before, beforeEnd := e.count, e.end
+	e.end, e.count = max(e.end, f.end), e.count.join(f.count)
+	return e.count != before || e.end != beforeEnd
+}
