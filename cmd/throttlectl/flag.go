@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/featureflag"
+)
+
+// flagOptions say where the flags are.
+type flagOptions struct {
+	*globals
+	file, redis, redisKey string
+}
+
+const flagHelp = `Read and change percentage flags, where the applications read them:
+
+  --file PATH                    a JSON file
+  --redis URL --redis-key KEY    a hash on a Redis server
+
+Every change raises the flag's version. Applications follow at their next refresh; those that read Redis, at once.`
+
+func newFlag(g *globals) *cobra.Command {
+	o := &flagOptions{globals: g}
+	cmd := group(&cobra.Command{
+		Use:   "flag",
+		Short: "Read and change percentage flags",
+		Long:  flagHelp,
+	},
+		newFlagGet(o),
+		newFlagSet(o),
+		newFlagKill(o),
+		newFlagRevive(o),
+		newFlagWatch(o),
+	)
+	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
+	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server: redis://user:password@host:port/db")
+	cmd.PersistentFlags().StringVar(&o.redisKey, "redis-key", "", "`key` of the hash of flags, with --redis")
+	return cmd
+}
+
+// source opens what the command line selects. The function it returns closes it.
+func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), error) {
+	given := cmd.Flags().Changed
+	switch {
+	case given("file") == given("redis"):
+		return nil, nil, usage(errors.New("exactly one of --file and --redis is needed"))
+	case given("file") && given("redis-key"):
+		return nil, nil, usage(errors.New("--redis-key goes with --redis, not with --file"))
+	case given("file") && o.file == "":
+		return nil, nil, usage(errors.New("--file is empty"))
+	case given("file"):
+		return featureflag.File(o.file), func() {}, nil
+	case o.redisKey == "":
+		// No default: with a wrong key, set would make a flag that nobody reads.
+		return nil, nil, usage(errors.New("--redis needs --redis-key, the key that the applications read"))
+	}
+	opts, err := redisOptions(o.redis, o.timeout)
+	if err != nil {
+		return nil, nil, usage(fmt.Errorf("--redis: %w", err))
+	}
+	client := redis.NewClient(opts)
+	return featureflag.Redis(client, o.redisKey), func() { _ = client.Close() }, nil
+}
+
+// redisOptions reads a URL, but not into its errors: it may hold a password.
+func redisOptions(text string, timeout time.Duration) (*redis.Options, error) {
+	opts, err := redis.ParseURL(text)
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return nil, errors.New("not a URL: want redis://user:password@host:port/db")
+	}
+	if err != nil {
+		return nil, err
+	}
+	// After the URL's own parameters, so that none of them brings back what a tool must not do: send a command twice,
+	// outlast its deadline, or greet a server with commands that its ACL may not allow.
+	opts.MaxRetries = -1
+	opts.DialerRetries = 1
+	opts.DialTimeout = timeout
+	opts.ContextTimeoutEnabled = true
+	opts.DisableIdentity = true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	return opts, nil
+}
+
+// ask calls f with the source, for --timeout at most.
+func (o *flagOptions) ask(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
+	source, done, err := o.source(cmd)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	defer cancel()
+	return f(ctx, source)
+}
+
+// check has package featureflag judge a name and a percentage before anything is done: what a source that can't be
+// written accepts until then is right.
+func check(name string, percent float64) error {
+	_, err := featureflag.Set(context.Background(), featureflag.Static(0), name, percent)
+	if errors.Is(err, featureflag.ErrReadOnly) {
+		return nil
+	}
+	return usage(err)
+}

@@ -1,0 +1,19 @@
+module github.com/sluice-go/sluice/cmd/throttlectl
+
+go 1.26.8
+
+replace github.com/sluice-go/sluice => ../..
+
+require (
+	github.com/redis/go-redis/v9 v9.23.0
+	github.com/sluice-go/sluice v0.0.0
+	github.com/spf13/cobra v1.10.2
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	defaultVar = "sluice_migration"
+	maxBody    = 1 << 20
+	minWatch   = 100 * time.Millisecond
+)
+
+const statusHelp = `Print how a migration stands in a running application, as it publishes it with package expvar: the flag's
+percentage, both sides, and what was decided by which.
+
+  DECISIONS   made by this side
+  HANDOVERS   keys whose counts were carried from one side to the other
+  REDIRECTED  calls that found their key moved, and followed it
+  BOUNDED     decisions made while the other side was out of reach
+  SHADOW      verdicts of the side that doesn't decide: AGREED; DENIED what was allowed; ALLOWED what was denied;
+              differed in what is REMAINING; FAILED to give one; DROPPED, not asked, under pressure
+
+All numbers are counts since the application started. The exit code is 1 if a side isn't reachable. With --watch, errors
+go to stderr and the watch goes on until interrupted, with exit code 0.`
+
+// statusOptions are the flags of migrate status.
+type statusOptions struct {
+	*globals
+	url, name string
+	watch     time.Duration
+}
+
+func newMigrateStatus(g *globals) *cobra.Command {
+	o := &statusOptions{globals: g}
+	cmd := &cobra.Command{
+		Use:   "status --url URL",
+		Short: "Print how a migration stands in a running application",
+		Long:  statusHelp,
+		Args:  operands(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(cmd); err != nil {
+				return usage(err)
+			}
+			if o.watch > 0 {
+				return o.follow(cmd)
+			}
+			m, err := o.fetch(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := o.print(cmd.OutOrStdout(), status{migration: m}); err != nil {
+				return err
+			}
+			return m.unreachable()
+		},
+	}
+	cmd.Flags().StringVar(&o.url, "url", "", "`address` of the application's variables: http://host:port/debug/vars")
+	cmd.Flags().StringVar(&o.name, "name", defaultVar, "name of the variable")
+	cmd.Flags().DurationVar(&o.watch, "watch", 0, "print again after this time, at least 100ms, until interrupted")
+	return cmd
+}
+
+func (o *statusOptions) validate(cmd *cobra.Command) error {
+	u, err := url.Parse(o.url)
+	switch {
+	case o.url == "":
+		return errors.New("--url is needed: http://host:port/debug/vars")
+	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
+		return errors.New("--url: want http://host:port/debug/vars") // without its text, which may hold a password
+	case o.name == "":
+		return errors.New("--name is empty")
+	case cmd.Flags().Changed("watch") && o.watch < minWatch:
+		return fmt.Errorf("--watch = %v: must be at least %v", o.watch, minWatch)
+	}
+	return nil
+}
+
+// follow prints until interrupted.
+func (o *statusOptions) follow(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	tick := time.NewTicker(o.watch)
+	defer tick.Stop()
+	for {
+		m, err := o.fetch(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			fmt.Fprintln(cmd.ErrOrStderr(), "throttlectl:", err)
+		default:
+			if err := o.print(cmd.OutOrStdout(), status{time.Now(), m}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (o *statusOptions) fetch(ctx context.Context) (*migration, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err // it names the URL, without the password
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", req.URL.Redacted(), resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = fmt.Errorf("more than %d bytes", maxBody)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
+	}
+	m, err := parseMigration(body, o.name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
+	}
+	return m, nil
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// result is what a command prints: encoded for machines, or as text for people.
+type result interface {
+	// text writes lines. Cells that end in a tab are aligned.
+	text(w io.Writer)
+}
+
+// print writes a result, all at once: whoever reads along sees whole lines.
+func (g *globals) print(w io.Writer, r result) error {
+	var b bytes.Buffer
+	if g.json {
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+	} else {
+		table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		r.text(table)
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// cell is text of foreign origin, fit for a table and harmless to a terminal.
+func cell(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const rootHelp = `throttlectl is the operator's tool for applications that use Sluice.
+
+Results go to stdout, as text or, with --json, as one JSON object a line. Errors go to stderr.
+
+Exit codes:
+  0  ok
+  1  failure: a server is away, there is no such flag, a side isn't reachable, ...
+  2  usage: the command line is wrong, and nothing was done`
+
+// globals are the flags of all commands.
+type globals struct {
+	json    bool
+	timeout time.Duration
+}
+
+const defaultTimeout = 5 * time.Second
+
+// newRoot returns the whole tree of commands. A new command is a function that takes the globals and returns a
+// cobra.Command with Args by operands and with RunE, entered here. All that RunE returns is a failure, unless it is
+// made by usage; all that is found out before RunE is usage. No other command may have a PersistentPreRunE: cobra runs
+// only the innermost one.
+func newRoot() *cobra.Command {
+	g := new(globals)
+	root := group(&cobra.Command{
+		Use:           "throttlectl",
+		Short:         "The operator's tool for applications that use Sluice",
+		Long:          rootHelp,
+		SilenceUsage:  true,
+		SilenceErrors: true, // run reports them
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if g.timeout <= 0 {
+				return fmt.Errorf("--timeout = %v: must be more than 0", g.timeout)
+			}
+			return nil
+		},
+	},
+		newFlag(g),
+		newMigrate(g),
+	)
+	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, one object a line")
+	root.PersistentFlags().DurationVar(&g.timeout, "timeout", defaultTimeout, "bound for each question to a server")
+	// Groups are runnable only in order to refuse: see group.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
+		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	markFailures(root)
+	return root
+}
+
+// group makes cmd the parent of commands. By itself it is a usage error: cobra would print the help and call it a
+// success, also for a command that doesn't exist.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		var names []string
+		for _, c := range commands {
+			names = append(names, c.Name())
+		}
+		want := fmt.Sprintf("want one of %s (see %s --help)", strings.Join(names, ", "), cmd.CommandPath())
+		if len(args) == 0 {
+			return fmt.Errorf("no command: %s", want)
+		}
+		return fmt.Errorf("unknown command %q: %s", args[0], want)
+	}
+	cmd.RunE = func(*cobra.Command, []string) error { return nil } // never runs: Args refuses everything
+	return cmd
+}
+
+// operands names the arguments that a command takes, all of them required.
+func operands(names ...string) cobra.PositionalArgs {
+	want := "no arguments"
+	if len(names) > 0 {
+		want = strings.Join(names, " ")
+	}
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != len(names) {
+			return fmt.Errorf("%d arguments: want %s (see %s --help)", len(args), want, cmd.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"help.txt":                {"--help"},
+		"help_flag.txt":           {"flag", "--help"},
+		"help_flag_watch.txt":     {"flag", "watch", "--help"},
+		"help_migrate_status.txt": {"help", "migrate", "status"},
+	} {
+		golden(t, name, succeed(t, args...))
+	}
+}
+
+// Whatever is wrong with a command line is told once, on stderr, with exit code 2 and before anything is done.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "flags.json")
+	const away, address = "redis://127.0.0.1:1", "http://127.0.0.1:1/debug/vars"
+	for _, test := range []struct {
+		text string
+		args []string
+	}{
+		{"no command", nil},
+		{"no command", []string{"flag"}},
+		{"no command", []string{"migrate", "--json"}},
+		{`unknown command "bogus": want one of flag, migrate`, []string{"bogus"}},
+		{`unknown command "peek": want one of get, set, kill, revive, watch`, []string{"flag", "peek", "--file", file}},
+		{"unknown flag: --bogus", []string{"flag", "get", "x", "--bogus"}},
+		{"--timeout = 0s", []string{"flag", "get", "x", "--file", file, "--timeout", "0"}},
+		{"--timeout = -1s", []string{"flag", "get", "x", "--file", file, "--timeout", "-1s"}},
+		{"invalid argument", []string{"flag", "get", "x", "--file", file, "--timeout", "soon"}},
+
+		{"0 arguments: want NAME", []string{"flag", "get", "--file", file}},
+		{"2 arguments: want NAME", []string{"flag", "kill", "x", "y", "--file", file}},
+		{"1 arguments: want NAME PERCENT", []string{"flag", "set", "x", "--file", file}},
+		{"exactly one of --file and --redis", []string{"flag", "get", "x"}},
+		{"exactly one of --file and --redis", []string{"flag", "watch", "x"}},
+		{"exactly one of --file and --redis", []string{"flag", "set", "x", "1", "--file", file, "--redis", away, "--redis-key", "f"}},
+		{"exactly one of --file and --redis", []string{"flag", "get", "x", "--redis-key", "f"}},
+		{"--redis-key goes with --redis", []string{"flag", "set", "x", "1", "--file", file, "--redis-key", "f"}},
+		{"--redis needs --redis-key", []string{"flag", "get", "x", "--redis", away}},
+		{"--redis needs --redis-key", []string{"flag", "get", "x", "--redis", away, "--redis-key", ""}},
+		{"--file is empty", []string{"flag", "get", "x", "--file", ""}},
+		{"invalid URL scheme", []string{"flag", "get", "x", "--redis", "http://127.0.0.1:1", "--redis-key", "f"}},
+		{"invalid database number", []string{"flag", "get", "x", "--redis", away + "/one", "--redis-key", "f"}},
+		{"not a URL", []string{"flag", "get", "x", "--redis", "redis://127.0.0.1:port", "--redis-key", "f"}},
+
+		{"percent = 101: must be 0 to 100", []string{"flag", "set", "x", "101", "--file", file}},
+		{"percent = 100.5: must be 0 to 100", []string{"flag", "set", "x", "100.5%", "--file", file}},
+		{"percent = NaN: must be 0 to 100", []string{"flag", "set", "x", "NaN", "--file", file}},
+		{"percent = +Inf: must be 0 to 100", []string{"flag", "set", "x", "inf", "--file", file}},
+		{"percent = -1: must be 0 to 100", []string{"flag", "set", "--file", file, "--", "x", "-1"}},
+		{`PERCENT = "abc": must be a number`, []string{"flag", "set", "x", "abc", "--file", file}},
+		{`PERCENT = "": must be a number`, []string{"flag", "set", "x", "", "--file", file}},
+		{`PERCENT = "5%%": must be a number`, []string{"flag", "set", "x", "5%%", "--file", file}},
+		{`Name = "x y": must be`, []string{"flag", "get", "x y", "--file", file}},
+		{`Name = "": must be`, []string{"flag", "set", "", "1", "--file", file}},
+		{`Name = "x\n": must be`, []string{"flag", "kill", "x\n", "--file", file}},
+		{`Name = "x y": must be`, []string{"flag", "watch", "x y", "--file", file}},
+		{"--refresh = 0s", []string{"flag", "watch", "x", "--file", file, "--refresh", "0"}},
+		{"Refresh = -1s", []string{"flag", "watch", "x", "--file", file, "--refresh", "-1s"}},
+
+		{"1 arguments: want no arguments", []string{"migrate", "status", address}},
+		{"--url is needed", []string{"migrate", "status"}},
+		{"--url: want http://", []string{"migrate", "status", "--url", "127.0.0.1:1/debug/vars"}},
+		{"--url: want http://", []string{"migrate", "status", "--url", "ftp://127.0.0.1/debug/vars"}},
+		{"--url: want http://", []string{"migrate", "status", "--url", "http:///debug/vars"}},
+		{"--name is empty", []string{"migrate", "status", "--url", address, "--name", ""}},
+		{"--watch = 1ms: must be at least 100ms", []string{"migrate", "status", "--url", address, "--watch", "1ms"}},
+		{"--watch = 0s: must be at least 100ms", []string{"migrate", "status", "--url", address, "--watch", "0"}},
+	} {
+		fail(t, exitUsage, test.text, test.args...)
+	}
+	fail(t, exitFailure, "no such file", "flag", "get", "x", "--file", file) // none of them made it
+}
+
+// An error about a URL may end in a log: it must not repeat the URL's password.
+func TestErrorsHoldNoPassword(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"flag", "get", "x", "--redis-key", "f", "--redis", "redis://:s3cret@127.0.0.1:port"},
+		{"flag", "get", "x", "--redis-key", "f", "--redis", "http://:s3cret@127.0.0.1:1"},
+		{"flag", "get", "x", "--redis-key", "f", "--redis", "redis://:s3cret@127.0.0.1:1"},
+		{"flag", "get", "x", "--redis-key", "f", "--redis", "redis://:s3cret@127.0.0.1:1?db=one"},
+		{"migrate", "status", "--url", "http://me:s3cret@127.0.0.1:port/"},
+		{"migrate", "status", "--url", "http://me:s3cret@127.0.0.1:1/"},
+	} {
+		if got := execute(t, args...); got.code == exitOK || got.stderr == "" || strings.Contains(got.stderr+got.stdout, "s3cret") {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+}
+
+// Rules that newRoot states for those who add commands.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	root := newRoot()
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		if cmd.RunE == nil || cmd.Args == nil || cmd.Short == "" || cmd.Run != nil {
+			t.Errorf("%s: needs RunE, Args and Short, and no Run", cmd.CommandPath())
+		}
+		if cmd != root && (cmd.PersistentPreRunE != nil || cmd.PersistentPreRun != nil) {
+			t.Errorf("%s: hides the root's PersistentPreRunE", cmd.CommandPath())
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(root)
+}

@@ -1,0 +1,18 @@
+module github.com/sluice-go/sluice/contrib/openfeature
+
+go 1.26.8
+
+replace github.com/sluice-go/sluice => ../..
+
+require (
+	github.com/open-feature/go-sdk v1.20.0
+	github.com/sluice-go/sluice v0.0.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/redis/go-redis/v9 v9.23.0 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	go.uber.org/mock v0.6.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
