@@ -150,6 +150,19 @@ type Snapshot struct {
 	Source Source
 }
 
+// Peek is the verdict that the snapshot gives on a request, at its own moment. What a replica would allow is Bounded; what
+// it denies is true: in a window counts only grow.
+func (s *Snapshot) Peek(req *Request) Result {
+	r := Result{
+		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),
+		Now:     s.Now, State: s.State, Source: s.Source,
+	}
+	if r.Allowed && s.Source == Replica {
+		r.Guarantee, r.Cause = Bounded, ErrReplicaMayLag
+	}
+	return r
+}
+
 // Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.
 type Clock interface {
 	NowMicros() int64

@@ -25,6 +25,8 @@ type calls struct {
 	running sync.WaitGroup
 }
 
+const opSeal = "seal" // the one operation that changes something but can't have counted it
+
 // deadline is the end of a call that begins now, with all that it has to ask the server.
 func (c *calls) deadline() time.Time { return time.Now().Add(c.timeout) }
 
@@ -93,8 +95,8 @@ func (c *calls) typed(ctx context.Context, op string, charges bool, err error) e
 
 // isAnswer reports whether an error is the answer of a place that a key is not in, to a request's Move.
 func isAnswer(err error) bool {
-	var moved *limit.MovedError
-	return errors.Is(err, limit.ErrFloorWanted) || errors.As(err, &moved)
+	_, moved := errors.AsType[*limit.MovedError](err)
+	return moved || errors.Is(err, limit.ErrFloorWanted)
 }
 
 // ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a

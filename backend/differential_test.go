@@ -363,11 +363,15 @@ func (c *contest) step(op *operation) error {
 		floor := c.floor(op)
 		c.note("seed %s", floor.String())
 		return c.lasting(func() error {
-			return c.enter(c.redis.Seed(ctx, c.request(0, nil), *floor), func() {
-				if c.model.Join(c.policy, c.at, floor) {
-					c.learned++
-				}
-			})
+			err := c.redis.Seed(ctx, c.request(0, nil), *floor)
+			news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor)
+			if err != nil || refusal != nil {
+				return c.compareRefusals(err, refusal)
+			}
+			if news {
+				c.learned++
+			}
+			return nil
 		}, true)
 	case "refund":
 		r := c.receipt(op)
@@ -536,16 +540,15 @@ func (c *contest) take(cost int64, floor *limit.State) error {
 		c.note(", floor %s", floor.String())
 	}
 	got, err := c.redis.Take(ctx, c.request(cost, floor))
-	news, refusal := c.model.Enter(c.at, c.move)
+	news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor)
 	if err != nil || refusal != nil {
 		if now := c.client.Get(ctx, c.stored()).Val(); c.thorough && now != was {
 			return fmt.Errorf("a refused take changed what is stored from %q to %q", was, now)
 		}
 		return c.compareRefusals(err, refusal)
 	}
-	if floor != nil && c.model.Join(c.policy, c.at, floor) {
+	if news {
 		c.learned++
-		news = true
 	}
 	want := c.model.Take(c.policy, c.at, cost)
 	c.last = want

@@ -14,6 +14,14 @@ var ErrUnsupported = errors.New("sluice: operation not supported by this backend
 // ErrEvicted is the cause of a decision that is not exact because a full [Memory] had to forget keys.
 var ErrEvicted = errors.New("sluice: memory is full and forgot keys whose windows were not over")
 
+// ErrReplicaMayLag is the cause of a result that is not exact because a replica gave it: it may not know yet what its
+// primary has charged.
+var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
+
+// ErrNotHandedOver is the cause of a decision that is not exact because a [Dual] could not ask the side that a key comes
+// from for its counts.
+var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")
+
 // Kind is what an [Error] means for the caller.
 type Kind uint8
 
@@ -41,7 +49,7 @@ func (k Kind) String() string {
 
 // Error is a call without a verdict. It never holds a key.
 type Error struct {
-	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "ping"
+	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "ping"
 	Node string // the server's address or name; empty for memory
 	Kind Kind
 

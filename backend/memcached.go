@@ -133,17 +133,22 @@ type memcachedPool struct {
 func newMemcachedPool(servers []string) (*memcachedPool, error) {
 	pool := &memcachedPool{servers: make(map[string]net.Addr, len(servers))}
 	members := make([]ring.Member, len(servers))
+	var errs []error
 	for i, server := range servers {
 		members[i] = ring.Member{Name: server}
-		if _, _, err := net.SplitHostPort(server); err == nil {
-			pool.servers[server] = address{"tcp", server}
-		} else {
+		if strings.Contains(server, "/") {
 			pool.servers[server] = address{"unix", server}
+			continue
 		}
+		if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
+			errs = append(errs, &limit.Error{Field: fmt.Sprintf("servers[%d]", i), Value: strconv.Quote(server),
+				Bound: `must be "host:port" or the path of a Unix socket, with a slash`})
+		}
+		pool.servers[server] = address{"tcp", server}
 	}
 	var err error
 	pool.ring, err = ring.New(members, ring.Config{})
-	return pool, err
+	return pool, errors.Join(append(errs, err)...)
 }
 
 // address is a net.Addr that is resolved when it is dialled, not before.
@@ -157,11 +162,15 @@ func (p *memcachedPool) PickServer(key string) (net.Addr, error) {
 }
 
 func (p *memcachedPool) Each(do func(net.Addr) error) error {
-	var errs []error
-	for _, server := range p.servers {
-		errs = append(errs, do(server))
+	errs := make(chan error, len(p.servers))
+	for _, server := range p.servers { // at once: a frozen one must not keep the others waiting
+		go func() { errs <- do(server) }()
 	}
-	return errors.Join(errs...)
+	var all []error
+	for range p.servers {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
 }
 
 // Take implements [Backend].
@@ -173,12 +182,9 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	return change(ctx, m, "take", &req, func(s *limit.State, now limit.At) (Result, bool, error) {
-		news, err := s.Enter(now, req.Move)
+		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor)
 		if err != nil {
 			return Result{}, false, err
-		}
-		if req.Floor != nil {
-			news = s.Join(req.Policy, now, req.Floor) || news
 		}
 		v := s.Take(req.Policy, now, req.Cost)
 		return Result{Verdict: v, Now: now.Micros, State: *s, Source: Primary}, v.Allowed || news, nil
@@ -222,11 +228,8 @@ func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) er
 		return err
 	}
 	_, err := change(ctx, m, "seed", &req, func(s *limit.State, now limit.At) (struct{}, bool, error) {
-		adopted, err := s.Enter(now, req.Move)
-		if err != nil {
-			return struct{}{}, false, err
-		}
-		return struct{}{}, s.Join(req.Policy, now, &state) || adopted, nil
+		changed, err := s.Arrive(req.Policy, now, req.Move, &state)
+		return struct{}{}, changed, err
 	})
 	return err
 }
@@ -236,7 +239,7 @@ func (m *Memcached) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return change(ctx, m, "seal", &req, func(s *limit.State, now limit.At) (Snapshot, bool, error) {
+	return change(ctx, m, opSeal, &req, func(s *limit.State, now limit.At) (Snapshot, bool, error) {
 		sealed, err := s.Seal(now, req.Move)
 		return Snapshot{State: *s, Now: now.Micros, Source: Primary}, sealed, err
 	})
@@ -268,7 +271,12 @@ func (m *Memcached) Peek(ctx context.Context, req Request) (Result, error) {
 // Ping implements [Pinger]: it asks every server.
 func (m *Memcached) Ping(ctx context.Context) error {
 	_, err := call(ctx, &m.calls, "ping", m.calls.deadline(), false, func(context.Context) (struct{}, error) {
-		return struct{}{}, m.client.Ping()
+		err := m.client.Ping()
+		if isLost(err) { // as in get
+			_ = m.client.Close()
+			err = m.client.Ping()
+		}
+		return struct{}{}, err
 	})
 	return err
 }
@@ -291,6 +299,10 @@ func (m *Memcached) name(req *Request) string {
 // get reads an item; nil if there is none.
 func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 	item, err := m.client.Get(name)
+	if isLost(err) { // so are the other idle connections, most likely: a restart
+		_ = m.client.Close() // only the idle ones
+		item, err = m.client.Get(name)
+	}
 	if errors.Is(err, memcache.ErrCacheMiss) {
 		return nil, limit.State{}, nil
 	}
@@ -307,7 +319,7 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name := m.name(req)
-	return call(ctx, &m.calls, op, m.calls.deadline(), true, func(ctx context.Context) (T, error) {
+	return call(ctx, &m.calls, op, m.calls.deadline(), op != opSeal, func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		for try := range m.cfg.Tries {
@@ -358,7 +370,7 @@ func backoff(try int) time.Duration {
 	if try == 0 {
 		return 0
 	}
-	return rand.N(min(time.Duration(1<<try)*100*time.Microsecond, 10*time.Millisecond))
+	return rand.N(min(100*time.Microsecond<<min(try, 7), 10*time.Millisecond))
 }
 
 // swap stores the state where item was.
@@ -370,6 +382,9 @@ func (m *Memcached) swap(item *memcache.Item, name string, state *limit.State, n
 	expiry := expiration(nowMicros, state.Until())
 	if item == nil {
 		return m.client.Add(&memcache.Item{Key: name, Value: value, Expiration: expiry})
+	}
+	if item.CasID == 0 {
+		return errNoSwap
 	}
 	item.Value, item.Expiration = value, expiry
 	return m.client.CompareAndSwap(item)
@@ -392,17 +407,9 @@ func expiration(nowMicros, until int64) int32 {
 // checkExpiry refuses windows that end after the last Unix time that Memcached can express, in 2038.
 func checkExpiry(p *limit.Policy) error {
 	room := time.Duration(math.MaxInt32-time.Now().Unix()-expirySlack) * time.Second
-	for i := range p.Limits {
-		l := &p.Limits[i]
-		window := l.Window
-		if l.Algorithm == limit.Bucket {
-			micros, _ := l.Refill(l.Burst)
-			window = time.Duration(micros) * time.Microsecond
-		}
-		if window > room {
-			return &limit.Error{Field: "window", Value: window.String(),
-				Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
-		}
+	if horizon := p.Horizon(); horizon > room {
+		return &limit.Error{Field: "window", Value: horizon.String(),
+			Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
 	}
 	return nil
 }
@@ -410,6 +417,8 @@ func checkExpiry(p *limit.Policy) error {
 var (
 	errContended  = errors.New("others changed the item at every try")
 	errUnreadable = errors.New("memcache: unexpected line in a response")
+	errNoSwap     = errors.New("the server was started without compare-and-swap (-C)")
+	errNoRoom     = errors.New("memcache: the server has no room for the item")
 )
 
 // unwritten is an error that came before anything was written.
@@ -421,7 +430,12 @@ func (e unwritten) Unwrap() error { return e.error }
 func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
 	var before unwritten
 	mayHaveRun, shown = !errors.As(err, &before), err
-	if strings.Contains(err.Error(), "in get response") { // it quotes what the server sent, a key perhaps
+	text := err.Error()
+	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) || strings.Contains(text, `: "SERVER_ERROR object too large`)
+	switch { // gomemcache quotes what the server sent, a key perhaps
+	case noRoom:
+		shown = errNoRoom
+	case strings.Contains(text, "memcache: unexpected"):
 		shown = errUnreadable
 	}
 	var dial *net.OpError
@@ -435,7 +449,9 @@ func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
 		return Interrupted, mayHaveRun, shown
 	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &connect):
 		return Unavailable, false, shown
-	case strings.Contains(err.Error(), "SERVER_ERROR"): // it says why it didn't store
+	case errors.Is(err, errNoSwap):
+		return Misconfigured, false, shown
+	case noRoom:
 		return Unavailable, false, shown
 	}
 	return Unavailable, mayHaveRun, shown

@@ -104,11 +104,8 @@ func (m *Memory) Take(ctx context.Context, req Request) (Result, error) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
-	if _, err := c.state.Enter(at, req.Move); err != nil {
+	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor); err != nil {
 		return Result{}, err
-	}
-	if req.Floor != nil {
-		c.state.Join(req.Policy, at, req.Floor)
 	}
 	return c.result(c.state.Take(req.Policy, at, req.Cost), at), nil
 }
@@ -192,11 +189,8 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
-	if _, err := c.state.Enter(at, req.Move); err != nil {
-		return err
-	}
-	c.state.Join(req.Policy, at, &state)
-	return nil
+	_, err := c.state.Arrive(req.Policy, at, req.Move, &state)
+	return err
 }
 
 // Seal implements [Sealer].

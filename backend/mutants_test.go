@@ -93,7 +93,12 @@ var mutants = []struct{ script, old, new string }{
 	{"take", "/ 1000) + 1000)", "/ 1000))"},
 	{"take", "'PX'", "'EX'"},
 	{"take", "if stamp or ARGV[4] == STAMP then", "if ARGV[4] == STAMP then"},
-	{"take", "bodies[STAMP], learned = stamp, true", "bodies[STAMP] = stamp"},
+	{"take", "if not (bodies[id] and ends(id, bodies[id]) > ends(id, floor)) then bodies", "if true then bodies"},
+	{"take", "if not (bodies[id] and ends(id, bodies[id]) > ends(id, floor)) then bodies", "if not bodies[id] then bodies"},
+	{"take", "  floors[STAMP] = nil\n", ""},
+	{"take", "bodies[STAMP], learned, brings = stamp, true, there >= here", "bodies[STAMP], brings = stamp, there >= here"},
+	{"take", "there >= here --", "there > here --"},
+	{"take", "there >= here --", "true --"},
 	{"take", "if stamp or entries > mine then", "if entries > mine then"},
 
 	{"refund", "if reset ~= mark then return body end", ""},

@@ -252,14 +252,6 @@ func (r *Redis) Peek(ctx context.Context, req Request) (Result, error) {
 	return snapshot.Peek(&req), nil
 }
 
-// Peek is the verdict that the snapshot gives on a request, at its own moment.
-func (s *Snapshot) Peek(req *Request) Result {
-	return Result{
-		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),
-		Now:     s.Now, State: s.State, Source: s.Source,
-	}
-}
-
 // Refund implements [Refunder].
 func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
 	if err := req.Check(ctx); err != nil {
@@ -290,7 +282,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	reply, now, err := r.eval(ctx, "seal", scripts.Seal, &req, func(at limit.At) []any {
+	reply, now, err := r.eval(ctx, opSeal, scripts.Seal, &req, func(at limit.At) []any {
 		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
@@ -299,7 +291,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	text, _ := reply.(string)
 	state, err := limit.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: opSeal, Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: state, Now: now, Source: Primary}, nil
 }
@@ -374,7 +366,7 @@ func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req 
 		return nil, 0, err
 	}
 	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
-	reply, err = call(ctx, &r.calls, op, deadline, true, func(ctx context.Context) (any, error) {
+	reply, err = call(ctx, &r.calls, op, deadline, op != opSeal, func(ctx context.Context) (any, error) {
 		for move := 0; ; move++ {
 			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run

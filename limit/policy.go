@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // MaxLimits is the largest number of limits in a policy.
@@ -61,6 +62,32 @@ func (p *Policy) CheckCost(cost int64) error {
 		}
 	}
 	return nil
+}
+
+// has reports whether a limit of the policy has this identity.
+func (p *Policy) has(id identity) bool {
+	for i := range p.Limits {
+		if p.Limits[i].identity() == id {
+			return true
+		}
+	}
+	return false
+}
+
+// Horizon is the longest time for which a charge can count: the longest window, or the time in which a full burst
+// refills.
+func (p *Policy) Horizon() time.Duration {
+	var longest time.Duration
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		counts := l.Window
+		if l.Algorithm == Bucket {
+			micros, _ := l.Refill(l.Burst)
+			counts = time.Duration(micros+1) * time.Microsecond
+		}
+		longest = max(longest, counts)
+	}
+	return longest
 }
 
 func unjoin(err error) []error {

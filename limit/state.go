@@ -67,8 +67,14 @@ func (e *entry) clear() {
 func (s *State) Clone() State {
 	c := State{entries: slices.Clone(s.entries)}
 	for i := range c.entries {
-		c.entries[i].subs = slices.Clone(c.entries[i].subs)
+		c.entries[i] = c.entries[i].clone()
 	}
+	return c
+}
+
+func (e *entry) clone() entry {
+	c := *e
+	c.subs = slices.Clone(e.subs)
 	return c
 }
 

@@ -12,10 +12,6 @@ import (
 // breaker is open. Nothing was charged.
 var ErrBreakerOpen = errors.New("circuit breaker is open")
 
-// ErrReplicaMayLag is the cause of a result that is not Exact because a replica gave it: it may not know yet what its
-// primary has charged.
-var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
-
 // ErrNotSupported is in the chain of a [*ConfigError] about a kind of group that this version can't open.
 var ErrNotSupported = errors.New("not supported by this version")
 

@@ -103,7 +103,7 @@ func TestStaleReplica(t *testing.T) {
 		t.Errorf("a full key: %v by %v (%v), %v", got.Allowed, got.Source, got.Guarantee, err)
 	}
 	got, err = r.Peek(t.Context(), request(half))
-	if err != nil || !got.Allowed || got.Guarantee != backend.Bounded || !errors.Is(got.Cause, router.ErrReplicaMayLag) {
+	if err != nil || !got.Allowed || got.Guarantee != backend.Bounded || !errors.Is(got.Cause, backend.ErrReplicaMayLag) {
 		t.Errorf("a half full key: %v by %v (%v), %v", got.Allowed, got.Source, got.Guarantee, err)
 	}
 	for range 3 { // whatever the replica says, nobody is admitted

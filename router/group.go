@@ -100,11 +100,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
 	if snapshot, ok := g.loadFromReplica(limited, req); ok {
-		result := snapshot.Peek(&req)
-		if result.Allowed { // a denial is true: in a window counts only grow
-			result.Guarantee, result.Cause = backend.Bounded, ErrReplicaMayLag
-		}
-		return result, nil
+		return snapshot.Peek(&req), nil
 	}
 	peeker, ok := g.primary.backend.(backend.Peeker)
 	if !ok {

@@ -41,7 +41,7 @@ func TestPeekFromReplica(t *testing.T) {
 			return result
 		}
 		got := peek()
-		if !got.Allowed || got.Guarantee != backend.Bounded || got.Cause != router.ErrReplicaMayLag {
+		if !got.Allowed || got.Guarantee != backend.Bounded || got.Cause != backend.ErrReplicaMayLag {
 			t.Errorf("an admission by a replica: %+v", got)
 		}
 		for range 5 {

@@ -16,7 +16,7 @@
 --          key has not been adopted here under the request's version. Nothing is written.
 --
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
--- The same as limit.State.Join and limit.State.Take; a test holds them equal.
+-- The same as limit.State.Arrive and limit.State.Take; a test holds them equal.
 
 local now, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1]) or ''
@@ -34,7 +34,12 @@ if stamp or ARGV[4] == STAMP then
   end
   refusal, stamp = enter(stamp, now, version, step, keep)
   if refusal then return redis.error_reply(refusal) end
-  if stamp then bodies[STAMP], learned = stamp, true end
+end
+local brings = false -- whether entries that are not this policy's come along with an adoption
+if stamp then
+  local _, here = parse_stamp(bodies[STAMP], now)
+  local _, there = parse_stamp(floors[STAMP], now)
+  bodies[STAMP], learned, brings = stamp, true, there >= here -- else the floor is what the key left behind there
 end
 
 -- Each take_* gets the stored body and the floor's, nil where there is none or its window is over. It returns the
@@ -165,6 +170,13 @@ local chosen = allowed and charged or joined
 local out = {}
 for j = 1, n do
   if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
+end
+if brings then
+  for j = 1, n do floors[ids[j]] = nil end
+  floors[STAMP] = nil
+  for id, floor in pairs(floors) do
+    if not (bodies[id] and ends(id, bodies[id]) > ends(id, floor)) then bodies[id] = floor end
+  end
 end
 if stamp or entries > mine then -- others' entries: a stamp, another policy's; two may be alive during a deploy
   for j = 1, n do bodies[ids[j]] = nil end

@@ -1,0 +1,349 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// DualConfig configures a Dual. Old, New and UseNew are required.
+type DualConfig struct {
+	// Old and New are the two sides. The Dual owns them: Close closes them.
+	Old, New Backend
+
+	// UseNew decides on which side a key is, such as the Enabled of a feature flag. It is called for every call, from
+	// many goroutines: it must be quick.
+	UseNew func(key string) bool
+
+	// Version numbers the changes of what UseNew answers, such as the Version of a feature flag: of two processes the
+	// one with the larger version has the newer answers. At most 2^52-2. CarryOver needs it.
+	Version func() uint64
+
+	// CarryOver hands the counts of a key over when it changes sides. Without it the key starts afresh, and may be
+	// admitted up to its Max a second time. Both sides must be a Sealer, a Seeder and a Loader.
+	CarryOver bool
+
+	// Settle is how long processes may disagree on UseNew after a change: those that see it late, and calls that were
+	// under way. Counts are carried over for that long and the longest window of a policy after each change, and after
+	// the start of the process. Zero: 10 minutes.
+	Settle time.Duration
+
+	// Shadow chooses keys for which the other side is asked, too, in the background, after the decision. What it answers
+	// is compared and counted, and decides nothing: it counts under names of its own. Nil: none.
+	Shadow func(key string) bool
+
+	// ShadowQueue is how many shadow calls may wait; more are dropped. Zero: 1024.
+	ShadowQueue int
+
+	// ShadowWorkers is how many shadow calls may be under way at once. Zero: 4.
+	ShadowWorkers int
+}
+
+const (
+	defaultSettle        = 10 * time.Minute
+	defaultShadowQueue   = 1024
+	defaultShadowWorkers = 4
+)
+
+func (c DualConfig) withDefaults() DualConfig {
+	if c.Settle == 0 {
+		c.Settle = defaultSettle
+	}
+	if c.ShadowQueue == 0 {
+		c.ShadowQueue = defaultShadowQueue
+	}
+	if c.ShadowWorkers == 0 {
+		c.ShadowWorkers = defaultShadowWorkers
+	}
+	return c
+}
+
+func (c DualConfig) validate() error {
+	var errs []error
+	refuse := func(field string, value any, bound string) {
+		errs = append(errs, &limit.Error{Field: "dual: " + field, Value: fmt.Sprint(value), Bound: bound})
+	}
+	for name, b := range map[string]Backend{"Old": c.Old, "New": c.New} {
+		if b == nil {
+			refuse(name, "nil", "must not be nil")
+		} else if c.CarryOver {
+			_, seals := b.(Sealer)
+			_, seeds := b.(Seeder)
+			_, loads := b.(Loader)
+			if !(seals && seeds && loads) {
+				refuse(name, fmt.Sprintf("%T", b), "must be a Sealer, a Seeder and a Loader to carry over")
+			}
+		}
+	}
+	if c.UseNew == nil {
+		refuse("UseNew", "nil", "must not be nil")
+	}
+	if c.CarryOver && c.Version == nil {
+		refuse("Version", "nil", "must not be nil to carry over")
+	}
+	if c.Settle < 0 || c.Settle > limit.MaxWindow {
+		refuse("Settle", c.Settle, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
+	}
+	if c.ShadowQueue < 0 {
+		refuse("ShadowQueue", c.ShadowQueue, "must not be negative")
+	}
+	if c.ShadowWorkers < 0 {
+		refuse("ShadowWorkers", c.ShadowWorkers, "must not be negative")
+	}
+	return errors.Join(errs...)
+}
+
+// Dual moves keys from one backend to another while both are in use: by percentage, without a deploy, and back.
+//
+// A key is on the side that UseNew says, and only that side decides. If it is out of reach there is no verdict, as with
+// any backend: the other side is not asked instead, for it doesn't know the counts. With CarryOver no window holds more
+// than its Max whatever UseNew does, also while processes disagree (promise P10). A key that changes sides costs two
+// calls more, once; and if the side that it comes from is out of reach, decisions about it are Bounded, with the cause
+// ErrNotHandedOver: they know what was counted on the new side only.
+//
+// It doesn't hold up a change of Old or New themselves: both stay what they are until everybody has moved.
+type Dual struct {
+	cfg     DualConfig
+	sides   [2]side                // Old, New
+	latest  atomic.Pointer[answer] // the last version of UseNew that was seen
+	shadows *shadows               // nil for none
+	closed  atomic.Bool
+
+	handovers, redirects, bounded atomic.Int64
+}
+
+// side is one of the two backends.
+type side struct {
+	Backend
+	decided atomic.Int64
+	away    atomic.Int64 // until when some server of it is thought to hang, nanoseconds after start
+	start   time.Time
+}
+
+// answer is a version of what UseNew answers, and when a process saw a change of it for the last time.
+type answer struct {
+	version uint64
+	changed time.Time
+}
+
+var (
+	_ Backend  = (*Dual)(nil)
+	_ Peeker   = (*Dual)(nil)
+	_ Refunder = (*Dual)(nil)
+	_ Resetter = (*Dual)(nil)
+	_ Pinger   = (*Dual)(nil)
+	_ Loader   = (*Dual)(nil)
+	_ Seeder   = (*Dual)(nil)
+)
+
+// NewDual returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
+// everything that is wrong.
+func NewDual(cfg DualConfig) (*Dual, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	d := &Dual{cfg: cfg}
+	d.sides[0].Backend, d.sides[1].Backend = cfg.Old, cfg.New
+	d.sides[0].start, d.sides[1].start = now, now
+	d.latest.Store(&answer{changed: now}) // another process may have seen one just before
+	if cfg.Shadow != nil {
+		d.shadows = newShadows(cfg.ShadowQueue, cfg.ShadowWorkers)
+	}
+	return d, nil
+}
+
+// Take implements [Backend].
+func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
+	if err := d.refuse(req.CheckTake(ctx)); err != nil {
+		return Result{}, err
+	}
+	w, err := d.way(req)
+	if err != nil {
+		return Result{}, err
+	}
+	result, err := w.side().Take(ctx, w.Request)
+	for isAnswer(err) {
+		if err = w.follow(ctx, err); err == nil {
+			result, err = w.side().Take(ctx, w.Request)
+		}
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	w.side().decided.Add(1)
+	switch w.Move.Step {
+	case limit.Adopt:
+		d.handovers.Add(1)
+	case limit.Alone:
+		d.bounded.Add(1)
+		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.away, result.Cause)
+	}
+	result.State.Unstamp()
+	if d.shadows != nil && d.cfg.Shadow(req.Key) {
+		d.shadows.ask(w.other(), &req, &result)
+	}
+	return result, nil
+}
+
+// Refund implements [Refunder]; [ErrUnsupported] if the key's side can't.
+func (d *Dual) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+	return d.update(ctx, req, func(b Backend, req Request) error {
+		if refunder, ok := b.(Refunder); ok {
+			return refunder.Refund(ctx, req, receipt, amount)
+		}
+		return ErrUnsupported
+	})
+}
+
+// Reset implements [Resetter]; [ErrUnsupported] if the key's side can't.
+func (d *Dual) Reset(ctx context.Context, req Request) error {
+	return d.update(ctx, req, func(b Backend, req Request) error {
+		if resetter, ok := b.(Resetter); ok {
+			return resetter.Reset(ctx, req)
+		}
+		return ErrUnsupported
+	})
+}
+
+// Seed implements [Seeder]; [ErrUnsupported] if the key's side can't.
+func (d *Dual) Seed(ctx context.Context, req Request, state limit.State) error {
+	return d.update(ctx, req, func(b Backend, req Request) error {
+		if seeder, ok := b.(Seeder); ok {
+			return seeder.Seed(ctx, req, state)
+		}
+		return ErrUnsupported
+	})
+}
+
+// update makes a change where the key is. What has not been handed over yet is brought there first.
+func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request) error) error {
+	if err := d.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	w, err := d.way(req)
+	if err != nil {
+		return err
+	}
+	err = do(w.side().Backend, w.Request)
+	for isAnswer(err) {
+		if err = w.follow(ctx, err); err != nil {
+			return err
+		}
+		switch w.Move.Step {
+		case limit.Alone: // what is to be changed is out of reach
+			return &Error{Op: opMove, Kind: Unavailable, Err: errors.Join(ErrNotHandedOver, w.away)}
+		case limit.Adopt:
+			if err = w.side().Backend.(Seeder).Seed(ctx, w.Request, *w.Floor); err != nil {
+				continue
+			}
+			d.handovers.Add(1)
+			w.Move.Step, w.Floor = limit.Ask, w.floor
+		}
+		err = do(w.side().Backend, w.Request)
+	}
+	return err
+}
+
+// Peek implements [Peeker]. While counts are carried over it looks at both sides.
+func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
+	if err := d.refuse(req.CheckTake(ctx)); err != nil {
+		return Result{}, err
+	}
+	w, err := d.way(req)
+	if err != nil {
+		return Result{}, err
+	}
+	if w.Move.Version == 0 {
+		if peeker, ok := w.side().Backend.(Peeker); ok {
+			return peeker.Peek(ctx, w.Request)
+		}
+	}
+	snapshot, away, err := w.load(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	result := snapshot.Peek(&req)
+	if away != nil {
+		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, away, result.Cause)
+	}
+	return result, nil
+}
+
+// Load implements [Loader]; [ErrUnsupported] if the key's side can't. While counts are carried over it joins what both
+// sides know; a side that is out of reach adds nothing.
+func (d *Dual) Load(ctx context.Context, req Request) (Snapshot, error) {
+	if err := d.refuse(req.Check(ctx)); err != nil {
+		return Snapshot{}, err
+	}
+	w, err := d.way(req)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	snapshot, _, err := w.load(ctx)
+	return snapshot, err
+}
+
+// Ping implements [Pinger]: it asks both sides.
+func (d *Dual) Ping(ctx context.Context) error {
+	if d.closed.Load() {
+		return ErrClosed
+	}
+	if ctx == nil {
+		return errNoContext
+	}
+	var errs []error
+	for i := range d.sides {
+		if pinger, ok := d.sides[i].Backend.(Pinger); ok {
+			errs = append(errs, pinger.Ping(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends the shadow calls and closes both sides.
+func (d *Dual) Close() error {
+	if d.closed.Swap(true) {
+		return nil
+	}
+	if d.shadows != nil {
+		d.shadows.close()
+	}
+	return errors.Join(d.cfg.Old.Close(), d.cfg.New.Close())
+}
+
+// refuse is err, or that the Dual is closed.
+func (d *Dual) refuse(err error) error {
+	if d.closed.Load() {
+		return ErrClosed
+	}
+	return err
+}
+
+// DualStats is what a Dual has counted since its start.
+type DualStats struct {
+	Old       int64 `json:"old"`        // decisions by the old side
+	New       int64 `json:"new"`        // and by the new one
+	Handovers int64 `json:"handovers"`  // counts of a key carried over from one side to the other
+	Redirects int64 `json:"redirected"` // calls that found their key moved under a newer version, and went after it
+	Bounded   int64 `json:"bounded"`    // decisions without the counts of a side that was out of reach
+
+	Shadow ShadowStats `json:"shadow"`
+}
+
+// Stats returns the counts so far.
+func (d *Dual) Stats() DualStats {
+	stats := DualStats{
+		Old: d.sides[0].decided.Load(), New: d.sides[1].decided.Load(),
+		Handovers: d.handovers.Load(), Redirects: d.redirects.Load(), Bounded: d.bounded.Load(),
+	}
+	if d.shadows != nil {
+		stats.Shadow = d.shadows.stats()
+	}
+	return stats
+}

@@ -1,0 +1,184 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// way is the way of one request to the place where its key is.
+//
+// The version of its Move holds the side in the last bit, so that each version has one place, even where two processes
+// number different answers of UseNew alike: New is then the newer one.
+type way struct {
+	Request
+	dual    *Dual
+	version int64        // of this process's answer
+	floor   *limit.State // the caller's own
+	away    error        // why the other side is out of reach
+	turns   int
+}
+
+// maxTurns bounds how often a request goes after its key; with each turn the version grows.
+const maxTurns = 8
+
+const maxFlagVersion = 1<<52 - 2 // so that twice of it and the side fit into limit.MaxCount
+
+// way begins where this process believes the key to be.
+func (d *Dual) way(req Request) (way, error) {
+	w := way{Request: req, dual: d, floor: req.Floor}
+	if !d.cfg.CarryOver {
+		w.version = place(0, d.cfg.UseNew(req.Key))
+		return w, nil
+	}
+	version := d.cfg.Version()
+	useNew := d.cfg.UseNew(req.Key)
+	for range 3 { // the answer and its number must belong together
+		again := d.cfg.Version()
+		if again == version {
+			break
+		}
+		version, useNew = again, d.cfg.UseNew(req.Key)
+	}
+	if version > maxFlagVersion {
+		return w, &limit.Error{
+			Field: "dual: version", Value: strconv.FormatUint(version, 10), Bound: "must be at most " + strconv.FormatUint(maxFlagVersion, 10),
+		}
+	}
+	w.version = place(version, useNew)
+	if hold := req.Policy.Horizon() + d.cfg.Settle; d.seen(version, hold) {
+		w.Move = limit.Move{Version: w.version, Hold: hold}
+	}
+	return w, nil
+}
+
+// place numbers a side under a version of UseNew.
+func place(version uint64, useNew bool) int64 {
+	n := int64(version+1) * 2
+	if useNew {
+		n++
+	}
+	return n
+}
+
+// seen reports whether a change of UseNew was seen less than hold ago: windows that were alive then may be still.
+func (d *Dual) seen(version uint64, hold time.Duration) bool {
+	last := d.latest.Load()
+	if version > last.version {
+		d.latest.CompareAndSwap(last, &answer{version, time.Now()})
+		return true
+	}
+	return time.Since(last.changed) < hold
+}
+
+func (w *way) at() int64 {
+	if w.Move.Version > 0 {
+		return w.Move.Version & 1
+	}
+	return w.version & 1
+}
+
+// side is where the request goes next, other is the other one.
+func (w *way) side() *side  { return &w.dual.sides[w.at()] }
+func (w *way) other() *side { return &w.dual.sides[1-w.at()] }
+
+// follow does what a place's answer asks for, so that the request can be made once more. It fails if that can't be done.
+func (w *way) follow(ctx context.Context, refusal error) error {
+	if w.turns++; w.turns > maxTurns {
+		return &Error{Op: opMove, Kind: Contended, Err: refusal}
+	}
+	if moved, ok := errors.AsType[*limit.MovedError](refusal); ok {
+		w.turn(moved.Version)
+		return nil
+	}
+	return w.fetch(ctx)
+}
+
+// turn goes where the key went under a newer version than this process knew, or brings it back under this process's own
+// if that is the newest.
+func (w *way) turn(version int64) {
+	d := w.dual
+	d.redirects.Add(1)
+	last := d.latest.Load()
+	d.latest.CompareAndSwap(last, &answer{last.version, time.Now()}) // somebody knows of a change
+	w.Floor = w.floor
+	w.Move = limit.Move{Version: max(version, w.version), Hold: w.Policy.Horizon() + d.cfg.Settle}
+}
+
+// fetch seals the key on the side that it comes from, and makes what was counted there the floor of the request. If that
+// side is out of reach the request goes on without it.
+func (w *way) fetch(ctx context.Context) error {
+	from := w.other()
+	limited, cancel := from.patience(ctx)
+	defer cancel()
+	sealed, err := from.Backend.(Sealer).Seal(limited, w.Request)
+	moved, elsewhere := errors.AsType[*limit.MovedError](err)
+	failed, typed := errors.AsType[*Error](err)
+	switch {
+	case err == nil:
+		if w.floor != nil {
+			sealed.State.Join(w.Policy, limit.At{Micros: sealed.Now}, w.floor)
+		}
+		w.Floor, w.Move.Step = &sealed.State, limit.Adopt
+		return nil
+	case elsewhere:
+		w.turn(moved.Version)
+		return nil
+	case ended(ctx) != nil, !typed, failed.Kind == Contended:
+		return err
+	case failed.Kind == Unavailable, failed.Kind == Interrupted:
+		from.away.Store(from.elapsed() + int64(awayFor))
+	}
+	w.Move.Step, w.away = limit.Alone, err
+	return nil
+}
+
+const (
+	opMove       = "move"
+	awayFor      = time.Second
+	awayPatience = 10 * time.Millisecond
+)
+
+// patience is how long to wait for a seal: half of the caller's time, so that there is some left to decide without it,
+// and next to nothing while some server of the side is known to hang; others of the same side may be well.
+func (s *side) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.elapsed() < s.away.Load() {
+		return context.WithTimeout(ctx, awayPatience)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(deadline)/2)
+	}
+	return ctx, func() {}
+}
+
+func (s *side) elapsed() int64 { return int64(time.Since(s.start)) }
+
+// load is what the key's side knows, joined with what the other side knows if the key may not have been handed over;
+// away is why the other side could not be asked.
+func (w *way) load(ctx context.Context) (snapshot Snapshot, away, err error) {
+	loader, ok := w.side().Backend.(Loader)
+	if !ok {
+		return Snapshot{}, nil, ErrUnsupported
+	}
+	if snapshot, err = loader.Load(ctx, w.Request); err != nil {
+		return Snapshot{}, nil, err
+	}
+	now := limit.At{Micros: snapshot.Now}
+	adopted, sealed := snapshot.State.Stamp(now)
+	if w.Move.Version > 0 && (adopted < w.Move.Version || sealed > adopted) {
+		there, err := w.other().Backend.(Loader).Load(ctx, w.Request)
+		if err != nil {
+			away = err
+		} else {
+			snapshot.State = limit.Merge(snapshot.State, there.State, now)
+			if there.Source == Replica {
+				snapshot.Source = Replica
+			}
+		}
+	}
+	snapshot.State.Unstamp()
+	return snapshot, away, nil
+}
