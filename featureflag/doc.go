@@ -37,7 +37,7 @@
 //     by 1: above the generation it departs from, below the next one. A process that starts again has forgotten it.
 //   - So two processes whose Version is the same multiple of 16384 give the same answers.
 //
-// Version is generation x 16384 + the number of local changes since (which stops counting at 16383), at most 2^53-1, so
+// Version is generation x 16384 + the number of local changes since (which stops counting at 16383), at most 2^52-1, so
 // that a script's floating-point numbers hold it. How far generations can be compared is up to the source:
 //
 //	Static   always generation 1. A change is a deploy: old and new processes have equal versions meanwhile.

@@ -20,7 +20,7 @@ const maxFile = 1 << 20
 //	  "new-limits": {"percent": 100, "version": 179012340000}
 //	}
 //
-// Percent is 0 to 100. Version is 1 to 2^39-1, and whoever edits by hand must raise it; [Set], [Kill] and [Revive] do.
+// Percent is 0 to 100. Version is 1 to 2^38-1, and whoever edits by hand must raise it; [Set], [Kill] and [Revive] do.
 // Killed may be missing. A file that is wrong in any part, has fields beyond these or a name twice, is ignored as a
 // whole, so one that is half-written does no harm.
 //

@@ -165,7 +165,7 @@ func TestSetFileKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := featureflag.File(link)
-	writeFile(t, path, flags(10, 1<<39-2))
+	writeFile(t, path, flags(10, 1<<38-2))
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestSetFileKeeps(t *testing.T) {
 	if target, err := os.Readlink(link); err != nil || target != path {
 		t.Errorf("the link leads to %q, %v", target, err)
 	}
-	if v, err := src.Load(t.Context(), "x"); err != nil || v != value(20, 1<<39-1) {
+	if v, err := src.Load(t.Context(), "x"); err != nil || v != value(20, 1<<38-1) {
 		t.Errorf("%v, %v", v, err)
 	}
 	if _, err := featureflag.Set(t.Context(), src, "x", 30); err == nil || !strings.Contains(err.Error(), "is the clock right?") {

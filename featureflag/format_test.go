@@ -21,8 +21,8 @@ func TestParseFlags(t *testing.T) {
 	}{
 		{`{}`, map[string]Value{}},
 		{`{"a":{"percent":12.5,"version":7}}`, map[string]Value{"a": {12.5, 7, false}}},
-		{`{"a/b:c.d-e_F": {"killed":true,"version":549755813887,"percent":1e2}, "b":{"percent":-0,"version":1,"killed":false}}` + "\n",
-			map[string]Value{"a/b:c.d-e_F": {100, 1<<39 - 1, true}, "b": {0, 1, false}}},
+		{`{"a/b:c.d-e_F": {"killed":true,"version":274877906943,"percent":1e2}, "b":{"percent":-0,"version":1,"killed":false}}` + "\n",
+			map[string]Value{"a/b:c.d-e_F": {100, 1<<38 - 1, true}, "b": {0, 1, false}}},
 	} {
 		got, err := parseFlags([]byte(tt.text))
 		if err != nil || !maps.Equal(got, tt.want) {
@@ -50,10 +50,10 @@ func TestParseFlagsRefuses(t *testing.T) {
 		{`{"a":{"percent":1e999,"version":1}}`, `"a": percent = "1e999": must be a number from 0 to 100`},
 		{`{"a":{"percent":100.001,"version":1}}`, `"a": percent = 100.001: must be 0 to 100`},
 		{`{"a":{"percent":-0.001,"version":1}}`, `"a": percent = -0.001: must be 0 to 100`},
-		{`{"a":{"percent":1,"version":0}}`, `"a": version = "0": must be a whole number from 1 to 549755813887`},
-		{`{"a":{"percent":1,"version":549755813888}}`, `"a": version = "549755813888": must be a whole number from 1 to 549755813887`},
-		{`{"a":{"percent":1,"version":1.0}}`, `"a": version = "1.0": must be a whole number from 1 to 549755813887`},
-		{`{"a":{"percent":1,"version":-1}}`, `"a": version = "-1": must be a whole number from 1 to 549755813887`},
+		{`{"a":{"percent":1,"version":0}}`, `"a": version = "0": must be a whole number from 1 to 274877906943`},
+		{`{"a":{"percent":1,"version":274877906944}}`, `"a": version = "274877906944": must be a whole number from 1 to 274877906943`},
+		{`{"a":{"percent":1,"version":1.0}}`, `"a": version = "1.0": must be a whole number from 1 to 274877906943`},
+		{`{"a":{"percent":1,"version":-1}}`, `"a": version = "-1": must be a whole number from 1 to 274877906943`},
 		{`{"a":{"percent":1,"version":1,"killed":1}}`, `"a": killed = "1": must be true or false`},
 		{`{"a":{"percent":1,"version":1,"killed":"true"}}`, `"a": killed = "\"true\"": must be true or false`},
 		{`{"a":{"percent":1,"version":1,"killed":null}}`, `"a": killed = "null": must be true or false`},
@@ -63,7 +63,7 @@ func TestParseFlagsRefuses(t *testing.T) {
 		{`{"a b":{"percent":1,"version":1}}`, `Name = "a b": must be 1 to 128 of A-Z a-z 0-9 _ - . : /`},
 		{`{"":{"percent":1,"version":1}}`, `Name = "": must be 1 to 128 of A-Z a-z 0-9 _ - . : /`},
 		{`{"a":{"percent":-1,"version":-1},"b":{"percent":1,"version":1,"x":0}}`, `"a": percent = -1: must be 0 to 100` + "\n" +
-			`"a": version = "-1": must be a whole number from 1 to 549755813887` + "\n" + `"b" = "x": unknown: want percent, version and killed`},
+			`"a": version = "-1": must be a whole number from 1 to 274877906943` + "\n" + `"b" = "x": unknown: want percent, version and killed`},
 	} {
 		got, err := parseFlags([]byte(tt.text))
 		if err == nil || err.Error() != tt.want || got != nil {
@@ -118,7 +118,7 @@ func TestHalfAFileIsRefused(t *testing.T) {
 func FuzzParseFlags(f *testing.F) {
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"a":{"percent":12.5,"version":7,"killed":true},"b":{"percent":0,"version":1}}`))
-	f.Add([]byte(`{"a":{"percent":1e-300,"version":549755813887,"killed":false}}`))
+	f.Add([]byte(`{"a":{"percent":1e-300,"version":274877906943,"killed":false}}`))
 	f.Add([]byte(`{"a":{"percent":1,"version":1,"percent":2}}`))
 	f.Add([]byte(`{"\u0061":{"percent":1,"version":1},"a":{"percent":1,"version":1}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -409,8 +409,8 @@ func TestRedisByHand(t *testing.T) {
 		}
 	}
 
-	admin.HSet(t.Context(), flagsKey, "x", `{"version": 549755813886, "percent": 0.1}`)
-	if v := must(t)(featureflag.Kill(t.Context(), src, "x")); v != (featureflag.Value{Percent: 0.1, Version: 1<<39 - 1, Killed: true}) {
+	admin.HSet(t.Context(), flagsKey, "x", `{"version": 274877906942, "percent": 0.1}`)
+	if v := must(t)(featureflag.Kill(t.Context(), src, "x")); v != (featureflag.Value{Percent: 0.1, Version: 1<<38 - 1, Killed: true}) {
 		t.Errorf("killed as %v", v)
 	}
 	if _, err := featureflag.Revive(t.Context(), src, "x"); err == nil || !strings.Contains(err.Error(), "VERSION exhausted") {

@@ -5,7 +5,7 @@ import "context"
 // Value is what a source holds of a flag.
 type Value struct {
 	Percent float64 `json:"percent"` // 0 to 100
-	Version uint64  `json:"version"` // raised with every change, 1 to 2^39-1; 0 if the source has no versions
+	Version uint64  `json:"version"` // raised with every change, 1 to 2^38-1; 0 if the source has no versions
 	Killed  bool    `json:"killed"`  // the flag counts as 0 %, whatever Percent says
 }
 

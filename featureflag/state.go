@@ -55,12 +55,12 @@ func (o Override) String() string {
 	return "clear"
 }
 
-// A version is generation x 2^14 + local changes, below 2^53. Generations are times in hundredths of a second where this
-// package writes them, which fit until the year 2144.
+// A version is generation x 2^14 + local changes, below 2^52, so that backend.Dual can put a bit behind it. Generations
+// are times in hundredths of a second where this package writes them, which fit until the year 2057.
 const (
 	localBits     = 14
 	maxLocal      = 1<<localBits - 1
-	maxGeneration = 1<<39 - 1
+	maxGeneration = 1<<38 - 1
 )
 
 // record is all that a flag knows. It decides which of the source's values are taken, and numbers what follows from

@@ -28,7 +28,7 @@ func TestLastGoodValueStays(t *testing.T) {
 			{err: errDown, want: `featureflag: flag "x": down`, is: errDown},
 			{value: value(math.NaN(), 4), want: `featureflag: flag "x": percent = NaN: must be 0 to 100`},
 			{value: value(100.5, 4), want: `featureflag: flag "x": percent = 100.5: must be 0 to 100`},
-			{value: value(20, 1<<39), want: `featureflag: flag "x": version = 549755813888: must be 1 to 549755813887`},
+			{value: value(20, 1<<38), want: `featureflag: flag "x": version = 274877906944: must be 1 to 274877906943`},
 			{value: value(20, 3), is: featureflag.ErrVersion, want: `featureflag: flag "x": changed without a larger version: ` +
 				`percent 20, killed false, version 3 after percent 10, killed false, version 3`},
 			{value: value(10, 2), is: featureflag.ErrVersion, want: `featureflag: flag "x": changed without a larger version: ` +

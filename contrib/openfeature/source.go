@@ -30,7 +30,7 @@ type Config struct {
 	// chooses its keys and must not change.
 	Key string
 
-	// Version names the field of the flag's metadata that holds its version, a whole number from 1 to 2^39-1. Empty:
+	// Version names the field of the flag's metadata that holds its version, a whole number from 1 to 2^38-1. Empty:
 	// "version".
 	Version string
 

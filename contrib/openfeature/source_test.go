@@ -46,7 +46,7 @@ func TestLoad(t *testing.T) {
 		{answer: answer{value: 1, metadata: version(int8(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
 		{answer: answer{value: 1, metadata: version(int16(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
 		{answer: answer{value: 1, metadata: version(int32(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
-		{answer: answer{value: 1, metadata: version(int64(1<<39 - 1))}, want: featureflag.Value{Percent: 1, Version: 1<<39 - 1}},
+		{answer: answer{value: 1, metadata: version(int64(1<<38 - 1))}, want: featureflag.Value{Percent: 1, Version: 1<<38 - 1}},
 		{answer: answer{value: 1, metadata: version(uint(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
 		{answer: answer{value: 1, metadata: version(uint8(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
 		{answer: answer{value: 1, metadata: version(uint16(7))}, want: featureflag.Value{Percent: 1, Version: 7}},
