@@ -1,6 +1,6 @@
-// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory and one Redis node are
-// leaves, others hold backends and are backends, so that any composition works. Every implementation passes the
-// same conformance suite, package backendtest.
+// Package backend holds what a Throttler counts in. Everything is a [Backend]: [Memory], one [Redis] node and a pool of
+// [Memcached] servers are leaves; others, such as [Dual], hold backends and are backends, so that any composition works.
+// Every implementation passes the same conformance suite, package backendtest.
 //
 //	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:6379"}, backend.RedisConfig{})
 //
@@ -150,8 +150,8 @@ type Snapshot struct {
 	Source Source
 }
 
-// Peek is the verdict that the snapshot gives on a request, at its own moment. What a replica would allow is Bounded; what
-// it denies is true: in a window counts only grow.
+// Peek is the verdict that the snapshot gives on a request, at its own moment. What a replica would allow is Bounded;
+// what it denies is true: in a window counts only grow.
 func (s *Snapshot) Peek(req *Request) Result {
 	r := Result{
 		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),

@@ -11,11 +11,12 @@ import (
 
 // way is the way of one request to the place where its key is.
 //
-// The version of its Move holds the side in the last bit, so that each version has one place, even where two processes
+// The version of a move holds the side in the last bit, so that each version has one place, even where two processes
 // number different answers of UseNew alike: New is then the newer one.
 type way struct {
 	Request
 	dual    *Dual
+	at      int64        // 0 for Old, 1 for New
 	version int64        // of this process's answer
 	floor   *limit.State // the caller's own
 	away    error        // why the other side is out of reach
@@ -31,7 +32,8 @@ const maxFlagVersion = 1<<52 - 2 // so that twice of it and the side fit into li
 func (d *Dual) way(req Request) (way, error) {
 	w := way{Request: req, dual: d, floor: req.Floor}
 	if !d.cfg.CarryOver {
-		w.version = place(0, d.cfg.UseNew(req.Key))
+		w.version = moveVersion(0, d.cfg.UseNew(req.Key))
+		w.at = w.version & 1
 		return w, nil
 	}
 	version := d.cfg.Version()
@@ -48,15 +50,16 @@ func (d *Dual) way(req Request) (way, error) {
 			Field: "dual: version", Value: strconv.FormatUint(version, 10), Bound: "must be at most " + strconv.FormatUint(maxFlagVersion, 10),
 		}
 	}
-	w.version = place(version, useNew)
+	w.version = moveVersion(version, useNew)
+	w.at = w.version & 1
 	if hold := req.Policy.Horizon() + d.cfg.Settle; d.seen(version, hold) {
 		w.Move = limit.Move{Version: w.version, Hold: hold}
 	}
 	return w, nil
 }
 
-// place numbers a side under a version of UseNew.
-func place(version uint64, useNew bool) int64 {
+// moveVersion is the version of a move to a side under a version of UseNew.
+func moveVersion(version uint64, useNew bool) int64 {
 	n := int64(version+1) * 2
 	if useNew {
 		n++
@@ -74,23 +77,21 @@ func (d *Dual) seen(version uint64, hold time.Duration) bool {
 	return time.Since(last.changed) < hold
 }
 
-func (w *way) at() int64 {
-	if w.Move.Version > 0 {
-		return w.Move.Version & 1
-	}
-	return w.version & 1
-}
-
 // side is where the request goes next, other is the other one.
-func (w *way) side() *side  { return &w.dual.sides[w.at()] }
-func (w *way) other() *side { return &w.dual.sides[1-w.at()] }
+func (w *way) side() *side  { return &w.dual.sides[w.at] }
+func (w *way) other() *side { return &w.dual.sides[1-w.at] }
 
 // follow does what a place's answer asks for, so that the request can be made once more. It fails if that can't be done.
 func (w *way) follow(ctx context.Context, refusal error) error {
 	if w.turns++; w.turns > maxTurns {
 		return &Error{Op: opMove, Kind: Contended, Err: refusal}
 	}
-	if moved, ok := errors.AsType[*limit.MovedError](refusal); ok {
+	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
+	switch {
+	case elsewhere && !w.dual.cfg.CarryOver: // another process carries over, or this one did: stay, and start afresh
+		w.Move = limit.Move{Version: moved.Version + 1, Step: limit.Alone}
+		return nil
+	case elsewhere:
 		w.turn(moved.Version)
 		return nil
 	}
@@ -106,6 +107,7 @@ func (w *way) turn(version int64) {
 	d.latest.CompareAndSwap(last, &answer{last.version, time.Now()}) // somebody knows of a change
 	w.Floor = w.floor
 	w.Move = limit.Move{Version: max(version, w.version), Hold: w.Policy.Horizon() + d.cfg.Settle}
+	w.at = w.Move.Version & 1
 }
 
 // fetch seals the key on the side that it comes from, and makes what was counted there the floor of the request. If that

@@ -21,13 +21,13 @@
 // topology changes that. A dead node does not: its keys have no verdict until it is back, and the failure policy of
 // the caller decides meanwhile. To give them to another group would forget what they have used.
 //
-//	take, refund, reset, seed   the primary of the owning group: one call, never a second one, never elsewhere
-//	peek, load                  a replica that is fit to be read, else another one, else the primary
+//	take, refund, reset, seed, seal   the primary of the owning group: one call, never a second one, never elsewhere
+//	peek, load                        a replica that is fit to be read, else another one, else the primary
 //
 // Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
-// limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is therefore Bounded, with the
-// cause [backend.ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and windows that are over are
-// ignored, whether or not the replica still holds them.
+// limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is
+// therefore Bounded, with the cause [backend.ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and
+// windows that are over are ignored, whether or not the replica still holds them.
 //
 // # Health
 //
