@@ -17,6 +17,7 @@ package backend
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyhash"
@@ -221,6 +222,26 @@ func (r *Request) Check(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// giveBackMove is the move of a refund or a reset. They have no floor to adopt a key with.
+func (r *Request) giveBackMove() limit.Move {
+	move := r.Move
+	if move.Step == limit.Adopt {
+		move.Step = limit.Ask
+	}
+	return move
+}
+
+// clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
+func (r *Request) clone() Request {
+	c := *r
+	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
+	if r.Floor != nil {
+		floor := r.Floor.Clone()
+		c.Floor = &floor
+	}
+	return c
 }
 
 // at is the moment now for the request's key.

@@ -14,7 +14,8 @@ import (
 type calls struct {
 	node    string // the server's address, for errors
 	timeout time.Duration
-	deaf    bool // whether the client knows no deadlines
+	deaf    bool          // whether the client knows no deadlines
+	slots   chan struct{} // one for each call that may be under way; nil for any number
 
 	// explain tells what an error of the client means, whether what was asked may have been done, and the error to
 	// show: one without keys in it.
@@ -25,7 +26,10 @@ type calls struct {
 	running sync.WaitGroup
 }
 
-const opSeal = "seal" // the one operation that changes something but can't have counted it
+const opSeal, opSeed = "seal", "seed"
+
+// charges reports whether an operation counts something, or gives it back.
+func charges(op string) bool { return op != opSeal && op != opSeed }
 
 // deadline is the end of a call that begins now, with all that it has to ask the server.
 func (c *calls) deadline() time.Time { return time.Now().Add(c.timeout) }
@@ -48,10 +52,20 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 	c.mu.Unlock()
 
 	limited, cancel := context.WithDeadline(ctx, deadline)
+	if c.slots != nil {
+		select {
+		case c.slots <- struct{}{}:
+		case <-limited.Done():
+			defer c.running.Done()
+			defer cancel()
+			return none, c.typed(ctx, op, charges, unsent{limited.Err()})
+		}
+	}
 	if ctx.Done() == nil && !c.deaf {
 		defer c.running.Done()
 		defer cancel()
 		reply, err := do(limited)
+		c.freeSlot()
 		return reply, c.typed(ctx, op, charges, err)
 	}
 	type outcome struct {
@@ -63,6 +77,7 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 		defer c.running.Done()
 		defer cancel()
 		reply, err := do(limited)
+		c.freeSlot()
 		done <- outcome{reply, err}
 	}()
 	select {
@@ -78,9 +93,15 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 	}
 }
 
-// typed makes an [Error] of what a client returned. Nil stays nil, and an answer to a request's Move stays that.
+func (c *calls) freeSlot() {
+	if c.slots != nil {
+		<-c.slots
+	}
+}
+
+// typed makes an [Error] of what a client returned. Nil stays nil, and the refusal of a request's Move stays that.
 func (c *calls) typed(ctx context.Context, op string, charges bool, err error) error {
-	if err == nil || isAnswer(err) {
+	if err == nil || isRefusal(err) {
 		return err
 	}
 	kind, mayHaveRun, err := c.explain(err)
@@ -93,8 +114,8 @@ func (c *calls) typed(ctx context.Context, op string, charges bool, err error) e
 	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges && mayHaveRun, Err: err}
 }
 
-// isAnswer reports whether an error is the answer of a place that a key is not in, to a request's Move.
-func isAnswer(err error) bool {
+// isRefusal reports whether an error is the answer of a place that the key is not in, to a request's Move.
+func isRefusal(err error) bool {
 	_, moved := errors.AsType[*limit.MovedError](err)
 	return moved || errors.Is(err, limit.ErrFloorWanted)
 }
@@ -131,3 +152,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// unsent is an error of a call that was not sent, or not so far that anything was written.
+type unsent struct{ error }
+
+func (e unsent) Unwrap() error { return e.error }

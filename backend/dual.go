@@ -20,7 +20,9 @@ type DualConfig struct {
 	UseNew func(key string) bool
 
 	// Version numbers the changes of what UseNew answers, such as the Version of a feature flag: of two processes the
-	// one with the larger version has the newer answers. At most 2^52-2. CarryOver needs it.
+	// one with the larger version has the newer answers, and its answer for a key becomes that of all others. So a
+	// process that overrides the flag for itself takes the keys that it is asked for along. At most 2^52-2. CarryOver
+	// needs it.
 	Version func() uint64
 
 	// CarryOver hands the counts of a key over when it changes sides. Without it the key starts afresh, and may be
@@ -33,7 +35,9 @@ type DualConfig struct {
 	Settle time.Duration
 
 	// Shadow chooses keys for which the other side is asked, too, in the background, after the decision. What it answers
-	// is compared and counted, and decides nothing: it counts under names of its own. Nil: none.
+	// is compared and counted, and decides nothing: it counts under names of its own, which take room there. A key's
+	// first window differs, because it began earlier here; so does a key that is refunded or reset, which is done where
+	// it is decided only. Nil: none.
 	Shadow func(key string) bool
 
 	// ShadowQueue is how many shadow calls may wait; more are dropped. Zero: 1024.
@@ -101,16 +105,20 @@ func (c DualConfig) validate() error {
 //
 // A key is on the side that UseNew says, and only that side decides. If it is out of reach there is no verdict, as with
 // any backend: the other side is not asked instead, for it doesn't know the counts. With CarryOver no window holds more
-// than its Max whatever UseNew does, also while processes disagree (promise P10). A key that changes sides costs two
-// calls more, once; and if the side that it comes from is out of reach, decisions about it are Bounded, with the cause
-// ErrNotHandedOver: they know what was counted on the new side only.
+// than its Max whatever UseNew does, also while processes disagree (promise P10), as far as the clocks of both sides
+// agree: windows that pass from one to the other end early by what the other leads, and a bucket that was given credit
+// back may get it once more.
 //
-// It doesn't hold up a change of Old or New themselves: both stay what they are until everybody has moved.
+// The order of a release: the Dual everywhere at 0 %, with both sides up; the percentage, up and down; once it is 100 %
+// and Settle and the longest window have passed, New alone. For that long after a change of Version, and after the start
+// of a process, each key's first call there costs two calls more, also if the key stays where it is, and leaves a stamp
+// on the other side. If that side is out of reach the call goes on without: the decision is Bounded, with the cause
+// ErrNotHandedOver, and the key may have been admitted up to its Max once more by the time that the counts meet.
 type Dual struct {
 	cfg     DualConfig
-	sides   [2]side                // Old, New
-	latest  atomic.Pointer[answer] // the last version of UseNew that was seen
-	shadows *shadows               // nil for none
+	sides   [2]side // Old, New
+	latest  atomic.Pointer[flagChange]
+	shadows *shadows // nil for none
 	closed  atomic.Bool
 
 	handovers, redirects, bounded atomic.Int64
@@ -120,14 +128,14 @@ type Dual struct {
 type side struct {
 	Backend
 	decided atomic.Int64
-	away    atomic.Int64 // until when some server of it is thought to hang, nanoseconds after start
+	hangs   atomic.Int64 // until when a server of it is thought to hang, nanoseconds after start; 0 if none is
 	start   time.Time
 }
 
-// answer is a version of what UseNew answers, and when a process saw a change of it for the last time.
-type answer struct {
+// flagChange is the latest version of UseNew that was seen, and when a change of it was noticed for the last time.
+type flagChange struct {
 	version uint64
-	changed time.Time
+	noticed time.Time
 }
 
 var (
@@ -151,7 +159,7 @@ func NewDual(cfg DualConfig) (*Dual, error) {
 	d := &Dual{cfg: cfg}
 	d.sides[0].Backend, d.sides[1].Backend = cfg.Old, cfg.New
 	d.sides[0].start, d.sides[1].start = now, now
-	d.latest.Store(&answer{changed: now}) // another process may have seen one just before
+	d.latest.Store(&flagChange{noticed: now}) // another process may have seen one just before
 	if cfg.Shadow != nil {
 		d.shadows = newShadows(cfg.ShadowQueue, cfg.ShadowWorkers)
 	}
@@ -168,7 +176,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	result, err := w.side().Take(ctx, w.Request)
-	for isAnswer(err) {
+	for isRefusal(err) {
 		if err = w.follow(ctx, err); err == nil {
 			result, err = w.side().Take(ctx, w.Request)
 		}
@@ -182,7 +190,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		d.handovers.Add(1)
 	case limit.Alone:
 		d.bounded.Add(1)
-		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.away, result.Cause)
+		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.unmet, result.Cause)
 	}
 	result.State.Unstamp()
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
@@ -231,13 +239,11 @@ func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request
 		return err
 	}
 	err = do(w.side().Backend, w.Request)
-	for isAnswer(err) {
+	for isRefusal(err) {
 		if err = w.follow(ctx, err); err != nil {
 			return err
 		}
 		switch w.Move.Step {
-		case limit.Alone: // what is to be changed is out of reach
-			return &Error{Op: opMove, Kind: Unavailable, Err: errors.Join(ErrNotHandedOver, w.away)}
 		case limit.Adopt:
 			if err = w.side().Backend.(Seeder).Seed(ctx, w.Request, *w.Floor); err != nil {
 				continue
@@ -247,10 +253,13 @@ func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request
 		}
 		err = do(w.side().Backend, w.Request)
 	}
+	if err == nil && w.unmet != nil { // what is to be changed may be there
+		err = &Error{Op: opMove, Kind: Unavailable, MayHaveCharged: true, Err: errors.Join(ErrNotHandedOver, w.unmet)}
+	}
 	return err
 }
 
-// Peek implements [Peeker]. While counts are carried over it looks at both sides.
+// Peek implements [Peeker]. It looks at both sides where the key may not have been handed over.
 func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	if err := d.refuse(req.CheckTake(ctx)); err != nil {
 		return Result{}, err
@@ -259,24 +268,22 @@ func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if w.Move.Version == 0 {
-		if peeker, ok := w.side().Backend.(Peeker); ok {
-			return peeker.Peek(ctx, w.Request)
-		}
+	if peeker, ok := w.side().Backend.(Peeker); ok && !d.cfg.CarryOver {
+		return peeker.Peek(ctx, w.Request)
 	}
-	snapshot, away, err := w.load(ctx)
+	snapshot, err := w.load(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	result := snapshot.Peek(&req)
-	if away != nil {
-		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, away, result.Cause)
+	if w.unmet != nil {
+		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.unmet, result.Cause)
 	}
 	return result, nil
 }
 
-// Load implements [Loader]; [ErrUnsupported] if the key's side can't. While counts are carried over it joins what both
-// sides know; a side that is out of reach adds nothing.
+// Load implements [Loader]; [ErrUnsupported] if the key's side can't. Where the key may not have been handed over it joins
+// what both sides know; a side that is out of reach adds nothing.
 func (d *Dual) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := d.refuse(req.Check(ctx)); err != nil {
 		return Snapshot{}, err
@@ -285,8 +292,7 @@ func (d *Dual) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	snapshot, _, err := w.load(ctx)
-	return snapshot, err
+	return w.load(ctx)
 }
 
 // Ping implements [Pinger]: it asks both sides.

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // shadows asks the side that doesn't decide what it would have decided. Its calls count under policy names that no
-// policy can have, so that they are in nobody's way; they begin with an empty window, so the first one may differ.
+// policy can have, so that no decision knows of them.
 type shadows struct {
 	queue   chan shadow
 	ctx     context.Context
@@ -56,8 +57,8 @@ func (s *shadows) ask(side *side, req *Request, decided *Result) {
 		return
 	}
 	question := shadow{
-		backend: side.Backend, key: req.Key, cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
-		// The caller's policy is the caller's own again once the take returns.
+		backend: side.Backend, key: strings.Clone(req.Key), cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
+		// What the caller gave is the caller's own again once the take returns.
 		policy: &limit.Policy{Name: "~" + req.Policy.Name, Limits: slices.Clone(req.Policy.Limits)},
 	}
 	select {
@@ -73,12 +74,12 @@ func (s *shadows) work() {
 		case <-s.ctx.Done():
 			return
 		case q := <-s.queue:
-			s.answer(&q)
+			s.compare(&q)
 		}
 	}
 }
 
-func (s *shadows) answer(q *shadow) {
+func (s *shadows) compare(q *shadow) {
 	result, err := q.backend.Take(s.ctx, Request{Key: q.key, Policy: q.policy, Cost: q.cost})
 	switch {
 	case err != nil:

@@ -16,10 +16,10 @@ import (
 type way struct {
 	Request
 	dual    *Dual
-	at      int64        // 0 for Old, 1 for New
+	place   int64        // where the request goes next: 0 for Old, 1 for New
 	version int64        // of this process's answer
 	floor   *limit.State // the caller's own
-	away    error        // why the other side is out of reach
+	unmet   error        // why the other side could not be asked
 	turns   int
 }
 
@@ -31,9 +31,10 @@ const maxFlagVersion = 1<<52 - 2 // so that twice of it and the side fit into li
 // way begins where this process believes the key to be.
 func (d *Dual) way(req Request) (way, error) {
 	w := way{Request: req, dual: d, floor: req.Floor}
+	w.Move = limit.Move{} // whoever holds the Dual can't move its keys
 	if !d.cfg.CarryOver {
 		w.version = moveVersion(0, d.cfg.UseNew(req.Key))
-		w.at = w.version & 1
+		w.place = w.version & 1
 		return w, nil
 	}
 	version := d.cfg.Version()
@@ -51,11 +52,16 @@ func (d *Dual) way(req Request) (way, error) {
 		}
 	}
 	w.version = moveVersion(version, useNew)
-	w.at = w.version & 1
-	if hold := req.Policy.Horizon() + d.cfg.Settle; d.seen(version, hold) {
+	w.place = w.version & 1
+	if hold := d.hold(req.Policy); d.seen(version, hold) {
 		w.Move = limit.Move{Version: w.version, Hold: hold}
 	}
 	return w, nil
+}
+
+// hold is how long counts are carried over after a change.
+func (d *Dual) hold(p *limit.Policy) time.Duration {
+	return min(p.Horizon()+d.cfg.Settle, 2*limit.MaxWindow)
 }
 
 // moveVersion is the version of a move to a side under a version of UseNew.
@@ -71,25 +77,25 @@ func moveVersion(version uint64, useNew bool) int64 {
 func (d *Dual) seen(version uint64, hold time.Duration) bool {
 	last := d.latest.Load()
 	if version > last.version {
-		d.latest.CompareAndSwap(last, &answer{version, time.Now()})
+		d.latest.CompareAndSwap(last, &flagChange{version, time.Now()})
 		return true
 	}
-	return time.Since(last.changed) < hold
+	return time.Since(last.noticed) < hold
 }
 
 // side is where the request goes next, other is the other one.
-func (w *way) side() *side  { return &w.dual.sides[w.at] }
-func (w *way) other() *side { return &w.dual.sides[1-w.at] }
+func (w *way) side() *side  { return &w.dual.sides[w.place] }
+func (w *way) other() *side { return &w.dual.sides[1-w.place] }
 
 // follow does what a place's answer asks for, so that the request can be made once more. It fails if that can't be done.
 func (w *way) follow(ctx context.Context, refusal error) error {
 	if w.turns++; w.turns > maxTurns {
-		return &Error{Op: opMove, Kind: Contended, Err: refusal}
+		return &Error{Op: opMove, Kind: Contended, Err: errRestless}
 	}
 	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
 	switch {
 	case elsewhere && !w.dual.cfg.CarryOver: // another process carries over, or this one did: stay, and start afresh
-		w.Move = limit.Move{Version: moved.Version + 1, Step: limit.Alone}
+		w.Move = limit.Move{Version: min(moved.Version+1, limit.MaxCount), Step: limit.Alone}
 		return nil
 	case elsewhere:
 		w.turn(moved.Version)
@@ -104,21 +110,27 @@ func (w *way) turn(version int64) {
 	d := w.dual
 	d.redirects.Add(1)
 	last := d.latest.Load()
-	d.latest.CompareAndSwap(last, &answer{last.version, time.Now()}) // somebody knows of a change
+	d.latest.CompareAndSwap(last, &flagChange{last.version, time.Now()}) // somebody knows of a change
 	w.Floor = w.floor
-	w.Move = limit.Move{Version: max(version, w.version), Hold: w.Policy.Horizon() + d.cfg.Settle}
-	w.at = w.Move.Version & 1
+	w.Move = limit.Move{Version: max(version, w.version), Hold: d.hold(w.Policy)}
+	w.place = w.Move.Version & 1
 }
 
 // fetch seals the key on the side that it comes from, and makes what was counted there the floor of the request. If that
 // side is out of reach the request goes on without it.
 func (w *way) fetch(ctx context.Context) error {
 	from := w.other()
-	limited, cancel := from.patience(ctx)
+	limited, cancel, finds := from.patience(ctx)
 	defer cancel()
+	begin := time.Now()
 	sealed, err := from.Backend.(Sealer).Seal(limited, w.Request)
+	switch {
+	case err != nil && time.Since(begin) >= hangs:
+		from.hangs.Store(from.elapsed() + int64(hangsFor))
+	case err == nil && finds:
+		from.hangs.Store(0)
+	}
 	moved, elsewhere := errors.AsType[*limit.MovedError](err)
-	failed, typed := errors.AsType[*Error](err)
 	switch {
 	case err == nil:
 		if w.floor != nil {
@@ -129,51 +141,69 @@ func (w *way) fetch(ctx context.Context) error {
 	case elsewhere:
 		w.turn(moved.Version)
 		return nil
-	case ended(ctx) != nil, !typed, failed.Kind == Contended:
-		return err
-	case failed.Kind == Unavailable, failed.Kind == Interrupted:
-		from.away.Store(from.elapsed() + int64(awayFor))
+	case ended(ctx) == nil && outOfReach(err):
+		w.Move.Step, w.unmet = limit.Alone, err
+		return nil
 	}
-	w.Move.Step, w.away = limit.Alone, err
-	return nil
+	return err
 }
 
+// outOfReach reports whether an error says that a side can't be asked, rather than that the question was wrong or that
+// it should be asked again.
+func outOfReach(err error) bool {
+	if failed, typed := errors.AsType[*Error](err); typed {
+		return failed.Kind != Contended
+	}
+	return errors.Is(err, ErrUnsupported) || errors.Is(err, context.DeadlineExceeded)
+}
+
+var errRestless = errors.New("the key moved again at every turn")
+
 const (
-	opMove       = "move"
-	awayFor      = time.Second
-	awayPatience = 10 * time.Millisecond
+	opMove = "move"
+
+	hangsFor      = time.Second           // is how long a server that did not answer is thought to hang
+	hangs         = 50 * time.Millisecond // without an answer
+	shortPatience = 20 * time.Millisecond
 )
 
 // patience is how long to wait for a seal: half of the caller's time, so that there is some left to decide without it,
-// and next to nothing while some server of the side is known to hang; others of the same side may be well.
-func (s *side) patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	if s.elapsed() < s.away.Load() {
-		return context.WithTimeout(ctx, awayPatience)
+// and little while a server of the side is known to hang; others may be well. One caller at a time finds out whether it
+// still does.
+func (s *side) patience(ctx context.Context) (limited context.Context, cancel context.CancelFunc, finds bool) {
+	until, now := s.hangs.Load(), s.elapsed()
+	if until > 0 {
+		finds = now >= until && s.hangs.CompareAndSwap(until, now+int64(hangsFor))
+		if !finds {
+			limited, cancel = context.WithTimeout(ctx, shortPatience)
+			return limited, cancel, false
+		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		return context.WithTimeout(ctx, time.Until(deadline)/2)
+		limited, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		return limited, cancel, finds
 	}
-	return ctx, func() {}
+	return ctx, func() {}, finds
 }
 
 func (s *side) elapsed() int64 { return int64(time.Since(s.start)) }
 
-// load is what the key's side knows, joined with what the other side knows if the key may not have been handed over;
-// away is why the other side could not be asked.
-func (w *way) load(ctx context.Context) (snapshot Snapshot, away, err error) {
+// load is what the key's side knows, joined with what the other side knows if the key may not have been handed over.
+func (w *way) load(ctx context.Context) (Snapshot, error) {
 	loader, ok := w.side().Backend.(Loader)
 	if !ok {
-		return Snapshot{}, nil, ErrUnsupported
+		return Snapshot{}, ErrUnsupported
 	}
-	if snapshot, err = loader.Load(ctx, w.Request); err != nil {
-		return Snapshot{}, nil, err
+	snapshot, err := loader.Load(ctx, w.Request)
+	if err != nil {
+		return Snapshot{}, err
 	}
 	now := limit.At{Micros: snapshot.Now}
 	adopted, sealed := snapshot.State.Stamp(now)
-	if w.Move.Version > 0 && (adopted < w.Move.Version || sealed > adopted) {
+	if w.dual.cfg.CarryOver && (sealed > adopted || adopted < w.Move.Version) {
 		there, err := w.other().Backend.(Loader).Load(ctx, w.Request)
 		if err != nil {
-			away = err
+			w.unmet = err
 		} else {
 			snapshot.State = limit.Merge(snapshot.State, there.State, now)
 			if there.Source == Replica {
@@ -182,5 +212,5 @@ func (w *way) load(ctx context.Context) (snapshot Snapshot, away, err error) {
 		}
 	}
 	snapshot.State.Unstamp()
-	return snapshot, away, nil
+	return snapshot, nil
 }

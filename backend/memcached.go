@@ -35,6 +35,10 @@ type MemcachedConfig struct {
 	// IdleConns is how many connections to a server are kept open. Zero: 16.
 	IdleConns int
 
+	// MaxCalls is how many calls may be under way at once; more wait for their turn. It bounds the connections while a
+	// server hangs. Zero: 256.
+	MaxCalls int
+
 	// Now replaces the clock. Memcached has none that can be asked, so the hosts of all processes must keep the same
 	// time: a clock that is off by d opens and ends windows d too early or late. Nil: time.Now.
 	Now func() time.Time
@@ -44,6 +48,7 @@ const (
 	defaultMemcachedTimeout = 250 * time.Millisecond
 	defaultMemcachedTries   = 16
 	defaultIdleConns        = 16
+	defaultMaxCalls         = 256
 )
 
 func (c MemcachedConfig) withDefaults() MemcachedConfig {
@@ -58,6 +63,9 @@ func (c MemcachedConfig) withDefaults() MemcachedConfig {
 	}
 	if c.IdleConns == 0 {
 		c.IdleConns = defaultIdleConns
+	}
+	if c.MaxCalls == 0 {
+		c.MaxCalls = defaultMaxCalls
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -78,6 +86,9 @@ func (c MemcachedConfig) validate() error {
 	}
 	if c.IdleConns < 0 {
 		bad("idle connections", strconv.Itoa(c.IdleConns))
+	}
+	if c.MaxCalls < 0 {
+		bad("max calls", strconv.Itoa(c.MaxCalls))
 	}
 	return errors.Join(errs...)
 }
@@ -120,7 +131,7 @@ func NewMemcached(servers []string, cfg MemcachedConfig) (*Memcached, error) {
 	client.MaxIdleConns = cfg.IdleConns
 	return &Memcached{
 		cfg: cfg, client: client,
-		calls: calls{node: "memcached", timeout: cfg.Timeout, deaf: true, explain: explainMemcached},
+		calls: calls{node: "memcached", timeout: cfg.Timeout, deaf: true, slots: make(chan struct{}, cfg.MaxCalls), explain: explainMemcached},
 	}, nil
 }
 
@@ -181,7 +192,7 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 	if err := checkExpiry(req.Policy); err != nil {
 		return Result{}, err
 	}
-	return change(ctx, m, "take", &req, func(s *limit.State, now limit.At) (Result, bool, error) {
+	return change(ctx, m, "take", &req, func(req *Request, s *limit.State, now limit.At) (Result, bool, error) {
 		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor)
 		if err != nil {
 			return Result{}, false, err
@@ -199,7 +210,7 @@ func (m *Memcached) Refund(ctx context.Context, req Request, receipt limit.Recei
 	if min(amount, receipt.Cost) < 1 {
 		return nil
 	}
-	return m.update(ctx, "refund", &req, func(s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
+	return m.update(ctx, "refund", &req, func(_ *Request, s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
@@ -207,16 +218,16 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	return m.update(ctx, "reset", &req, func(s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
+	return m.update(ctx, "reset", &req, func(req *Request, s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
 }
 
 // update changes the state of a key, if there is one.
-func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*limit.State, limit.At)) error {
-	_, err := change(ctx, m, op, req, func(s *limit.State, now limit.At) (struct{}, bool, error) {
-		if _, err := s.Enter(now, req.Move); err != nil || s.Empty() {
+func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*Request, *limit.State, limit.At)) error {
+	_, err := change(ctx, m, op, req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
+		if _, err := s.Enter(now, req.giveBackMove()); err != nil || s.Empty() {
 			return struct{}{}, false, err
 		}
-		do(s, now)
+		do(req, s, now)
 		return struct{}{}, true, nil
 	})
 	return err
@@ -227,7 +238,8 @@ func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) er
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, err := change(ctx, m, "seed", &req, func(s *limit.State, now limit.At) (struct{}, bool, error) {
+	state = state.Clone()
+	_, err := change(ctx, m, opSeed, &req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
 		changed, err := s.Arrive(req.Policy, now, req.Move, &state)
 		return struct{}{}, changed, err
 	})
@@ -239,7 +251,7 @@ func (m *Memcached) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return change(ctx, m, opSeal, &req, func(s *limit.State, now limit.At) (Snapshot, bool, error) {
+	return change(ctx, m, opSeal, &req, func(req *Request, s *limit.State, now limit.At) (Snapshot, bool, error) {
 		sealed, err := s.Seal(now, req.Move)
 		return Snapshot{State: *s, Now: now.Micros, Source: Primary}, sealed, err
 	})
@@ -307,7 +319,7 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 		return nil, limit.State{}, nil
 	}
 	if err != nil {
-		return nil, limit.State{}, unwritten{err}
+		return nil, limit.State{}, unsent{err}
 	}
 	state, err := limit.ParseState(item.Value)
 	return item, state, err
@@ -317,14 +329,14 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 // change that is not to be written, or refused with an error, is only read. Once the caller has gone nothing more is
 // written.
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
-	do func(*limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
-	name := m.name(req)
-	return call(ctx, &m.calls, op, m.calls.deadline(), op != opSeal, func(ctx context.Context) (T, error) {
+	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
+	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
+	return call(ctx, &m.calls, op, m.calls.deadline(), charges(op), func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		for try := range m.cfg.Tries {
 			if err := sleep(ctx, backoff(try)); err != nil {
-				return none, unwritten{err}
+				return none, unsent{err}
 			}
 			item, state, err := m.get(name)
 			if isLost(err) { // an idle connection that the server had closed; others may be alive
@@ -334,13 +346,13 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err != nil {
 				return none, err
 			}
-			now := req.at(m.NowMicros())
-			result, write, err := do(&state, now)
+			now := own.at(m.NowMicros())
+			result, write, err := do(&own, &state, now)
 			if err != nil || !write {
 				return result, err
 			}
 			if err := ctx.Err(); err != nil {
-				return none, unwritten{err}
+				return none, unsent{err}
 			}
 			if err = m.swap(item, name, &state, now.Micros); err == nil {
 				return result, nil
@@ -377,7 +389,7 @@ func backoff(try int) time.Duration {
 func (m *Memcached) swap(item *memcache.Item, name string, state *limit.State, nowMicros int64) error {
 	value, err := state.AppendText(nil)
 	if err != nil {
-		return unwritten{err}
+		return unsent{err}
 	}
 	expiry := expiration(nowMicros, state.Until())
 	if item == nil {
@@ -421,14 +433,9 @@ var (
 	errNoRoom     = errors.New("memcache: the server has no room for the item")
 )
 
-// unwritten is an error that came before anything was written.
-type unwritten struct{ error }
-
-func (e unwritten) Unwrap() error { return e.error }
-
 // explainMemcached is for [calls].
 func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
-	var before unwritten
+	var before unsent
 	mayHaveRun, shown = !errors.As(err, &before), err
 	text := err.Error()
 	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) || strings.Contains(text, `: "SERVER_ERROR object too large`)

@@ -157,7 +157,7 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 	if c == nil {
 		c = new(cell) // of which nothing is kept
 	}
-	if _, err := c.state.Enter(at, req.Move); err != nil {
+	if _, err := c.state.Enter(at, req.giveBackMove()); err != nil {
 		return err
 	}
 	change(&c.state, at)

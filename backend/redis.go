@@ -261,7 +261,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 		return nil
 	}
 	_, _, err := r.eval(ctx, "refund", scripts.Refund, &req, func(at limit.At) []any {
-		return refundArgs(at, &receipt, amount, req.Move)
+		return refundArgs(at, &receipt, amount, req.giveBackMove())
 	})
 	return err
 }
@@ -272,7 +272,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 		return err
 	}
 	_, _, err := r.eval(ctx, "reset", scripts.Reset, &req, func(at limit.At) []any {
-		return resetArgs(req.Policy, at, req.Move)
+		return resetArgs(req.Policy, at, req.giveBackMove())
 	})
 	return err
 }
@@ -366,7 +366,7 @@ func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req 
 		return nil, 0, err
 	}
 	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
-	reply, err = call(ctx, &r.calls, op, deadline, op != opSeal, func(ctx context.Context) (any, error) {
+	reply, err = call(ctx, &r.calls, op, deadline, charges(op), func(ctx context.Context) (any, error) {
 		for move := 0; ; move++ {
 			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
 			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run

@@ -35,10 +35,10 @@ func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State, mov
 
 func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) []any {
 	p := r.Policy()
-	args := make([]any, 0, 3+6*len(p.Limits))
+	args := make([]any, 0, 4+6*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, limit.StampID, move.Version)
+		args = append(args, limit.StampID, move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -61,10 +61,10 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 }
 
 func resetArgs(p *limit.Policy, now limit.At, move limit.Move) []any {
-	args := make([]any, 0, 3+2*len(p.Limits))
+	args := make([]any, 0, 4+2*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, limit.StampID, move.Version)
+		args = append(args, limit.StampID, move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]

@@ -89,29 +89,20 @@ func (s *State) Enter(now At, m Move) (changed bool, err error) {
 	return true, nil
 }
 
-// Arrive is [State.Enter] and [State.Join] for a take or a seed; floor is nil for none. It reports whether s has changed.
-//
-// With an adoption come entries of limits that the policy doesn't have, too, for two policies may be alive during a
-// deploy, unless the key was here later than there: then the floor is what it left behind.
+// Arrive is [State.Enter] and [State.Join] for a take or a seed; floor is nil for none. With an adoption come entries of
+// limits that the policy doesn't have, too: two policies may be alive during a deploy. It reports whether s has changed.
 func (s *State) Arrive(p *Policy, now At, m Move, floor *State) (changed bool, err error) {
-	here, _ := s.Stamp(now)
 	adopts, err := s.Enter(now, m)
 	if err != nil || floor == nil {
 		return adopts, err
 	}
 	learned := s.Join(p, now, floor)
-	if there, _ := floor.Stamp(now); !adopts || there < here {
-		return adopts || learned, nil
+	if !adopts {
+		return learned, nil
 	}
 	for i := range floor.entries {
-		f := &floor.entries[i]
-		if f.empty(now) || f.id.algorithm == stamped || p.has(f.id) {
-			continue
-		}
-		if e := s.find(f.id); e == nil {
-			s.entries = append(s.entries, f.clone())
-		} else if f.end >= e.end {
-			*e = f.clone()
+		if f := &floor.entries[i]; f.id.algorithm != stamped && !p.has(f.id) {
+			s.learn(f, now)
 		}
 	}
 	return true, nil

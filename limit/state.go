@@ -160,18 +160,25 @@ func Merge(a, b State, now At) State {
 	m := a.Clone()
 	m.forget(0, now)
 	for i := range b.entries {
-		f := &b.entries[i]
-		if f.empty(now) {
-			continue
-		}
-		e := m.find(f.id)
-		if e == nil {
-			m.entries = append(m.entries, entry{id: f.id})
-			e = &m.entries[len(m.entries)-1]
-		}
-		e.join(f)
+		m.learn(&b.entries[i], now)
 	}
 	return m
+}
+
+// learn joins an entry of another copy, if it isn't over.
+func (s *State) learn(f *entry, now At) {
+	if f.empty(now) {
+		return
+	}
+	e := s.find(f.id)
+	if e == nil {
+		s.entries = append(s.entries, entry{id: f.id})
+		e = &s.entries[len(s.entries)-1]
+	}
+	if e.empty(now) {
+		e.clear()
+	}
+	e.join(f)
 }
 
 // Join merges into s what another copy knows of the policy's limits; it is Merge for a take that follows. It reports

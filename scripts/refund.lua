@@ -2,15 +2,15 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- then, under a move, 'm' and its version: see enter in state.lua
+-- then, under a move, 'm', version, step (0 or 2): see enter in state.lua
 -- then for each limit whose charge is not over, by the first letter of its id
 --   f a g  id, amount, reset of the window that was charged (Unix ms), charged there after the charge
 --   s      id, amount, end of the sub-bucket that was charged (Unix ms), charged there after the charge, precision (ms)
 --   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate
 --
 -- Reply    1 if the state changed, else 0: the windows are over, or the charge is not known here.
--- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not been
---          adopted here under the request's version. Nothing is written.
+-- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not
+--          been adopted here under the request's version. Nothing is written.
 --
 -- The TTL stays: the state must outlive every copy that doesn't know of the refund. The same as
 -- limit.State.Refund; a test holds them equal.
@@ -21,7 +21,7 @@ local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
 local first, refusal = 2, nil
 if ARGV[2] == STAMP then
-  first, refusal = 4, enter(bodies[STAMP], now, tonumber(ARGV[3]), 0)
+  first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))
 else
   refusal = enter(bodies[STAMP], now, 0, 0)
 end

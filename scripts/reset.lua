@@ -2,12 +2,12 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- then, under a move, 'm' and its version: see enter in state.lua
+-- then, under a move, 'm', version, step (0 or 2): see enter in state.lua
 -- then for each limit: id, and for a bucket (b) its rate
 --
 -- Reply    1 if anything was given back, else 0.
--- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not been
---          adopted here under the request's version. Nothing is written.
+-- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not
+--          been adopted here under the request's version. Nothing is written.
 --
 -- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
 -- limit.State.Reset; a test holds them equal.
@@ -18,7 +18,7 @@ local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
 local first, refusal = 2, nil
 if ARGV[2] == STAMP then
-  first, refusal = 4, enter(bodies[STAMP], now, tonumber(ARGV[3]), 0)
+  first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))
 else
   refusal = enter(bodies[STAMP], now, 0, 0)
 end

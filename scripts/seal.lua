@@ -6,8 +6,8 @@
 -- ARGV[3]  until when the stamp is kept, Unix ms
 --
 -- Reply    the state, the stamp included. A state that is sealed under this version stays as it is.
--- Errors   SEALED n: the key was adopted here under this version or a newer one, or sealed under a newer one, which is n.
---          CORRUPT: the stored value is no state. Nothing is written.
+-- Errors   SEALED n: the key was adopted here under this version or a newer one, or sealed under a newer one, which
+--          is n. CORRUPT: the stored value is no state. Nothing is written.
 --
 -- The same as limit.State.Seal; a test holds them equal.
 

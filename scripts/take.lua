@@ -12,8 +12,8 @@
 --
 -- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take stores nothing
 --          but what the floor knew and the store did not.
--- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED n: the key has moved under version n. FLOOR: the
---          key has not been adopted here under the request's version. Nothing is written.
+-- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED n: the key has moved under version n. FLOOR:
+--          the key has not been adopted here under the request's version. Nothing is written.
 --
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
 -- The same as limit.State.Arrive and limit.State.Take; a test holds them equal.
@@ -35,97 +35,97 @@ if stamp or ARGV[4] == STAMP then
   refusal, stamp = enter(stamp, now, version, step, keep)
   if refusal then return redis.error_reply(refusal) end
 end
-local brings = false -- whether entries that are not this policy's come along with an adoption
-if stamp then
-  local _, here = parse_stamp(bodies[STAMP], now)
-  local _, there = parse_stamp(floors[STAMP], now)
-  bodies[STAMP], learned, brings = stamp, true, there >= here -- else the floor is what the key left behind there
+if stamp then bodies[STAMP], learned = stamp, true end
+
+-- join_* return what two bodies of one entry know together.
+
+local function join_fixed(body, floor)
+  local reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
+  local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
+  if tonumber(r) > tonumber(reset) then return floor end
+  if r ~= reset then return body end
+  return reset .. ',' .. count(math.max(spent, s), math.max(tonumber(back) or 0, tonumber(b) or 0),
+    math.max(tonumber(void) or 0, tonumber(v) or 0))
 end
 
--- Each take_* gets the stored body and the floor's, nil where there is none or its window is over. It returns the
--- body to store if the request is admitted and when that is over (us), and the body to store if it is denied.
+local UNITS = {ms = 1, s = 1000, m = 60000, h = 3600000}
 
-local function take_fixed(body, floor, max, fresh)
+local function join_sliding(id, body, floor)
+  local window, unit, precision, fine = match(id, '^s(%d+)(%a+)~(%d+)(%a+)$')
+  precision = precision * UNITS[fine]
+  local size = window * UNITS[unit] / precision
+  local stop, spent, back, void = parse_sliding(body)
+  local fstop, fspent, fback, fvoid = parse_sliding(floor)
+  local last = math.max(stop, fstop)
+  local behind, fbehind = (last - stop) / precision, (last - fstop) / precision
+  local function newer(ours, theirs)
+    local larger = {}
+    for j = 1, size do larger[j] = math.max(ours[j - behind] or 0, theirs[j - fbehind] or 0) end
+    return larger
+  end
+  return format_sliding(last, newer(spent, fspent), newer(back, fback), newer(void, fvoid))
+end
+
+local function join_bucket(body, floor)
+  local a, af, c, cf, stop = parse_bucket(body)
+  local fa, faf, fc, fcf, fstop = parse_bucket(floor)
+  if less(a, af, fa, faf) then a, af = fa, faf end
+  if less(c, cf, fc, fcf) then c, cf = fc, fcf end
+  return format_bucket(a, af, c, cf, math.max(stop, fstop))
+end
+
+-- join ignores what is over; nil for nothing.
+local function join(id, body, floor)
+  if body and ends(id, body) <= now then body = nil end
+  if not floor or ends(id, floor) <= now then return body end
+  local kind, joined = byte(id), floor
+  if body then
+    joined = kind == SLIDING and join_sliding(id, body, floor) or kind == BUCKET and join_bucket(body, floor)
+      or join_fixed(body, floor)
+  end
+  learned = learned or joined ~= body
+  return joined
+end
+
+-- Each take_* gets a body, nil for none. It returns the body to store if the request is admitted, and when that is over
+-- (us).
+
+local function take_fixed(body, max, fresh)
   local reset, spent, back, void = fresh, 0, 0, 0
   if body then
     reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
     spent, back, void = tonumber(spent), tonumber(back) or 0, tonumber(void) or 0
   end
-  if floor then
-    local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
-    s, b, v = tonumber(s), tonumber(b) or 0, tonumber(v) or 0
-    if not body or tonumber(r) > tonumber(reset) then
-      reset, spent, back, void, learned, body = r, s, b, v, true, floor
-    elseif r == reset and (s > spent or b > back or v > void) then
-      spent, back, void, learned = math.max(s, spent), math.max(b, back), math.max(v, void), true
-      body = reset .. ',' .. count(spent, back, void)
-    end
-  end
   if cost > max - (spent - back) or cost > MAX_COUNT - spent then allowed = false end
-  return reset .. ',' .. count(spent + cost, back, void), reset * 1000, body
+  return reset .. ',' .. count(spent + cost, back, void), reset * 1000
 end
 
--- join_sliding merges what a floor knows into a list of sub-buckets.
-local function join_sliding(body, floor, precision, size)
-  local fstop, fspent, fback, fvoid = parse_sliding(floor)
-  if not body then
-    learned = true
-    return fstop, fspent, fback, fvoid
-  end
-  local stop, spent, back, void = parse_sliding(body)
-  local last = math.max(stop, fstop)
-  local behind, fbehind = (last - stop) / precision, (last - fstop) / precision
-  local function join(ours, theirs)
-    local joined = {}
-    for j = 1, size do
-      local mine, other = ours[j - behind] or 0, theirs[j - fbehind] or 0
-      if other > mine then learned = true end
-      joined[j] = math.max(mine, other)
-    end
-    return joined
-  end
-  return last, join(spent, fspent), join(back, fback), join(void, fvoid)
-end
-
-local function take_sliding(body, floor, max, fresh, precision, size)
-  if body and not floor then -- the common case: the newest sub-bucket goes on
+local function take_sliding(body, max, fresh, precision, size)
+  local stop, spent, back, void = fresh, {}, {}, {}
+  if body then -- the common case: the newest sub-bucket goes on
     local stop, used, spent, back, void, rest = match(body, '^(%d+),(%d+),' .. COUNT .. '(.*)$')
     if tonumber(stop) >= fresh then
       if cost > max - used or cost > MAX_COUNT - spent then allowed = false end
       spent = count(spent + cost, tonumber(back) or 0, tonumber(void) or 0)
-      return stop .. ',' .. format('%.0f,', used + cost) .. spent .. rest, stop * 1000, body
+      return stop .. ',' .. format('%.0f,', used + cost) .. spent .. rest, stop * 1000
     end
   end
-  local stop, spent, back, void = fresh, {}, {}, {}
-  if floor then
-    stop, spent, back, void = join_sliding(body, floor, precision, size)
-    body = format_sliding(stop, spent, back, void)
-  elseif body then
-    stop, spent, back, void = parse_sliding(body)
-  end
-  local step = math.max((fresh - stop) / precision, 0)
+  if body then stop, spent, back, void = parse_sliding(body) end
+  local step = (fresh - stop) / precision
   local ns, nb, nv, used = {0}, {0}, {0}, 0
   for j = 2, step do ns[j], nb[j], nv[j] = 0, 0, 0 end
   for j = 1, math.min(#spent, size - step) do
     ns[j + step], nb[j + step], nv[j + step] = spent[j], back[j], void[j]
     used = used + (spent[j] - back[j])
   end
-  if cost > max - used or cost > MAX_COUNT - ns[1] then allowed = false end
+  if cost > max - used then allowed = false end
   ns[1] = ns[1] + cost
-  stop = math.max(stop, fresh)
-  return format_sliding(stop, ns, nb, nv), stop * 1000, body
+  return format_sliding(fresh, ns, nb, nv), fresh * 1000
 end
 
-local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
+local function take_bucket(body, us, frac, burst_us, burst_frac, rate)
   local a, af, c, cf, stop = 0, 0, 0, 0, 0
   if body then a, af, c, cf, stop = parse_bucket(body) end
-  if floor then
-    local fa, faf, fc, fcf, fstop = parse_bucket(floor)
-    if less(a, af, fa, faf) then a, af, learned = fa, faf, true end
-    if less(c, cf, fc, fcf) then c, cf, learned = fc, fcf, true end
-    if fstop > stop then stop, learned = fstop, true end
-    body = format_bucket(a, af, c, cf, stop)
-  end
   af, cf = math.min(af, rate - 1), math.min(cf, rate - 1) -- the rate may have been larger when they were written
   a, af = minus(a, af, c, cf, rate)
   if less(a, af, now, 0) then a, af = now, 0 end
@@ -134,31 +134,28 @@ local function take_bucket(body, floor, us, frac, burst_us, burst_frac, rate)
   if wait > 0 or wait == 0 and wait_frac > 0 then allowed = false end
   stop = math.max(stop, af > 0 and a + 1 or a)
   a, af = plus(a, af, c, cf, rate)
-  return format_bucket(a, af, c, cf, stop), stop, body
+  return format_bucket(a, af, c, cf, stop), stop
 end
 
 local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, first
 local mine = 0 -- of the stored entries
 while ARGV[i] do
-  local id = ARGV[i]
-  local body, floor, kind, stop = bodies[id], floors[id], byte(id), nil
-  if body then
-    mine = mine + 1
-    if ends(id, body) <= now then body = nil end
-  end
-  if floor and ends(id, floor) <= now then floor = nil end
+  local id, stop = ARGV[i], nil
+  local kind = byte(id)
+  if bodies[id] then mine = mine + 1 end
+  local body = join(id, bodies[id], floors[id])
   n = n + 1
-  ids[n] = id
+  ids[n], joined[n] = id, body
   if kind == SLIDING then
-    charged[n], stop, joined[n] = take_sliding(body, floor, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]),
-      tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]))
+    charged[n], stop = take_sliding(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
+      tonumber(ARGV[i + 4]))
     i = i + 5
   elseif kind == BUCKET then
-    charged[n], stop, joined[n] = take_bucket(body, floor, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]),
-      tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]))
+    charged[n], stop = take_bucket(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
+      tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]))
     i = i + 6
   else
-    charged[n], stop, joined[n] = take_fixed(body, floor, tonumber(ARGV[i + 1]), ARGV[i + 2])
+    charged[n], stop = take_fixed(body, tonumber(ARGV[i + 1]), ARGV[i + 2])
     i = i + 3
   end
   if stop > last then last = stop end
@@ -171,12 +168,10 @@ local out = {}
 for j = 1, n do
   if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
 end
-if brings then
+if stamp then -- with an adoption come entries that are not this policy's
   for j = 1, n do floors[ids[j]] = nil end
   floors[STAMP] = nil
-  for id, floor in pairs(floors) do
-    if not (bodies[id] and ends(id, bodies[id]) > ends(id, floor)) then bodies[id] = floor end
-  end
+  for id, floor in pairs(floors) do bodies[id] = join(id, bodies[id], floor) end
 end
 if stamp or entries > mine then -- others' entries: a stamp, another policy's; two may be alive during a deploy
   for j = 1, n do bodies[ids[j]] = nil end

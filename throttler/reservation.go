@@ -81,7 +81,10 @@ func nothingSent(err error) bool {
 	if errors.As(err, &e) {
 		return !e.MayHaveCharged
 	}
-	for _, before := range []error{ErrClosed, ErrUnsupported, context.Canceled, context.DeadlineExceeded} {
+	if _, moved := errors.AsType[*limit.MovedError](err); moved { // the key is elsewhere
+		return true
+	}
+	for _, before := range []error{ErrClosed, ErrUnsupported, limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, before) { // what a backend checks before it sends
 			return true
 		}
