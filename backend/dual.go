@@ -190,7 +190,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		d.handovers.Add(1)
 	case limit.Alone:
 		d.bounded.Add(1)
-		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.unmet, result.Cause)
+		w.doubt(&result)
 	}
 	result.State.Unstamp()
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
@@ -277,7 +277,7 @@ func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	}
 	result := snapshot.Peek(&req)
 	if w.unmet != nil {
-		result.Guarantee, result.Cause = max(result.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.unmet, result.Cause)
+		w.doubt(&result)
 	}
 	return result, nil
 }

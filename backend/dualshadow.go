@@ -57,8 +57,9 @@ func (s *shadows) ask(side *side, req *Request, decided *Result) {
 		return
 	}
 	question := shadow{
-		backend: side.Backend, key: strings.Clone(req.Key), cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
+		backend: side.Backend, cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
 		// What the caller gave is the caller's own again once the take returns.
+		key:    strings.Clone(req.Key),
 		policy: &limit.Policy{Name: "~" + req.Policy.Name, Limits: slices.Clone(req.Policy.Limits)},
 	}
 	select {

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -48,7 +49,8 @@ func (d *Dual) way(req Request) (way, error) {
 	}
 	if version > maxFlagVersion {
 		return w, &limit.Error{
-			Field: "dual: version", Value: strconv.FormatUint(version, 10), Bound: "must be at most " + strconv.FormatUint(maxFlagVersion, 10),
+			Field: "dual: version", Value: strconv.FormatUint(version, 10),
+			Bound: fmt.Sprintf("must be at most %d", uint64(maxFlagVersion)),
 		}
 	}
 	w.version = moveVersion(version, useNew)
@@ -187,6 +189,11 @@ func (s *side) patience(ctx context.Context) (limited context.Context, cancel co
 }
 
 func (s *side) elapsed() int64 { return int64(time.Since(s.start)) }
+
+// doubt makes a result say that it doesn't know the other side's counts.
+func (w *way) doubt(r *Result) {
+	r.Guarantee, r.Cause = max(r.Guarantee, Bounded), errors.Join(ErrNotHandedOver, w.unmet, r.Cause)
+}
 
 // load is what the key's side knows, joined with what the other side knows if the key may not have been handed over.
 func (w *way) load(ctx context.Context) (Snapshot, error) {

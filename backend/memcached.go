@@ -131,7 +131,10 @@ func NewMemcached(servers []string, cfg MemcachedConfig) (*Memcached, error) {
 	client.MaxIdleConns = cfg.IdleConns
 	return &Memcached{
 		cfg: cfg, client: client,
-		calls: calls{node: "memcached", timeout: cfg.Timeout, deaf: true, slots: make(chan struct{}, cfg.MaxCalls), explain: explainMemcached},
+		calls: calls{
+			node: "memcached", timeout: cfg.Timeout, explain: explainMemcached,
+			deaf: true, slots: make(chan struct{}, cfg.MaxCalls),
+		},
 	}, nil
 }
 
@@ -368,7 +371,8 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 
 // isConflict reports whether somebody else was faster: the item came, changed or went between reading and swapping.
 func isConflict(err error) bool {
-	return errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCASConflict) || errors.Is(err, memcache.ErrCacheMiss)
+	return errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCASConflict) ||
+		errors.Is(err, memcache.ErrCacheMiss)
 }
 
 // isLost reports whether a connection broke under a call.
@@ -438,7 +442,8 @@ func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
 	var before unsent
 	mayHaveRun, shown = !errors.As(err, &before), err
 	text := err.Error()
-	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) || strings.Contains(text, `: "SERVER_ERROR object too large`)
+	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) ||
+		strings.Contains(text, `: "SERVER_ERROR object too large`)
 	switch { // gomemcache quotes what the server sent, a key perhaps
 	case noRoom:
 		shown = errNoRoom

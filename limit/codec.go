@@ -18,8 +18,9 @@ import (
 //	m:1795225200123,7,6;                   stamp of a hand-over: end in ms, version adopted, version sealed
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
-// precision; a stamp has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-." only. The first number is the
-// end of the entry. Text was chosen by measurement against a hash and a packed string; see package scripts.
+// precision; a stamp has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-."
+// only. The first number is the end of the entry. Text was chosen by measurement against a hash and a packed string;
+// see package scripts.
 
 // AppendText appends the encoding of s to b.
 func (s *State) AppendText(b []byte) ([]byte, error) {

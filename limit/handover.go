@@ -12,10 +12,12 @@ import (
 // sealed. Both only grow. The place is frozen while sealed > adopted.
 //
 // At most one place charges under one version: a place charges under version v only once it has adopted the key at v or
-// later, that comes after the other place was sealed at v or later, and the seal refuses v and everything before.
+// later, that comes after the other place was sealed at v or later, and the seal refuses v and everything before. What is
+// outside of this: requests without a version, which belong to times when nobody moves keys; [Alone]; and stamps that
+// were lost or have run out.
 
-// Move is the hand-over that a request acts under. The zero value is none: the request is refused by a frozen place
-// only. It must not be used while a key may be on its way.
+// Move is the hand-over that a request acts under. The zero Move is for times when nobody moves keys: only a frozen place
+// refuses it.
 type Move struct {
 	Version int64         // from 1 to MaxCount; 0 for none. Of one key, each version has one place
 	Step    Step          // how far the hand-over has come

@@ -20,7 +20,7 @@ type State struct {
 //	fixed     end: the reset.                                        count: charged and refunded in the window
 //	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
 //	bucket    end: the latest moment at which it was to be full.     arrival, credit: see bucket.go
-//	stamp     end: until when it is kept.                            count: versions of a hand-over, see handover.go
+//	stamp     end: until when it is kept.                            count: versions, see handover.go
 //
 // An entry with end 0 is empty, and one that is over counts as such.
 type entry struct {

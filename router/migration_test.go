@@ -154,6 +154,9 @@ func TestMigrationIsExact(t *testing.T) {
 					t.Errorf("%s: nothing is admitted over the limit without CarryOver: the load tests nothing", policy)
 				}
 			}
+			if books.contended > books.admitted/50 {
+				t.Errorf("%d takes met too many others", books.contended)
+			}
 			if carryOver && handovers < 5*16 || books.denied < books.admitted/4 {
 				t.Errorf("only %d hand-overs, %d denied: the load tests nothing", handovers, books.denied)
 			}
@@ -166,6 +169,7 @@ type ledger struct {
 	mu               sync.Mutex // guards all below
 	entries          map[[2]string][]admission
 	admitted, denied int
+	contended        int
 	errors           map[string]error
 	failed           map[string]int
 }
@@ -181,6 +185,7 @@ func (l *ledger) enter(key, policy string, r backend.Result, err error) {
 	var failed *backend.Error
 	switch {
 	case errors.As(err, &failed) && failed.Kind == backend.Contended: // nothing was charged
+		l.contended++
 	case err != nil:
 		l.errors[err.Error()] = err
 		l.failed[err.Error()]++
