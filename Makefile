@@ -11,10 +11,10 @@ each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test race lint bench fuzz cover up down servers
+.PHONY: help run test race lint bench bench-quick benchmarks fuzz cover up down servers
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## run the quickstart example
 	go run ./examples/quickstart
@@ -30,7 +30,13 @@ lint: ## check formatting, go vet and staticcheck
 	$(call each,go vet ./...)
 	$(call each,$(STATICCHECK) ./...)
 
-bench: servers ## run all benchmarks; BENCH=name for some
+bench: servers ## compare with other limiters side by side; ten minutes, on an idle machine
+	@cd bench && go run .
+
+bench-quick: servers ## the same in under two minutes
+	@cd bench && go run . -quick
+
+benchmarks: servers ## run all Go benchmarks; BENCH=name for some
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -r -n 1 dirname | sort -u); do \
 		(cd $$dir && go test -run '^$$' -bench '$(BENCH)' -benchmem .); done
 

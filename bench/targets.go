@@ -1,0 +1,168 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+)
+
+// A target is a row of DESIGN.md section 9, or one of the numbers of a row. A row that compares what isn't built yet
+// (leases, the local view) is added here, with its peer in peer.go.
+type target struct {
+	name    string
+	measure func(*Report) float64 // NaN: not measured
+	atLeast bool                  // whether bound is the least that holds; otherwise the most
+	bound   float64
+}
+
+var targets = []target{
+	{"64 callers: decisions/s, sluice to redis_rate", network(manyCallers, sluice, redisRate, perSecond), true, 5},
+	{"64 callers: Redis CPU, sluice to redis_rate", network(manyCallers, sluice, redisRate, redisCPU), false, 0.25},
+	{"64 callers: p99, sluice to redis_rate", network(manyCallers, sluice, redisRate, p99), false, 0.25},
+	{"256 callers: decisions/s, sluice to redis_rate", network(mostCallers, sluice, redisRate, perSecond), true, 6},
+	{"1 caller: p50, sluice to redis_rate", network(oneCaller, sluice, redisRate, p50), false, 0.95},
+	{"three limits: Redis CPU, sluice to carlson", network(threeLimits, sluice, carlson, redisCPU), false, 0.25},
+	{"three limits after an hour: Redis CPU, sluice to carlson", network(longHistory, sluice, carlson, redisCPU), false, 0.25},
+	{"bytes per key, sluice to redis_rate", network(manyCallers, sluice, redisRate, bytesPerKey), false, 1},
+	{"bytes per key, sluice to github", network(manyCallers, sluice, github, bytesPerKey), false, 1},
+	{"memory, parallel: time, sluice-backend to sethvargo", inMemory(sluiceBackend, sethvargo), false, 1},
+	{"memory, parallel: allocations, sluice-backend", inMemoryAllocs(sluiceBackend), false, 0},
+	{"ring of 10: lookups in the time of one rendezvous", ringSpeed(10), true, 3},
+	{"ring of 100: lookups in the time of one rendezvous", ringSpeed(100), true, 8},
+	{"ring of 10: allocations", ringFact(10, func(r *RingResult) float64 { return r.Allocs }), false, 0},
+	{"ring of 100: allocations", ringFact(100, func(r *RingResult) float64 { return r.Allocs }), false, 0},
+	{"ring of 10: max/mean load", ringFact(10, func(r *RingResult) float64 { return r.MaxMean }), false, 1.05},
+	{"ring of 10: moved keys to ideal", ringFact(10, func(r *RingResult) float64 { return r.Moved }), false, 1.05},
+}
+
+// The metrics of one peer in one row.
+func perSecond(r *NetworkResult) float64   { return r.Median.PerSecond }
+func p50(r *NetworkResult) float64         { return r.Median.P50 }
+func p99(r *NetworkResult) float64         { return r.Median.P99 }
+func redisCPU(r *NetworkResult) float64    { return r.Median.RedisCPU }
+func bytesPerKey(r *NetworkResult) float64 { return float64(r.BytesPerKey) }
+
+func network(row Row, peer, reference string, metric func(*NetworkResult) float64) func(*Report) float64 {
+	return func(report *Report) float64 {
+		for i := range report.Network {
+			r := &report.Network[i]
+			if r.Row != row {
+				continue
+			}
+			if a, b := r.find(peer), r.find(reference); a != nil && b != nil {
+				return ratio(metric(a), metric(b))
+			}
+		}
+		return math.NaN()
+	}
+}
+
+// allowedInParallel is the row of the second table that targets are about, nil if it was not run.
+func allowedInParallel(report *Report) *MemoryRow {
+	for i := range report.Memory {
+		if r := &report.Memory[i]; r.Parallel && !r.Denied {
+			return r
+		}
+	}
+	return nil
+}
+
+func inMemory(peer, reference string) func(*Report) float64 {
+	return func(report *Report) float64 {
+		if r := allowedInParallel(report); r != nil {
+			if a, b := r.find(peer), r.find(reference); a != nil && b != nil {
+				return ratio(a.Nanos, b.Nanos)
+			}
+		}
+		return math.NaN()
+	}
+}
+
+func inMemoryAllocs(peer string) func(*Report) float64 {
+	return func(report *Report) float64 {
+		if r := allowedInParallel(report); r != nil {
+			if p := r.find(peer); p != nil {
+				return p.Allocs
+			}
+		}
+		return math.NaN()
+	}
+}
+
+func ringOf(report *Report, members int, peer string) *RingResult {
+	for i := range report.Rings {
+		if r := &report.Rings[i]; r.Members == members {
+			return r.find(peer)
+		}
+	}
+	return nil
+}
+
+func ringSpeed(members int) func(*Report) float64 {
+	return func(report *Report) float64 {
+		ours, theirs := ringOf(report, members, sluice), ringOf(report, members, rendezvous)
+		if ours == nil || theirs == nil {
+			return math.NaN()
+		}
+		return ratio(theirs.Nanos, ours.Nanos)
+	}
+}
+
+func ringFact(members int, metric func(*RingResult) float64) func(*Report) float64 {
+	return func(report *Report) float64 {
+		if r := ringOf(report, members, sluice); r != nil {
+			return metric(r)
+		}
+		return math.NaN()
+	}
+}
+
+// Verdict is a target with what was measured.
+type Verdict struct {
+	Name     string   `json:"name"`
+	Measured *float64 `json:"measured"` // nil: not measured
+	Target   string   `json:"target"`
+	Holds    bool     `json:"holds"`
+}
+
+func (t *target) verdict(report *Report) Verdict {
+	relation := "<="
+	if t.atLeast {
+		relation = ">="
+	}
+	v := Verdict{Name: t.name, Target: fmt.Sprintf("%s %v", relation, t.bound)}
+	got := math.Round(t.measure(report)*1000) / 1000 // what the loops of a measurement allocate is no allocation of a decision
+	if math.IsNaN(got) {
+		return v
+	}
+	v.Measured = &got
+	v.Holds = got <= t.bound
+	if t.atLeast {
+		v.Holds = got >= t.bound
+	}
+	return v
+}
+
+func verdicts(report *Report) []Verdict {
+	all := make([]Verdict, len(targets))
+	for i := range targets {
+		all[i] = targets[i].verdict(report)
+	}
+	return all
+}
+
+func writeVerdicts(w io.Writer, all []Verdict) error {
+	var t table
+	t.add("row", "measured", "target", "holds")
+	for _, v := range all {
+		measured, holds := "-", "not measured"
+		if v.Measured != nil {
+			measured, holds = fmt.Sprintf("%.3g", *v.Measured), "no"
+			if v.Holds {
+				holds = "yes"
+			}
+		}
+		t.add("  "+v.Name, measured, v.Target, holds)
+	}
+	return t.write(w)
+}

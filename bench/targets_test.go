@@ -1,0 +1,54 @@
+package main
+
+import "testing"
+
+func TestTargets(t *testing.T) {
+	result := func(peer string, perSecond float64, bytes int64) NetworkResult {
+		return NetworkResult{Peer: peer, Median: Slice{PerSecond: perSecond, RedisCPU: 1 / perSecond}, BytesPerKey: bytes}
+	}
+	report := &Report{
+		Network: []NetworkRow{{Row: manyCallers, Peers: []NetworkResult{
+			result(sluice, 500, 100), result(redisRate, 100, 104), result(github, 90, 96),
+		}}},
+		Memory: []MemoryRow{
+			{Parallel: true, Denied: true, Peers: []MemoryResult{{Peer: sluiceBackend, Nanos: 9}, {Peer: sethvargo, Nanos: 1}}},
+			{Parallel: true, Peers: []MemoryResult{{Peer: sluiceBackend, Nanos: 10, Allocs: 0.0001}, {Peer: sethvargo, Nanos: 10}}},
+		},
+		Rings: []RingRow{{Members: 10, Peers: []RingResult{
+			{Peer: sluice, Nanos: 10, Allocs: 1, MaxMean: 1.04, Moved: 1.06}, {Peer: rendezvous, Nanos: 29},
+		}}},
+	}
+	want := map[string]bool{
+		"64 callers: decisions/s, sluice to redis_rate":       true,
+		"64 callers: Redis CPU, sluice to redis_rate":         true,
+		"bytes per key, sluice to redis_rate":                 true,
+		"bytes per key, sluice to github":                     false,
+		"memory, parallel: time, sluice-backend to sethvargo": true,
+		"memory, parallel: allocations, sluice-backend":       true,
+		"ring of 10: lookups in the time of one rendezvous":   false,
+		"ring of 10: allocations":                             false,
+		"ring of 10: max/mean load":                           true,
+		"ring of 10: moved keys to ideal":                     false,
+	}
+	measured := make(map[string]bool)
+	for _, v := range verdicts(report) {
+		if v.Measured == nil {
+			if v.Holds {
+				t.Errorf("%s holds, and was not measured", v.Name)
+			}
+			continue
+		}
+		measured[v.Name] = true
+		if holds, ok := want[v.Name]; ok && holds != v.Holds {
+			t.Errorf("%s: measured %v, target %s: holds is %t", v.Name, *v.Measured, v.Target, v.Holds)
+		}
+	}
+	for name := range want {
+		if !measured[name] {
+			t.Errorf("%s was not measured", name)
+		}
+	}
+	if measured["256 callers: decisions/s, sluice to redis_rate"] || measured["ring of 100: allocations"] {
+		t.Error("what is not in the report was measured")
+	}
+}
