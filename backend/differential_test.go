@@ -381,13 +381,13 @@ func (c *contest) step(op *operation) error {
 		amount := c.amount(op, r)
 		c.note("refund %d of %s", amount, sayReceipt(r))
 		return c.lasting(func() error {
-			c.move.Step = limit.Ask // a refund has no floor to adopt with
+			c.asks()
 			return c.enter(c.redis.Refund(ctx, c.request(0, nil), *r, amount), func() { c.model.Refund(c.at, r, amount) })
 		}, false)
 	case "reset":
 		c.note("reset")
 		return c.lasting(func() error {
-			c.move.Step = limit.Ask
+			c.asks()
 			return c.enter(c.redis.Reset(ctx, c.request(0, nil)), func() { c.model.Reset(c.policy, c.at) })
 		}, false)
 	case "seal":
@@ -445,6 +445,13 @@ func (c *contest) step(op *operation) error {
 		panic(op.kind)
 	}
 	return nil
+}
+
+// asks makes the move one of a refund or a reset, which have no floor to adopt with.
+func (c *contest) asks() {
+	if c.move.Step == limit.Adopt {
+		c.move.Step = limit.Ask
+	}
 }
 
 // enter makes the change to the model that was made at the server, unless both refuse it.

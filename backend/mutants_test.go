@@ -125,7 +125,8 @@ var mutants = []struct{ script, old, new string }{
 
 	{"refund", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
 	{"reset", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
-	{"reset", "first, refusal = 4, enter(bodies[STAMP], now, tonumber(ARGV[3]), 0)", "first = 4"},
+	{"reset", "first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))", "first = 5"},
+	{"refund", "tonumber(ARGV[4]))", "0)"},
 
 	{"seal", "adopted >= version or sealed > version", "adopted > version or sealed > version"},
 	{"seal", "adopted >= version or sealed > version", "adopted >= version"},
