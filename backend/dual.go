@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,7 @@ type DualConfig struct {
 	// Shadow chooses keys for which the other side is asked, too, in the background, after the decision. What it answers
 	// is compared and counted, and decides nothing: it counts under names of its own, which take room there. A key's
 	// first window differs, because it began earlier here; so does a key that is refunded or reset, which is done where
-	// it is decided only. Nil: none.
+	// it is decided only; and one that is asked for so often that shadow calls overtake each other. Nil: none.
 	Shadow func(key string) bool
 
 	// ShadowQueue is how many shadow calls may wait; more are dropped. Zero: 1024.
@@ -82,6 +83,9 @@ func (c DualConfig) validate() error {
 				refuse(name, fmt.Sprintf("%T", b), "must be a Sealer, a Seeder and a Loader to carry over")
 			}
 		}
+	}
+	if c.Old != nil && c.New != nil && reflect.TypeOf(c.Old).Comparable() && c.Old == c.New {
+		refuse("New", fmt.Sprintf("%T", c.New), "must be another backend than Old")
 	}
 	if c.UseNew == nil {
 		refuse("UseNew", "nil", "must not be nil")

@@ -121,17 +121,9 @@ func (w *way) turn(version int64) {
 // fetch seals the key on the side that it comes from, and makes what was counted there the floor of the request. If that
 // side is out of reach the request goes on without it.
 func (w *way) fetch(ctx context.Context) error {
-	from := w.other()
-	limited, cancel, finds := from.patience(ctx)
-	defer cancel()
-	begin := time.Now()
-	sealed, err := from.Backend.(Sealer).Seal(limited, w.Request)
-	switch {
-	case err != nil && time.Since(begin) >= hangs:
-		from.hangs.Store(from.elapsed() + int64(hangsFor))
-	case err == nil && finds:
-		from.hangs.Store(0)
-	}
+	sealed, err := w.other().ask(ctx, func(ctx context.Context, b Backend) (Snapshot, error) {
+		return b.(Sealer).Seal(ctx, w.Request)
+	})
 	moved, elsewhere := errors.AsType[*limit.MovedError](err)
 	switch {
 	case err == nil:
@@ -169,7 +161,22 @@ const (
 	shortPatience = 20 * time.Millisecond
 )
 
-// patience is how long to wait for a seal: half of the caller's time, so that there is some left to decide without it,
+// ask asks a side that isn't the one to decide, and notes whether a server of it hangs.
+func (s *side) ask(ctx context.Context, question func(context.Context, Backend) (Snapshot, error)) (Snapshot, error) {
+	limited, cancel, finds := s.patience(ctx)
+	defer cancel()
+	begin := time.Now()
+	snapshot, err := question(limited, s.Backend)
+	switch {
+	case err != nil && time.Since(begin) >= hangs:
+		s.hangs.Store(s.elapsed() + int64(hangsFor))
+	case err == nil && finds:
+		s.hangs.Store(0)
+	}
+	return snapshot, err
+}
+
+// patience is how long to wait for an answer: half of the caller's time, so that there is some left to decide without it,
 // and little while a server of the side is known to hang; others may be well. One caller at a time finds out whether it
 // still does.
 func (s *side) patience(ctx context.Context) (limited context.Context, cancel context.CancelFunc, finds bool) {
@@ -208,7 +215,9 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 	now := limit.At{Micros: snapshot.Now}
 	adopted, sealed := snapshot.State.Stamp(now)
 	if w.dual.cfg.CarryOver && (sealed > adopted || adopted < w.Move.Version) {
-		there, err := w.other().Backend.(Loader).Load(ctx, w.Request)
+		there, err := w.other().ask(ctx, func(ctx context.Context, b Backend) (Snapshot, error) {
+			return b.(Loader).Load(ctx, w.Request)
+		})
 		if err != nil {
 			w.unmet = err
 		} else {
