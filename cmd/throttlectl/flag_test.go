@@ -61,6 +61,15 @@ func TestFlagFile(t *testing.T) {
 	golden(t, "flag.json", transcript(t, []string{"--file", flags(t, stored)}, true, script...))
 }
 
+// A file that isn't there is made.
+func TestFlagFileIsNew(t *testing.T) {
+	t.Parallel()
+	got := succeed(t, "flag", "set", "fresh", "10", "--file", filepath.Join(t.TempDir(), "flags.json"))
+	if !strings.HasPrefix(got, "fresh: none -> 10% (version ") {
+		t.Errorf("got %q", got)
+	}
+}
+
 // What the tool writes is what applications read.
 func TestFlagFileIsTheApplications(t *testing.T) {
 	t.Parallel()

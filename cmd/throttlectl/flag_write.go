@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -70,7 +71,7 @@ func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, ch
 		switch {
 		case err == nil:
 			r.Old = &old
-		case !errors.Is(err, featureflag.ErrNotFound):
+		case !errors.Is(err, featureflag.ErrNotFound) && !errors.Is(err, fs.ErrNotExist):
 			r.OldError = err.Error()
 		}
 		if r.New, err = change(ctx, source); err != nil {
