@@ -40,17 +40,9 @@ func (c *calls) deadline() time.Time { return time.Now().Add(c.timeout) }
 func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, charges bool,
 	do func(context.Context) (T, error)) (T, error) {
 	var none T
-	if ctx == nil {
-		return none, errNoContext
+	if err := c.begin(ctx); err != nil {
+		return none, err
 	}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return none, ErrClosed
-	}
-	c.running.Add(1)
-	c.mu.Unlock()
-
 	limited, cancel := context.WithDeadline(ctx, deadline)
 	if c.slots != nil {
 		select {
@@ -91,6 +83,20 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 	default:
 		return none, c.typed(ctx, op, charges, limited.Err())
 	}
+}
+
+// begin counts a call, which must end with running.Done, unless it is refused.
+func (c *calls) begin(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.running.Add(1)
+	return nil
 }
 
 func (c *calls) freeSlot() {

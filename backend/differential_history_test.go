@@ -97,6 +97,59 @@ func drawHistory(seed, n uint64) *history {
 	return h
 }
 
+// drawPlainHistory is one of a key under a single fixed limit, whose takes may go together with others.
+func drawPlainHistory(seed, n uint64) *history {
+	r := rand.New(rand.NewPCG(^seed, n))
+	h := &history{key: "p" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
+	switch r.IntN(20) {
+	case 0:
+		h.start = r.Int64N(20_000_000)
+	case 1:
+		h.start = horizon - r.Int64N(7_200_000_000)
+	}
+	big := r.IntN(4) == 0
+	draw := func() []limit.Limit {
+		for {
+			if l := drawLimit(r, big); l.Validate() == nil && l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered {
+				return []limit.Limit{l}
+			}
+		}
+	}
+	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: draw()})
+	for range r.IntN(3) { // others: the same with another max, a single one, or some that come and go
+		limits := draw()
+		if n := r.IntN(3); n > 0 {
+			limits = changeLimits(r, h.policies[0].Limits, big)
+			limits = limits[:min(n, len(limits))]
+		}
+		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: limits})
+	}
+	kinds := []string{
+		"take", "take", "take", "take", "take", "take", "take", "take", "together", "together", "together", "together",
+		"refund", "reset", "floor", "seed", "peek", "load", "copy", "lose", "spoil",
+	}
+	moves := r.IntN(3) == 0
+	if moves {
+		kinds = append(kinds, "seal")
+	}
+	h.worn = r.IntN(8) == 0
+	current := 0
+	for range 4 + r.IntN(24) {
+		if r.IntN(6) == 0 {
+			current = r.IntN(len(h.policies))
+		}
+		op := operation{
+			kind: kinds[r.IntN(len(kinds))], policy: current, pause: r.Uint64(), pause2: r.Uint64(),
+			cost: r.Uint64(), cost2: r.Uint64(), pick: r.Uint64(), pick2: r.Uint64(),
+		}
+		if moves && (op.kind == "seal" || r.IntN(4) == 0) {
+			op.move = drawMove(r)
+		}
+		h.ops = append(h.ops, op)
+	}
+	return h
+}
+
 func drawMove(r *rand.Rand) limit.Move {
 	steps := []limit.Step{limit.Ask, limit.Ask, limit.Adopt, limit.Adopt, limit.Alone}
 	return limit.Move{

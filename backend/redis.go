@@ -25,12 +25,22 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
 	Timeout time.Duration
 
+	// Lanes is how many round trips may be under way at once. Calls that come meanwhile share the next one. Zero: 2.
+	Lanes int
+
+	// Queue is how many calls may wait for a round trip; one more fails with ErrOverloaded. Zero: 4096.
+	Queue int
+
 	// Now replaces the clock, for tests. Nil: the server's clock as it was last heard, and what has passed since by
 	// this process's monotonic clock; the wall clock of this host decides nothing.
 	Now func() time.Time
 }
 
-const defaultRedisTimeout = 250 * time.Millisecond
+const (
+	defaultRedisTimeout = 250 * time.Millisecond
+	defaultLanes        = 2
+	defaultQueue        = 4096
+)
 
 func (c RedisConfig) withDefaults() RedisConfig {
 	if c.Prefix == "" {
@@ -38,6 +48,12 @@ func (c RedisConfig) withDefaults() RedisConfig {
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultRedisTimeout
+	}
+	if c.Lanes == 0 {
+		c.Lanes = defaultLanes
+	}
+	if c.Queue == 0 {
+		c.Queue = defaultQueue
 	}
 	return c
 }
@@ -50,6 +66,11 @@ func (c RedisConfig) validate() error {
 	if c.Timeout < 0 {
 		errs = append(errs, &limit.Error{Field: "timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
 	}
+	for field, n := range map[string]int{"lanes": c.Lanes, "queue": c.Queue} {
+		if n < 0 {
+			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -57,11 +78,12 @@ func (c RedisConfig) validate() error {
 // policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
-// counts first. An ACL needs ~PREFIX*, and +get +set +evalsha +eval +time +info +ping +hello.
+// counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info +ping +hello.
 type Redis struct {
 	cfg     RedisConfig
 	client  redis.UniversalClient
 	calls   calls
+	lanes   lanes
 	owned   bool // whether Close closes the client
 	cluster bool
 	clock   serverClock
@@ -108,14 +130,20 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 			*size = 8 << 10 // a counter's commands and replies are short; the default is 32 KiB
 		}
 	}
-	return newRedis(redis.NewClient(&safe), cfg, safe.Addr, true), nil
+	client := redis.NewClient(&safe)
+	return newRedis(client, cfg, safe.Addr, client.Options().PoolSize, false, true), nil
 }
 
-func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, owned bool) *Redis {
-	return &Redis{
-		cfg: cfg, client: client, owned: owned,
+func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool int, cluster, owned bool) *Redis {
+	r := &Redis{
+		cfg: cfg, client: client, cluster: cluster, owned: owned,
 		calls: calls{node: node, timeout: cfg.Timeout, explain: explainRedis},
 	}
+	r.lanes = lanes{
+		client: client, calls: &r.calls, now: r.NowMicros,
+		free: min(cfg.Lanes, pool), maxExtra: min(mostExtra, pool-min(cfg.Lanes, pool)), maxQueue: cfg.Queue,
+	}
+	return r
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
@@ -129,6 +157,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	}
 	var node string
 	var cluster bool
+	pool := defaultLanes + mostExtra
 	const retries = "must be off (-1): a retry of a take would count twice"
 	const deadlines = "must be true: without it a call outlives its context"
 	switch c := client.(type) {
@@ -140,7 +169,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			break
 		}
 		opts := c.Options()
-		node = opts.Addr
+		node, pool = opts.Addr, opts.PoolSize
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -153,7 +182,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			break
 		}
 		opts := c.Options()
-		node, cluster = strings.Join(opts.Addrs, ","), true
+		node, pool, cluster = strings.Join(opts.Addrs, ","), opts.PoolSize, true
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -172,9 +201,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	r := newRedis(client, cfg, node, false)
-	r.cluster = cluster
-	return r, nil
+	return newRedis(client, cfg, node, pool, cluster, false), nil
 }
 
 // Take implements [Backend].
@@ -195,12 +222,22 @@ func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error 
 }
 
 func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
-	reply, now, err := r.eval(ctx, op, scripts.Take, req, func(at limit.At) []any {
-		return takeArgs(req.Policy, at, cost, floor, req.Move)
-	})
+	deadline := r.calls.deadline()
+	now, err := r.nowMicros(ctx, deadline)
 	if err != nil {
 		return Result{}, err
 	}
+	e := errand{script: &scripts.Take, key: r.name(req), nowMicros: now}
+	if e.plain = cost > 0 && !r.cluster && isPlain(req); e.plain {
+		e.limit, e.cost = req.Policy.Limits[0], cost
+	} else {
+		e.args = takeArgs(req.Policy, req.at(now), cost, floor, req.Move)
+	}
+	reply, err := r.run(ctx, op, deadline, &e)
+	if err != nil {
+		return Result{}, err
+	}
+	now = e.nowMicros // that of all who went together
 	result := Result{Now: now, Source: Primary}
 	text, ok := reply.(string)
 	if ok = ok && text != ""; ok {
@@ -260,7 +297,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if amount = min(amount, receipt.Cost); amount < 1 {
 		return nil
 	}
-	_, _, err := r.eval(ctx, "refund", scripts.Refund, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, "refund", &scripts.Refund, &req, func(at limit.At) []any {
 		return refundArgs(at, &receipt, amount, req.giveBackMove())
 	})
 	return err
@@ -271,7 +308,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, _, err := r.eval(ctx, "reset", scripts.Reset, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, "reset", &scripts.Reset, &req, func(at limit.At) []any {
 		return resetArgs(req.Policy, at, req.giveBackMove())
 	})
 	return err
@@ -282,7 +319,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	reply, now, err := r.eval(ctx, opSeal, scripts.Seal, &req, func(at limit.At) []any {
+	reply, now, err := r.eval(ctx, opSeal, &scripts.Seal, &req, func(at limit.At) []any {
 		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
@@ -359,31 +396,44 @@ func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
 }
 
 // eval runs a script on the request's key. It returns the reply and the moment that the script was given.
-func (r *Redis) eval(ctx context.Context, op string, script scripts.Script, req *Request,
+func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req *Request,
 	args func(limit.At) []any) (reply any, nowMicros int64, err error) {
 	deadline := r.calls.deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return nil, 0, err
 	}
-	keys, argv := []string{r.name(req)}, args(req.at(nowMicros))
-	reply, err = call(ctx, &r.calls, op, deadline, charges(op), func(ctx context.Context) (any, error) {
-		for move := 0; ; move++ {
-			reply, err := r.client.EvalSha(ctx, script.SHA, keys, argv...).Result()
-			if redis.HasErrorPrefix(err, "NOSCRIPT") { // it did not run
-				reply, err = r.client.Eval(ctx, script.Source, keys, argv...).Result()
-			}
-			if refused := refusal(err); refused != nil {
-				return nil, refused
-			}
-			if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
-				return reply, err
-			}
-			if sleep(ctx, time.Duration(move)*10*time.Millisecond) != nil { // the client learns the new owner
-				return nil, err
-			}
-		}
-	})
+	e := errand{script: script, key: r.name(req), args: args(req.at(nowMicros)), nowMicros: nowMicros}
+	reply, err = r.run(ctx, op, deadline, &e)
 	return reply, nowMicros, err
+}
+
+// run makes a script call.
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply any, err error) {
+	if err = r.calls.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer r.calls.running.Done()
+	for move := 0; ; move++ {
+		reply, err = r.lanes.run(ctx, deadline, e)
+		if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
+			break
+		}
+		if sleep(ctx, time.Duration(move)*10*time.Millisecond) != nil { // the client learns the new owner
+			break
+		}
+		e = e.again()
+	}
+	if refused := refusal(err); refused != nil {
+		return nil, refused
+	}
+	return reply, r.calls.typed(ctx, op, charges(op), err)
+}
+
+// isPlain reports whether a take can go together with others: see scripts.Takes.
+func isPlain(req *Request) bool {
+	l := &req.Policy.Limits[0]
+	return len(req.Policy.Limits) == 1 && l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered &&
+		req.Floor == nil && req.Move.Version == 0
 }
 
 // maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run. The

@@ -53,7 +53,7 @@ func TestRedisNoAuth(t *testing.T) {
 }
 
 // documented are the permissions that the doc of Redis names.
-var documented = []string{"+get", "+set", "+evalsha", "+eval", "+time", "+info", "+ping", "+hello"}
+var documented = []string{"+get", "+mget", "+set", "+evalsha", "+eval", "+time", "+info", "+ping", "+hello"}
 
 // TestRedisACL: a user with exactly the documented permissions can do everything, and one with fewer can't.
 func TestRedisACL(t *testing.T) {
@@ -315,11 +315,17 @@ func TestRedisPoolExhausted(t *testing.T) {
 	proxy := testserver.NewProxy(t, server.Addr)
 	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond}, backend.RedisConfig{})
 	mustTake(t, b, request("warm"))
-	fault, hung := hang(testserver.HangBefore)
-	proxy.SetFault(fault)
+	hung := make(chan struct{}, 1)
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] != "GET" {
+			return testserver.Pass
+		}
+		hung <- struct{}{}
+		return testserver.HangBefore
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { _, err := b.Take(ctx, request("warm")); done <- err }()
+	go func() { _, err := b.Load(ctx, request("warm")); done <- err }() // it needs no lane
 	<-hung
 	_, err := b.Take(context.Background(), request(secret))
 	wantError(t, err, backend.Unavailable, false)

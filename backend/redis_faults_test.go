@@ -142,10 +142,11 @@ func TestRedisLostReplies(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if unknown.Load() != lost.Load() || admitted.Load()+unknown.Load() != callers*takes {
+	// Those that follow in a lost reply's pipeline are lost with it.
+	if unknown.Load() < lost.Load() || unknown.Load() == callers*takes || admitted.Load()+unknown.Load() != callers*takes {
 		t.Errorf("%d admitted, %d unknown, %d replies lost of %d", admitted.Load(), unknown.Load(), lost.Load(), callers*takes)
 	}
-	if got := server.Stats(t)["evalsha"]; got != callers*takes {
+	if got := server.Stats(t)["evalsha"]; got > callers*takes || got < lost.Load() { // calls share round trips
 		t.Errorf("%d calls came as %d", callers*takes, got)
 	}
 	proxy.SetFault(nil)

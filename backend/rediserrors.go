@@ -20,7 +20,12 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 		shown = errors.New(before)
 	}
 	var dial *net.OpError
+	_, before := errors.AsType[unsent](err)
 	switch {
+	case before && errors.Is(err, context.Canceled):
+		return Interrupted, false, shown
+	case before:
+		return Unavailable, false, shown
 	case errors.Is(err, limit.ErrCorruptState):
 		return Corrupt, true, shown
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):

@@ -53,23 +53,35 @@ func arguments(now limit.At, cost int64, floor string) (take, refund, reset []an
 	return take, refund, reset
 }
 
+// limited is a client of a user who may touch nothing but keys.
+func limited(t *testing.T, server *testserver.Server, commands string, keys ...string) *redis.Client {
+	t.Helper()
+	rules := []any{"ACL", "SETUSER", "limited", "on", ">pass"}
+	for _, key := range keys {
+		rules = append(rules, "~"+key)
+	}
+	for command := range strings.FieldsSeq(commands) {
+		rules = append(rules, "+"+command)
+	}
+	if err := server.Client().Do(t.Context(), rules...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	options := *server.Client().Options()
+	options.Username, options.Password, options.MaxRetries = "limited", "pass", -1
+	client := redis.NewClient(&options)
+	t.Cleanup(func() { _ = client.Close() })
+	if err := client.Set(t.Context(), "another", 1, 0).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+		t.Fatalf("the user may write another key: %v", err)
+	}
+	return client
+}
+
 // TestOneKey runs the scripts as a user who may touch a single key, along all of their ways.
 func TestOneKey(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	ctx := t.Context()
-	err := server.Client().Do(ctx, "ACL", "SETUSER", "one", "on", ">pass", "~only", "+get", "+set", "+evalsha", "+eval", "+hello").Err()
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := *server.Client().Options()
-	options.Username, options.Password, options.MaxRetries = "one", "pass", -1
-	client := redis.NewClient(&options)
-	defer client.Close()
-	if err := client.Get(ctx, "another").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
-		t.Fatalf("the user may read another key: %v", err)
-	}
-
+	client := limited(t, server, "get set evalsha eval hello", "only")
 	now := limit.At{Micros: time.Now().UnixMicro()}
 	run := func(script scripts.Script, want string, args []any) {
 		t.Helper()
@@ -100,23 +112,81 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
+// TestGivenKeys runs takes, which is given many keys, as a user who may touch two, along all of its ways.
+func TestGivenKeys(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	ctx := t.Context()
+	client := limited(t, server, "mget set evalsha eval hello", "one", "two")
+	const over, alive = 1_000_000, 2_000_000 // Unix ms
+	run := func(nowMillis int64, keys string, want string, costs ...any) {
+		t.Helper()
+		args := append([]any{nowMillis * 1000, "f1h", 3, nowMillis + 3_600_000}, costs...)
+		got, err := client.Eval(ctx, scripts.Takes.Source, strings.Fields(keys), args...).StringSlice()
+		if text := strings.Join(got, " "); err != nil || text != want {
+			t.Errorf("takes of %s: %q, %v; want %q", keys, text, err, want)
+		}
+	}
+	store := func(key, value string) {
+		t.Helper()
+		if err := server.Client().Set(ctx, key, value, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(over, "one two one", "1f1h:4600000,1; 1f1h:4600000,1; 1f1h:4600000,2;") // nothing is there
+	run(alive, "one two one", "0f1h:4600000,2; 1f1h:4600000,3; 1f1h:4600000,3;", 2, 2, 1)
+	run(4_600_000, "two two", "1f1h:8200000,1; 1f1h:8200000,2;") // their windows are over
+	store("one", "m:9999999999999,1,0;f1h:8200000,1;")
+	run(4_600_000, "one one", " ")
+	if err := server.Client().Del(ctx, "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Client().HSet(ctx, "one", "f1h", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	run(4_600_000, "one two one", " 1f1h:8200000,3; ")
+	if kind := server.Client().Type(ctx, "one").Val(); kind != "hash" {
+		t.Errorf("takes made a %s of a hash", kind)
+	}
+	if keys := server.Client().Keys(ctx, "*").Val(); len(keys) != 2 {
+		t.Errorf("the server holds %q", keys)
+	}
+}
+
 // TestSource looks for what no script may do: name a key, read the server's clock or draw a random number.
 func TestSource(t *testing.T) {
-	calls := regexp.MustCompile(`redis\.p?call\(([^,]*), ([^,)]*)`)
+	comment := regexp.MustCompile(`--.*`)
+	anyCall, calls := regexp.MustCompile(`call\(`), regexp.MustCompile(`call\(('[A-Z]+'), ([^,)]*)`)
 	for _, script := range scripts.All {
-		for _, call := range calls.FindAllStringSubmatch(script.Source, -1) {
-			if call[2] != "KEYS[1]" {
+		code := comment.ReplaceAllString(script.Source, "")
+		may := map[string]string{"'GET'": "KEYS[1]", "'SET'": "KEYS[1]"} // and on which key
+		bad := []string{"'TIME'", "math.random", "cjson", "tostring", "pcall", "KEYS[2]"}
+		if script.Name == scripts.Takes.Name {
+			may = map[string]string{"'MGET'": "unpack(KEYS", "'SET'": "key"}
+			bad = append(bad[:len(bad)-1], "KEYS[1]")
+			for _, assigned := range regexp.MustCompile(`\bkey\b[^]=\n]*=[^=][^\n]*`).FindAllString(code, -1) {
+				if !strings.HasPrefix(assigned, "key, cost = KEYS[i], ") {
+					t.Errorf("%s has a key that it may not have been given: %s", script.Name, assigned)
+				}
+			}
+		}
+		read := calls.FindAllStringSubmatch(code, -1)
+		for _, call := range read {
+			if key, ok := may[call[1]]; !ok {
+				t.Errorf("%s calls %s, which the documented permissions lack", script.Name, call[1])
+			} else if call[2] != key {
 				t.Errorf("%s touches %s: %s", script.Name, call[2], call[0])
 			}
-			if call[1] != "'GET'" && call[1] != "'SET'" {
-				t.Errorf("%s calls %s, which the documented permissions lack", script.Name, call[1])
-			}
 		}
-		if got, want := strings.Count(script.Source, "redis.call"), len(calls.FindAllString(script.Source, -1)); got != want || got == 0 {
-			t.Errorf("%s: %d calls, of which %d could be read", script.Name, got, want)
+		if n := len(anyCall.FindAllString(code, -1)); n != len(read) || n < 2 {
+			t.Errorf("%s: %d calls, of which %d could be read", script.Name, n, len(read))
 		}
-		for _, bad := range []string{"'TIME'", "math.random", "cjson", "tostring", "KEYS[2]"} {
-			code := regexp.MustCompile(`--.*`).ReplaceAllString(script.Source, "")
+		// A call that goes by another name than redis.call and the call of takes.lua can't be read here.
+		if n := strings.Count(code, "redis."); n != strings.Count(code, "redis.call(")+strings.Count(code, "redis.error_reply(")+
+			strings.Count(code, "local match, format, call = string.match, string.format, redis.call\n") {
+			t.Errorf("%s uses the server by another name", script.Name)
+		}
+		for _, bad := range bad {
 			if strings.Contains(code, bad) {
 				t.Errorf("%s has %s", script.Name, bad)
 			}
