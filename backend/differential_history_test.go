@@ -3,6 +3,7 @@
 package backend_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -247,4 +248,31 @@ func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
 		}
 	}
 	return limits
+}
+
+// worn is a state that charges and refunds have brought to within left of the largest number.
+func (c *contest) worn(p *limit.Policy, left int64) limit.State {
+	var text []byte
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		charged := limit.MaxCount - left
+		if l.Algorithm == limit.Bucket && c.at.Micros < start.UnixMicro()/2 {
+			continue // a time.Duration doesn't reach that far
+		}
+		text = append(l.AppendID(text), ':')
+		switch l.Algorithm {
+		case limit.SlidingWindow:
+			text = fmt.Appendf(text, "%d,1,%d-%d;", l.End(c.at), charged, charged-1)
+		case limit.Bucket:
+			credit := min(1<<52-1, limit.MaxCount-c.at.Micros-2*limit.MaxWindow.Microseconds()) - left
+			text = fmt.Appendf(text, "%d,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
+		default:
+			text = fmt.Appendf(text, "%d,%d-%d;", l.End(c.at), charged, charged-1)
+		}
+	}
+	s, err := limit.ParseState(text)
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", text, err))
+	}
+	return s
 }

@@ -1,0 +1,470 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// TestLanesFrozen: callers of a server that stands still return by their deadlines, those who wait for a lane too, and
+// what was not sent is not counted.
+func TestLanesFrozen(t *testing.T) {
+	const callers, deadline = 256, 50 * time.Millisecond
+	for _, pool := range []int{0, 1} {
+		server := testserver.Redis(t)
+		patientCalls := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: 10 * time.Second})
+		bounded := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: deadline})
+		for _, b := range []*backend.Redis{patientCalls, bounded} {
+			for {
+				if _, err := b.Take(t.Context(), request("warm")); err == nil {
+					break
+				}
+			}
+		}
+		server.Pause()
+		var wg sync.WaitGroup
+		var unknown atomic.Int64
+		var mu sync.Mutex // guards late and noise
+		var late, noise time.Duration
+		timed := func(longest *time.Duration, call func()) {
+			begin := time.Now()
+			call()
+			took := time.Since(begin)
+			mu.Lock()
+			*longest = max(*longest, took)
+			mu.Unlock()
+		}
+		for i := range callers {
+			wg.Go(func() { // what this machine makes of a timer meanwhile
+				timed(&noise, func() { <-time.After(deadline) })
+			})
+			wg.Go(func() {
+				timed(&late, func() {
+					b, ctx, cancel := patientCalls, context.Background(), func() {}
+					switch i % 3 {
+					case 0:
+						ctx, cancel = context.WithDeadline(ctx, time.Now().Add(deadline))
+					case 1:
+						var stop func()
+						ctx, stop = context.WithCancel(ctx)
+						timer := time.AfterFunc(deadline, stop)
+						cancel = func() { timer.Stop(); stop() }
+					case 2:
+						b = bounded
+					}
+					defer cancel()
+					_, err := b.Take(ctx, request(secret))
+					var failed *backend.Error
+					if !errors.As(err, &failed) || failed.Kind != backend.Unavailable && failed.Kind != backend.Interrupted {
+						t.Errorf("a frozen server: %v", err)
+					} else if failed.MayHaveCharged {
+						unknown.Add(1)
+					}
+				})
+			})
+		}
+		wg.Wait()
+		// 10 ms are for the way back. The rest is noise: of 512 goroutines that a machine of two cores wakes at once, the
+		// last is 40 ms late when another process has the cores (a time slice or a few); when it was even worse, the
+		// timers above say by how much.
+		if allowed := deadline + 10*time.Millisecond + max(40*time.Millisecond, 2*(noise-deadline)); late > allowed {
+			t.Errorf("pool of %d: a deadline of %s was honoured after %s; a bare timer took %s", pool, deadline, late, noise)
+		}
+		server.Resume()
+		await(t, "the thaw", func() bool { return bounded.Ping(context.Background()) == nil })
+		if n := used(t, server, secret); n > unknown.Load() {
+			t.Errorf("pool of %d: %d calls may have been counted, %d were", pool, unknown.Load(), n)
+		}
+		if n := unknown.Load(); n == 0 || pool == 1 && n == callers {
+			t.Errorf("pool of %d: %d of %d calls may have been counted", pool, n, callers)
+		}
+		t.Logf("pool of %d: the last of %d returned after %s, the last timer after %s; %d may have been counted, %d were",
+			pool, callers, late, noise, unknown.Load(), used(t, server, secret))
+	}
+}
+
+// TestLanesAbandoned: a call that was given up while it waited is never sent.
+func TestLanesAbandoned(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{})
+	g.hold()
+	var gaveUp sync.WaitGroup
+	var cancels []func()
+	for i := range 40 {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if i%2 == 0 {
+			gaveUp.Add(1)
+			cancels = append(cancels, cancel)
+		}
+		g.queue(func() {
+			_, err := g.Take(ctx, request(secret))
+			if i%2 == 0 {
+				wantError(t, err, backend.Interrupted, false)
+				gaveUp.Done()
+			} else if err != nil {
+				t.Errorf("a neighbour of those who gave up: %v", err)
+			}
+		})
+	}
+	for _, cancel := range cancels {
+		cancel()
+	}
+	gaveUp.Wait() // while the lane is held
+	short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	_, err := g.Take(short, request(secret))
+	wantError(t, err, backend.Interrupted, false)
+	if calls := g.release(); calls != 1 {
+		t.Errorf("%d script calls, want one", calls)
+	}
+	if n := used(t, g.server, secret); n != 20 {
+		t.Errorf("20 calls that nobody gave up were counted %d times", n)
+	}
+}
+
+// TestLanesOverdue: a call whose deadline is over when its turn comes is not sent, and says so.
+func TestLanesOverdue(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	mustTake(t, b, request("warm"))
+	server.ResetStats(t)
+	for range 200 {
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			_, err := b.Take(overdue{ctx}, request(secret))
+			wantError(t, err, backend.Interrupted, false)
+		}
+	}
+	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	if stats := server.Stats(t); stats["evalsha"] != 0 {
+		t.Errorf("overdue calls reached the server: %v", stats)
+	}
+}
+
+// overdue is a context whose deadline is over but whose timer hasn't fired yet.
+type overdue struct{ context.Context }
+
+func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// TestLanesBounded: when the queue is full, the next call fails at once.
+func TestLanesBounded(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{Queue: 4})
+	g.hold()
+	for range 4 {
+		g.queue(func() {
+			if _, err := g.Take(context.Background(), request(secret)); err != nil {
+				t.Errorf("a call that had a place: %v", err)
+			}
+		})
+	}
+	for name, call := range map[string]func() error{
+		"take":   func() error { _, err := g.Take(context.Background(), request(secret)); return err },
+		"cancel": func() error { _, err := g.Take(t.Context(), request(secret)); return err },
+		"refund": func() error { return g.Refund(context.Background(), request(secret), receipt(t), 1) },
+		"reset":  func() error { return g.Reset(context.Background(), request(secret)) },
+	} {
+		begin := time.Now()
+		err := call()
+		if took := time.Since(begin); took > patient/10 {
+			t.Errorf("%s: there was no place, and it took %s to say so", name, took)
+		}
+		wantError(t, err, backend.Unavailable, false)
+		if !errors.Is(err, backend.ErrOverloaded) {
+			t.Errorf("%s: got %v, want ErrOverloaded in it", name, err)
+		}
+	}
+	g.release()
+	mustTake(t, g, request(secret))
+	if n := used(t, g.server, secret); n != 5 {
+		t.Errorf("5 takes were counted %d times", n)
+	}
+}
+
+// TestLanesStalled: a connection that hangs holds up others for as long as it takes to open another lane, and that one
+// is closed again.
+func TestLanesStalled(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	const timeout = 2 * time.Second
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr}, backend.RedisConfig{Timeout: timeout, Lanes: 1})
+	mustTake(t, b, request("warm"))
+	var n atomic.Int64
+	hung := make(chan struct{})
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" && n.Add(1) == 1 {
+			close(hung)
+			return testserver.HangAfter
+		}
+		return testserver.Pass
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := b.Take(context.Background(), request("hung"))
+		wantError(t, err, backend.Unavailable, true)
+	})
+	<-hung
+	var took []time.Duration
+	var mu sync.Mutex // guards took
+	for range 4 {
+		wg.Go(func() {
+			for range 5 {
+				begin := time.Now()
+				mustTake(t, b, request(secret))
+				mu.Lock()
+				took = append(took, time.Since(begin))
+				mu.Unlock()
+			}
+		})
+	}
+	await(t, "those who go on", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) == 20 })
+	slices.Sort(took)
+	if took[5] > timeout/10 || took[19] > timeout/4 { // 10 ms and a new connection; the rest is for a busy machine
+		t.Errorf("beside a connection that hangs, takes took up to %s, a quarter of them up to %s", took[19], took[5])
+	}
+	await(t, "the extra lanes to close", func() bool { _, free, extra := b.Waiting(); return free == 0 && extra == 0 })
+	proxy.SetFault(nil)
+	proxy.Cut() // ends what hangs
+	proxy.Heal()
+	wg.Wait()
+	await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
+	if n := used(t, server, secret); n != 20 {
+		t.Errorf("20 takes were counted %d times", n)
+	}
+}
+
+// TestLanesExtra: lanes that were opened because others stalled are bounded by the pool, and all are closed again.
+func TestLanesExtra(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 4}, backend.RedisConfig{Lanes: 2})
+	mustTake(t, b, request("warm"))
+	gate := make(chan struct{})
+	var arrived atomic.Int64
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" {
+			arrived.Add(1)
+			<-gate
+		}
+		return testserver.Pass
+	})
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() { mustTake(t, b, request(secret)) })
+		await(t, "a lane or the queue", func() bool { // each call that finds a lane gets it to itself
+			queued, _, extra := b.Waiting()
+			return arrived.Load() == int64(min(i+1, 4)) && queued == max(i-3, 0) && extra == min(max(i-1, 0), 2)
+		})
+	}
+	close(gate)
+	wg.Wait()
+	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	if n := used(t, server, secret); n != 6 {
+		t.Errorf("6 takes were counted %d times", n)
+	}
+}
+
+// TestLanesLostReplies: what is lost of a batch is reported, and no call counts twice.
+func TestLanesLostReplies(t *testing.T) {
+	t.Parallel()
+	for name, action := range map[string]testserver.Action{
+		"close before": testserver.CloseBefore, "close after": testserver.CloseAfter, "truncate": testserver.Truncate,
+		"hang after": testserver.HangAfter, "hang before": testserver.HangBefore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newRig(t, backend.RedisConfig{Timeout: time.Second})
+			policies := []*limit.Policy{
+				hourly, {Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}, {Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}},
+			}
+			g.hold()
+			passed := make([]error, 30)
+			for i := range passed {
+				g.queue(func() {
+					req := request(fmt.Sprint("k", i))
+					req.Policy = policies[i%3]
+					_, passed[i] = g.Take(context.Background(), req)
+				})
+			}
+			var scripts atomic.Int64
+			g.proxy.SetFault(func(args []string) testserver.Action {
+				if args[0] == "EVALSHA" && scripts.Add(1) == 2 {
+					return action
+				}
+				return testserver.Pass
+			})
+			close(g.gate)
+			g.wg.Wait()
+			if n := scripts.Load(); n > 3 {
+				t.Errorf("%d script calls, want 3 at most: something was sent again", n)
+			}
+			for i, err := range passed {
+				n := used(t, g.server, fmt.Sprint("k", i))
+				switch {
+				case i%3 > 0 || err != nil && strings.HasPrefix(name, "hang"): // all of a trip have come back, or none
+					wantError(t, err, backend.Unavailable, true)
+				case err != nil || n != 1:
+					t.Errorf("a reply that was not lost: %v, counted %d times", err, n)
+				}
+				if n > 1 {
+					t.Errorf("a take was counted %d times", n)
+				}
+			}
+			mustTake(t, g, request("afterwards"))
+		})
+	}
+}
+
+// TestLanesChaos: callers who cancel at any moment, replies that are late or lost. What is stored lies between what was
+// admitted and what may have been.
+func TestLanesChaos(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 200 * time.Millisecond})
+	mustTake(t, b, request("warm"))
+	proxy.SetFault(func(args []string) testserver.Action {
+		switch n := rand.IntN(200); {
+		case args[0] != "EVALSHA":
+		case n == 0:
+			return testserver.CloseAfter
+		case n == 1:
+			return testserver.CloseBefore
+		case n == 2:
+			return testserver.HangAfter
+		case n < 40:
+			return testserver.Delay(time.Duration(n) * 50 * time.Microsecond)
+		}
+		return testserver.Pass
+	})
+	const callers, takes, keys = 64, 50, 3
+	var admitted, unknown [keys]atomic.Int64
+	var kinds [8]atomic.Int64
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range takes {
+				ctx, cancel := context.Background(), func() {}
+				span := time.Duration(rand.IntN(4000)) * time.Microsecond
+				switch rand.IntN(3) {
+				case 0:
+					ctx, cancel = context.WithTimeout(ctx, span)
+				case 1:
+					ctx, cancel = context.WithCancel(ctx)
+					time.AfterFunc(span, cancel)
+				}
+				key := rand.IntN(keys)
+				_, err := b.Take(ctx, request(fmt.Sprint("k", key)))
+				cancel()
+				var failed *backend.Error
+				switch {
+				case err == nil:
+					admitted[key].Add(1)
+				case err == ctx.Err(): // it had ended before the call began
+				case !errors.As(err, &failed):
+					t.Errorf("take: %v", err)
+				default:
+					kinds[failed.Kind].Add(1)
+					if failed.MayHaveCharged {
+						unknown[key].Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	proxy.SetFault(nil)
+	proxy.Cut()
+	proxy.Heal()
+	for key := range keys {
+		a, u, n := admitted[key].Load(), unknown[key].Load(), used(t, server, fmt.Sprint("k", key))
+		if a > n || n > a+u || a == 0 || u == 0 {
+			t.Errorf("%d takes were admitted, %d may have been, %d are stored", a, u, n)
+		}
+	}
+	for kind := range kinds {
+		if k := backend.Kind(kind); kinds[kind].Load() > 0 && k != backend.Unavailable && k != backend.Interrupted {
+			t.Errorf("%d calls were %s", kinds[kind].Load(), k)
+		}
+	}
+	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+}
+
+// TestLanesClose: calls that run or wait end, and later ones are refused.
+func TestLanesClose(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []bool{true, false} {
+		const timeout = 500 * time.Millisecond
+		cfg := backend.RedisConfig{}
+		if !answers {
+			cfg.Timeout = timeout
+		}
+		g := newRig(t, cfg)
+		g.hold()
+		for i := range 20 {
+			g.queue(func() {
+				ctx := context.Background()
+				if i%2 == 0 {
+					ctx = t.Context()
+				}
+				_, err := g.Take(ctx, request(secret))
+				if answers && err != nil {
+					t.Errorf("a call that waited when the backend was closed: %v", err)
+				} else if failed := (*backend.Error)(nil); !answers && !errors.As(err, &failed) {
+					t.Errorf("a call that waited in vain: %v", err)
+				}
+			})
+		}
+		closed := make(chan error, 1)
+		begin := time.Now()
+		go func() { closed <- g.Close() }()
+		await(t, "the refusal", func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			_, err := g.Take(ctx, request(secret))
+			if err == nil {
+				t.Error("a call passed the lane that is held")
+			}
+			return errors.Is(err, backend.ErrClosed)
+		})
+		if answers {
+			select {
+			case err := <-closed:
+				t.Errorf("Close returned %v while calls were under way", err)
+			default:
+			}
+			close(g.gate)
+		}
+		if err := <-closed; err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if took := time.Since(begin); !answers && took > timeout+patient/10 {
+			t.Errorf("Close took %s", took)
+		}
+		g.wg.Wait()
+		if queued, free, extra := g.Waiting(); queued != 0 || free != 1 || extra != 0 {
+			t.Errorf("after Close %d wait, %d lanes are free, %d extra", queued, free, extra)
+		}
+		if _, err := g.Take(context.Background(), request(secret)); !errors.Is(err, backend.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	}
+}
