@@ -168,7 +168,7 @@ func (s *side) ask(ctx context.Context, question func(context.Context, Backend) 
 	begin := time.Now()
 	snapshot, err := question(limited, s.Backend)
 	switch {
-	case err != nil && time.Since(begin) >= hangs:
+	case err != nil && outOfReach(err) && time.Since(begin) >= hangs:
 		s.hangs.Store(s.elapsed() + int64(hangsFor))
 	case err == nil && finds:
 		s.hangs.Store(0)

@@ -412,7 +412,7 @@ func TestLanesChaos(t *testing.T) {
 func TestLanesClose(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{true, false} {
-		const timeout = 500 * time.Millisecond
+		const timeout = 3 * time.Second // long enough to queue on a busy machine
 		cfg := backend.RedisConfig{}
 		if !answers {
 			cfg.Timeout = timeout

@@ -96,6 +96,9 @@ func testConcurrent(t *testing.T, s *subject) {
 								t.Errorf("Take: %v", err)
 								return
 							}
+							if result.Guarantee > s.weakest {
+								t.Errorf("%s because of %v", result.Guarantee, result.Cause)
+							}
 							if !result.Allowed {
 								return
 							}
