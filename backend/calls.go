@@ -26,18 +26,18 @@ type calls struct {
 	running sync.WaitGroup
 }
 
-const opSeal, opSeed = "seal", "seed"
+const opTake, opRefund, opReset = "take", "refund", "reset"
 
 // charges reports whether an operation counts something, or gives it back.
-func charges(op string) bool { return op != opSeal && op != opSeed }
+func charges(op string) bool { return op == opTake || op == opRefund || op == opReset }
 
 // deadline is the end of a call that begins now, with all that it has to ask the server.
 func (c *calls) deadline() time.Time { return time.Now().Add(c.timeout) }
 
-// call runs do within the caller's context and the deadline, and types its error; charges says whether do may charge.
-// Clients honour deadlines at best, not a cancellation while they wait for a reply; so a caller who can cancel waits
-// here, and what it abandons ends soon after the deadline.
-func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, charges bool,
+// call runs do within the caller's context and the deadline, and types its error. Clients honour deadlines at
+// best, not a cancellation while they wait for a reply; so a caller who can cancel waits here, and what it abandons ends
+// soon after the deadline.
+func call[T any](ctx context.Context, c *calls, op string, deadline time.Time,
 	do func(context.Context) (T, error)) (T, error) {
 	var none T
 	if err := c.begin(ctx); err != nil {
@@ -50,7 +50,7 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 		case <-limited.Done():
 			defer c.running.Done()
 			defer cancel()
-			return none, c.typed(ctx, op, charges, unsent{limited.Err()})
+			return none, c.typed(ctx, op, unsent{limited.Err()})
 		}
 	}
 	if ctx.Done() == nil && !c.deaf {
@@ -58,7 +58,7 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 		defer cancel()
 		reply, err := do(limited)
 		c.freeSlot()
-		return reply, c.typed(ctx, op, charges, err)
+		return reply, c.typed(ctx, op, err)
 	}
 	type outcome struct {
 		reply T
@@ -74,14 +74,14 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time, c
 	}()
 	select {
 	case o := <-done:
-		return o.reply, c.typed(ctx, op, charges, o.err)
+		return o.reply, c.typed(ctx, op, o.err)
 	case <-limited.Done():
 	}
 	select { // the reply may have come in the same moment, and the goroutine has cancelled
 	case o := <-done:
-		return o.reply, c.typed(ctx, op, charges, o.err)
+		return o.reply, c.typed(ctx, op, o.err)
 	default:
-		return none, c.typed(ctx, op, charges, limited.Err())
+		return none, c.typed(ctx, op, limited.Err())
 	}
 }
 
@@ -106,7 +106,7 @@ func (c *calls) freeSlot() {
 }
 
 // typed makes an [Error] of what a client returned. Nil stays nil, and the refusal of a request's Move stays that.
-func (c *calls) typed(ctx context.Context, op string, charges bool, err error) error {
+func (c *calls) typed(ctx context.Context, op string, err error) error {
 	if err == nil || isRefusal(err) {
 		return err
 	}
@@ -117,7 +117,7 @@ func (c *calls) typed(ctx context.Context, op string, charges bool, err error) e
 			err = errors.Join(end, err)
 		}
 	}
-	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges && mayHaveRun, Err: err}
+	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges(op) && mayHaveRun, Err: err}
 }
 
 // isRefusal reports whether an error is the answer of a place that the key is not in, to a request's Move.

@@ -247,8 +247,7 @@ func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request
 		if err = w.follow(ctx, err); err != nil {
 			return err
 		}
-		switch w.Move.Step {
-		case limit.Adopt:
+		if w.Move.Step == limit.Adopt {
 			if err = w.side().Backend.(Seeder).Seed(ctx, w.Request, *w.Floor); err != nil {
 				continue
 			}

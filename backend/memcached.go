@@ -195,7 +195,7 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 	if err := checkExpiry(req.Policy); err != nil {
 		return Result{}, err
 	}
-	return change(ctx, m, "take", &req, func(req *Request, s *limit.State, now limit.At) (Result, bool, error) {
+	return change(ctx, m, opTake, &req, func(req *Request, s *limit.State, now limit.At) (Result, bool, error) {
 		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor)
 		if err != nil {
 			return Result{}, false, err
@@ -213,7 +213,7 @@ func (m *Memcached) Refund(ctx context.Context, req Request, receipt limit.Recei
 	if min(amount, receipt.Cost) < 1 {
 		return nil
 	}
-	return m.update(ctx, "refund", &req, func(_ *Request, s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
+	return m.update(ctx, opRefund, &req, func(_ *Request, s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
@@ -221,7 +221,7 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	return m.update(ctx, "reset", &req, func(req *Request, s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
+	return m.update(ctx, opReset, &req, func(req *Request, s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
 }
 
 // update changes the state of a key, if there is one.
@@ -242,7 +242,7 @@ func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) er
 		return err
 	}
 	state = state.Clone()
-	_, err := change(ctx, m, opSeed, &req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
+	_, err := change(ctx, m, "seed", &req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
 		changed, err := s.Arrive(req.Policy, now, req.Move, &state)
 		return struct{}{}, changed, err
 	})
@@ -254,7 +254,7 @@ func (m *Memcached) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return change(ctx, m, opSeal, &req, func(req *Request, s *limit.State, now limit.At) (Snapshot, bool, error) {
+	return change(ctx, m, "seal", &req, func(req *Request, s *limit.State, now limit.At) (Snapshot, bool, error) {
 		sealed, err := s.Seal(now, req.Move)
 		return Snapshot{State: *s, Now: now.Micros, Source: Primary}, sealed, err
 	})
@@ -265,7 +265,7 @@ func (m *Memcached) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return call(ctx, &m.calls, "load", m.calls.deadline(), false, func(context.Context) (Snapshot, error) {
+	return call(ctx, &m.calls, "load", m.calls.deadline(), func(context.Context) (Snapshot, error) {
 		_, state, err := m.get(m.name(&req))
 		return Snapshot{State: state, Now: m.NowMicros(), Source: Primary}, err
 	})
@@ -285,7 +285,7 @@ func (m *Memcached) Peek(ctx context.Context, req Request) (Result, error) {
 
 // Ping implements [Pinger]: it asks every server.
 func (m *Memcached) Ping(ctx context.Context) error {
-	_, err := call(ctx, &m.calls, "ping", m.calls.deadline(), false, func(context.Context) (struct{}, error) {
+	_, err := call(ctx, &m.calls, "ping", m.calls.deadline(), func(context.Context) (struct{}, error) {
 		err := m.client.Ping()
 		if isLost(err) { // as in get
 			_ = m.client.Close()
@@ -299,7 +299,7 @@ func (m *Memcached) Ping(ctx context.Context) error {
 // NowMicros implements [Clock].
 func (m *Memcached) NowMicros() int64 { return m.cfg.Now().UnixMicro() }
 
-// Close waits for the calls under way, which end within twice the timeout, and closes the connections.
+// Close waits for the calls under way, which end within three times the timeout, and closes the connections.
 func (m *Memcached) Close() error {
 	if !m.calls.close() {
 		return nil
@@ -334,7 +334,7 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
-	return call(ctx, &m.calls, op, m.calls.deadline(), charges(op), func(ctx context.Context) (T, error) {
+	return call(ctx, &m.calls, op, m.calls.deadline(), func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		for try := range m.cfg.Tries {

@@ -209,7 +209,7 @@ func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
 	if err := req.CheckTake(ctx); err != nil {
 		return Result{}, err
 	}
-	return r.take(ctx, "take", &req, req.Cost, req.Floor)
+	return r.take(ctx, opTake, &req, req.Cost, req.Floor)
 }
 
 // Seed implements [Seeder].
@@ -260,7 +260,7 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	text, err := call(ctx, &r.calls, "load", deadline, false, func(ctx context.Context) (string, error) {
+	text, err := call(ctx, &r.calls, "load", deadline, func(ctx context.Context) (string, error) {
 		text, err := r.client.Get(ctx, r.name(&req)).Result()
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -297,7 +297,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if amount = min(amount, receipt.Cost); amount < 1 {
 		return nil
 	}
-	_, _, err := r.eval(ctx, "refund", &scripts.Refund, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at limit.At) []any {
 		return refundArgs(at, &receipt, amount, req.giveBackMove())
 	})
 	return err
@@ -308,7 +308,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, _, err := r.eval(ctx, "reset", &scripts.Reset, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at limit.At) []any {
 		return resetArgs(req.Policy, at, req.giveBackMove())
 	})
 	return err
@@ -319,7 +319,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	reply, now, err := r.eval(ctx, opSeal, &scripts.Seal, &req, func(at limit.At) []any {
+	reply, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
 		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
@@ -328,7 +328,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	text, _ := reply.(string)
 	state, err := limit.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: opSeal, Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: state, Now: now, Source: Primary}, nil
 }
@@ -384,7 +384,7 @@ func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error
 }
 
 func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
-	_, err := call(ctx, &r.calls, "ping", deadline, false, func(ctx context.Context) (struct{}, error) {
+	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (struct{}, error) {
 		asked := time.Now()
 		now, err := r.client.Time(ctx).Result()
 		if err == nil {
@@ -426,7 +426,7 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	if refused := refusal(err); refused != nil {
 		return nil, refused
 	}
-	return reply, r.calls.typed(ctx, op, charges(op), err)
+	return reply, r.calls.typed(ctx, op, err)
 }
 
 // isPlain reports whether a take can go together with others: see scripts.Takes.
@@ -447,7 +447,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		err := r.readClock(ctx, r.calls.deadline())
 		return Heartbeat{Primary: true, RTT: time.Since(start)}, err
 	}
-	return call(ctx, &r.calls, "ping", r.calls.deadline(), false, func(ctx context.Context) (Heartbeat, error) {
+	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
 		now := pipe.Time(ctx)
 		server, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")
