@@ -24,7 +24,7 @@ func TestDiesWithTheBinary(t *testing.T) {
 	}
 	t.Parallel()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestDiesWithTheBinary$")
-	cmd.Env = append(os.Environ(), child+"=1")
+	cmd.Env = append(os.Environ(), child+"=1", "TMPDIR="+t.TempDir()) // it can't remove its own
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
