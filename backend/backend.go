@@ -70,15 +70,17 @@ type Result struct {
 type Source uint8
 
 const (
-	Unknown  Source = iota // nobody
-	Local                  // this process's memory
-	Primary                // the primary of the key's group
-	Replica                // a replica: it may deny or show, it never admits
-	Fallback               // the failure policy, because the backend gave no verdict
+	Unknown   Source = iota // nobody
+	Local                   // this process's memory
+	Primary                 // the primary of the key's group
+	Replica                 // a replica: it may deny or show, it never admits
+	Fallback                // the failure policy, because the backend gave no verdict
+	Leased                  // this process, from a batch that was charged in advance: see [Lease]
+	LocalDeny               // this process, by what it knows of the key: see [Lease]
 )
 
 func (s Source) String() string {
-	names := [...]string{"unknown", "local", "primary", "replica", "fallback"}
+	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "leased", "local_deny"}
 	if int(s) < len(names) {
 		return names[s]
 	}

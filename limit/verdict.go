@@ -12,6 +12,7 @@ type Verdict struct {
 
 	binding int
 	cost    int64 // what was charged
+	spare   int64 // charged in advance, and not spent
 	policy  *Policy
 	inline  [inlineLimits]facts
 	more    []facts // the limits from inlineLimits on
@@ -105,7 +106,7 @@ func (v *Verdict) status(i int) Status {
 	f := v.facts(i)
 	s := Status{
 		Limit:      v.policy.Limits[i],
-		Remaining:  f.remaining,
+		Remaining:  f.remaining + v.spare,
 		ResetAt:    time.UnixMicro(f.reset),
 		RetryAfter: time.Duration(f.retryAfter) * time.Microsecond,
 	}

@@ -1,0 +1,608 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// LeaseConfig configures a Lease. The zero value of each field is a documented default.
+type LeaseConfig struct {
+	// Processes is how many processes hold leases on the same keys: a batch is at most half of what remains of a limit,
+	// divided by it. Zero: 10.
+	Processes int
+
+	// Batch is the first size of a key's batches, which then follow the demand. Zero: a thousandth of the smallest limit
+	// of the key's policy, at least 1. Negative: no leases, only the local view.
+	Batch int64
+
+	// Steady keeps batches at their first size; near the end of a limit they shrink all the same.
+	Steady bool
+
+	// Life is how long a lease is held at most, and how recently a key must have been asked for to be given one. What is
+	// left then goes back. On a token bucket no lease lives longer than limit.MaxBucketLease. Zero: 5 s.
+	Life time.Duration
+
+	// Recheck is how often, in spite of a denial that the local view can tell, one request is sent all the same: a refund
+	// or a reset by another process may have made room. Zero: 1 s. Negative: no denials by the local view.
+	Recheck time.Duration
+
+	// MaxKeys bounds of how many keys a view is kept, about; one takes some 700 bytes. Zero: 65,536.
+	MaxKeys int
+
+	// Now replaces the clock, for tests. It measures spans of time only. Nil: the monotonic clock of the process.
+	Now func() time.Time
+}
+
+const (
+	defaultLeaseProcesses = 10
+	defaultLeaseLife      = 5 * time.Second
+	defaultLeaseRecheck   = time.Second
+	defaultLeaseKeys      = 1 << 16
+	firstShare            = 1000 // of the smallest limit is the first batch
+)
+
+func (c LeaseConfig) withDefaults() LeaseConfig {
+	if c.Processes == 0 {
+		c.Processes = defaultLeaseProcesses
+	}
+	if c.Life == 0 {
+		c.Life = defaultLeaseLife
+	}
+	if c.Recheck == 0 {
+		c.Recheck = defaultLeaseRecheck
+	}
+	if c.MaxKeys == 0 {
+		c.MaxKeys = defaultLeaseKeys
+	}
+	return c
+}
+
+func (c LeaseConfig) validate(inner Backend) error {
+	var errs []error
+	refuse := func(field string, value any, bound string) {
+		errs = append(errs, &limit.Error{Field: "lease: " + field, Value: fmt.Sprint(value), Bound: bound})
+	}
+	if inner == nil {
+		refuse("inner", "nil", "must not be nil")
+	} else if _, refunds := inner.(Refunder); !refunds && c.Batch >= 0 {
+		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
+	}
+	if c.Processes < 0 {
+		refuse("Processes", c.Processes, "must not be negative")
+	}
+	if c.Batch > limit.MaxCount {
+		refuse("Batch", c.Batch, fmt.Sprintf("must be at most %d", limit.MaxCount))
+	}
+	if c.Life < 0 || c.Life > limit.MaxWindow {
+		refuse("Life", c.Life, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
+	}
+	if c.Recheck > limit.MaxWindow {
+		refuse("Recheck", c.Recheck, fmt.Sprintf("must be at most %s", limit.MaxWindow))
+	}
+	if c.MaxKeys < 0 {
+		refuse("MaxKeys", c.MaxKeys, "must not be negative")
+	}
+	return errors.Join(errs...)
+}
+
+// Lease answers most requests without a call. Of keys that are in use it keeps, in bounded memory, a local view:
+//
+//   - what is known of the key. A request that this denies is denied here: in a window counts only grow, so that the
+//     view, like a replica, may be behind but not wrong. Each take that goes on carries it as its floor;
+//   - a lease: a batch that was charged in advance, from which requests are admitted here.
+//
+// A lease is charged before any of it is spent, and is spent only within the window, or the sub-bucket, that it was
+// charged to, so that no window holds more than its Max. A token bucket has no windows: its bound grows by the leases on
+// it, each of at most a second; such decisions are [Bounded], with the cause [ErrBucketLeased]. What a process has
+// leased and not spent, others are denied: at most the batch less one for each process. It goes back after
+// LeaseConfig.Life and on Close. A process that dies takes it along until the window ends.
+//
+// A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in use. After a Reset, which
+// gives everything back, other processes may still spend the leases that they hold.
+//
+// Put the Lease outermost: it may hold a Router or a Dual, but neither may hold it. It owns what it holds: Close closes
+// it. Batches held locally, and one fetch at a time, are Rockset's ideas ("How we improved the concurrency and
+// scalability of our Redis rate limiting system").
+type Lease struct {
+	cfg    LeaseConfig
+	inner  Backend
+	clock  func() int64 // nanoseconds since whenever
+	seed   maphash.Seed
+	shift  int // the shard is what remains of a hash after this shift
+	shards []leaseShard
+
+	closed  atomic.Bool
+	stop    chan struct{}
+	running sync.WaitGroup // fetches, and the goroutine that gives back
+}
+
+var (
+	_ Backend  = (*Lease)(nil)
+	_ Peeker   = (*Lease)(nil)
+	_ Refunder = (*Lease)(nil)
+	_ Resetter = (*Lease)(nil)
+	_ Pinger   = (*Lease)(nil)
+	_ Loader   = (*Lease)(nil)
+	_ Seeder   = (*Lease)(nil)
+)
+
+// ErrBucketLeased is the cause of a decision that is not exact because it was admitted from a lease on a token bucket,
+// whose bound grows by what is leased.
+var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucket")
+
+// LeaseStats is what a Lease has done so far, and what it holds.
+type LeaseStats struct {
+	Leased   int64 // takes admitted from a lease, without a call of their own
+	Denied   int64 // takes denied by the local view, without a call
+	Straight int64 // takes that went on
+	Fetches  int64 // batches asked for
+	Returned int64 // cost of leases that went back
+	Lost     int64 // cost of leases that could not be given back: it counts until its windows end
+	Stranded int64 // cost that is leased now and not spent
+	Keys     int   // of which a view is kept
+}
+
+// NewLease returns a Lease over inner, which it owns from then on.
+func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
+	if err := cfg.validate(inner); err != nil {
+		return nil, fmt.Errorf("lease: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	width := bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
+	for width > 0 && cfg.MaxKeys < 64<<width { // few keys want few shards, to keep their bound
+		width--
+	}
+	l := &Lease{
+		cfg: cfg, inner: inner, seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]leaseShard, 1<<width),
+		stop: make(chan struct{}),
+	}
+	for i := range l.shards {
+		l.shards[i].table = newTable[view]()
+		l.shards[i].steady = cfg.Steady
+		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
+	}
+	start := time.Now()
+	l.clock = func() int64 { return int64(time.Since(start)) }
+	if cfg.Now != nil {
+		l.clock = func() int64 { return cfg.Now().UnixNano() }
+	}
+	l.running.Go(l.sweep)
+	return l, nil
+}
+
+// Take implements [Backend].
+func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error) {
+	if err := l.refuse(req.CheckTake(ctx)); err != nil {
+		return result, err
+	}
+	s, hash := l.shard(req.Key)
+	s.mu.Lock()
+	c := s.find(hash, &req)
+	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
+		return l.askLocked(ctx, s, hash, &req, req.Floor)
+	}
+	now := l.clock()
+	v := &c.value
+	hot := now-v.seen < int64(l.cfg.Life)
+	v.seen, v.used = now, true
+	if v.spendLocked(&req, now, &result) {
+		s.stats.Leased++
+		s.mu.Unlock()
+		return result, nil
+	}
+	denied := l.cfg.Recheck >= 0 && v.denyLocked(&req, now, &result)
+	if denied && now < v.recheck {
+		s.stats.Denied++
+		s.mu.Unlock()
+		return result, nil
+	}
+	v.recheck = now + int64(l.cfg.Recheck)
+	if denied { // this one asks, the others need not
+		asked, err := l.askLocked(ctx, s, hash, &req, v.floorLocked())
+		if err != nil {
+			return result, nil // no failure policy knows better
+		}
+		return asked, nil
+	}
+	if b := &v.batch; b.left > 0 && now >= b.deadline { // before more is charged: no key has more than one batch out
+		r := s.endLocked(c, now)
+		s.mu.Unlock()
+		l.giveBack(ctx, &r)
+		s.mu.Lock()
+	}
+	if f := l.boardLocked(ctx, s, c, &req, hot, now); f != nil {
+		s.mu.Unlock()
+		return l.await(ctx, s, c, f, &req, now)
+	}
+	return l.askLocked(ctx, s, hash, &req, v.floorLocked())
+}
+
+// askLocked leaves the lock, sends a request on, and learns from the answer.
+func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *Request, floor *limit.State) (Result, error) {
+	s.stats.Straight++
+	s.mu.Unlock()
+	req.Floor = floor
+	result, err := l.inner.Take(ctx, *req)
+	if err != nil {
+		return result, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, now := s.find(hash, req), l.clock()
+	if c == nil && !s.closed {
+		if c = s.addLocked(hash, req, now); c != nil {
+			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
+		}
+	}
+	if c == nil {
+		return result, nil
+	}
+	v := &c.value
+	v.learnLocked(req, &result, now)
+	if f := v.fetch; !result.Allowed && f != nil { // what was too much for this request may be on its way in that
+		s.mu.Unlock()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
+	if !result.Allowed && v.spendLocked(req, l.clock(), &result) {
+		s.stats.Leased++
+	}
+	return result, nil
+}
+
+// Peek implements [Peeker]; [ErrUnsupported] if what the Lease holds can't. What is leased counts as used.
+func (l *Lease) Peek(ctx context.Context, req Request) (Result, error) {
+	peeker, ok := l.inner.(Peeker)
+	if err := l.refuse(req.CheckTake(ctx)); err != nil {
+		return Result{}, err
+	}
+	if !ok {
+		return Result{}, ErrUnsupported
+	}
+	return peeker.Peek(ctx, req)
+}
+
+// Refund implements [Refunder].
+func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+	refunder, ok := l.inner.(Refunder)
+	if err := l.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	if !ok {
+		return ErrUnsupported
+	}
+	if amount = min(amount, receipt.Cost); amount < 1 {
+		return nil
+	}
+	s, hash := l.shard(req.Key)
+	s.mu.Lock()
+	c := s.find(hash, &req)
+	unspent := c != nil && c.value.unspendLocked(&receipt, amount, l.clock())
+	s.mu.Unlock()
+	if unspent {
+		return nil
+	}
+	defer l.recheck(s, hash, &req)
+	return refunder.Refund(ctx, req, receipt, amount)
+}
+
+// recheck lets the next request be sent in spite of what the view denies, because room was made. The view itself learns of
+// it by an answer only: its state is changed by joining others, never by doing to it what was done elsewhere, for one that
+// has been joined since may have it already.
+func (l *Lease) recheck(s *leaseShard, hash uint64, req *Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.find(hash, req); c != nil {
+		c.value.recheck, c.value.resets = 0, 0
+	}
+}
+
+// Reset implements [Resetter]; [ErrUnsupported] if what the Lease holds can't. It drops this process's lease on the key.
+func (l *Lease) Reset(ctx context.Context, req Request) error {
+	resetter, ok := l.inner.(Resetter)
+	if err := l.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	if !ok {
+		return ErrUnsupported
+	}
+	s, hash := l.shard(req.Key)
+	s.mu.Lock()
+	if c := s.find(hash, &req); c != nil {
+		s.oweLocked(s.endLocked(c, l.clock()))
+		c.value.fetch = nil // what it brings goes back
+	}
+	s.mu.Unlock()
+	defer l.recheck(s, hash, &req)
+	return resetter.Reset(ctx, req)
+}
+
+// Ping implements [Pinger].
+func (l *Lease) Ping(ctx context.Context) error {
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	if ctx == nil {
+		return errNoContext
+	}
+	if pinger, ok := l.inner.(Pinger); ok {
+		return pinger.Ping(ctx)
+	}
+	return ctx.Err()
+}
+
+// Load implements [Loader]; [ErrUnsupported] if what the Lease holds can't.
+func (l *Lease) Load(ctx context.Context, req Request) (Snapshot, error) {
+	loader, ok := l.inner.(Loader)
+	if err := l.refuse(req.Check(ctx)); err != nil {
+		return Snapshot{}, err
+	}
+	if !ok {
+		return Snapshot{}, ErrUnsupported
+	}
+	return loader.Load(ctx, req)
+}
+
+// Seed implements [Seeder]; [ErrUnsupported] if what the Lease holds can't.
+func (l *Lease) Seed(ctx context.Context, req Request, state limit.State) error {
+	seeder, ok := l.inner.(Seeder)
+	if err := l.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	if !ok {
+		return ErrUnsupported
+	}
+	return seeder.Seed(ctx, req, state)
+}
+
+// Stats returns what the Lease has done so far, and what it holds.
+func (l *Lease) Stats() LeaseStats {
+	var sum LeaseStats
+	now := l.clock()
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		sum.Leased += s.stats.Leased
+		sum.Denied += s.stats.Denied
+		sum.Straight += s.stats.Straight
+		sum.Fetches += s.stats.Fetches
+		sum.Returned += s.stats.Returned
+		sum.Lost += s.stats.Lost
+		sum.Keys += len(s.cells)
+		for _, c := range s.cells {
+			if b := &c.value.batch; now < b.deadline {
+				sum.Stranded += b.left
+			}
+		}
+		s.mu.Unlock()
+	}
+	return sum
+}
+
+// Close gives back what is leased, for at most some seconds, and closes what the Lease holds.
+func (l *Lease) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	for i := range l.shards { // no fetch begins after this
+		s := &l.shards[i]
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+	}
+	close(l.stop)
+	l.running.Wait()
+	l.giveBackAll()
+	return l.inner.Close()
+}
+
+// refuse is err, or that the Lease is closed.
+func (l *Lease) refuse(err error) error {
+	if l.closed.Load() {
+		return ErrClosed
+	}
+	return err
+}
+
+func (l *Lease) shard(key string) (*leaseShard, uint64) {
+	hash := maphash.String(l.seed, key)
+	return &l.shards[hash>>l.shift], hash
+}
+
+// leaseShard is a part of the views.
+type leaseShard struct {
+	mu sync.Mutex // guards all below
+	table[view]
+	max    int
+	steady bool
+	closed bool
+	due    []remainder // to be given back
+	stats  LeaseStats  // Stranded and Keys are not kept
+}
+
+const (
+	forgetAmong = 16      // how many views a full shard looks at to forget one
+	maxDue      = 1 << 12 // of a shard: what is more is lost
+)
+
+// addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
+func (s *leaseShard) addLocked(hash uint64, req *Request, now int64) *keyed[view] {
+	if len(s.cells) >= s.max {
+		var victim *keyed[view]
+		for range forgetAmong {
+			c := s.next()
+			if c.value.fetch != nil {
+				continue
+			}
+			victim = c
+			if !c.value.used {
+				break
+			}
+			c.value.used = false // a second chance
+		}
+		if victim == nil {
+			return nil
+		}
+		s.oweLocked(s.endLocked(victim, now))
+		s.remove(victim)
+	}
+	return s.add(hash, req)
+}
+
+// remainder is what is left of a lease, on its way back. Its receipt's Cost is how much; 0 for nothing.
+type remainder struct {
+	hash    uint64
+	req     Request
+	receipt limit.Receipt
+}
+
+// endLocked ends a lease, and returns what is left of it. If that is half of it the next batch is half as large.
+func (s *leaseShard) endLocked(c *keyed[view], now int64) remainder {
+	v := &c.value
+	b := &v.batch
+	if 2*b.left >= b.size && b.left > 0 && !s.steady {
+		v.size = max(1, v.size/2)
+	}
+	left := b.left
+	b.left, b.deadline = 0, 0
+	return remains(c, &b.charged, b.policy, left, now)
+}
+
+// remains is what goes back of a batch, as far as it still counts.
+func remains(c *keyed[view], charged *Result, policy *limit.Policy, amount, now int64) remainder {
+	if amount == 0 || c.value.serverAt(now) >= charged.CountsUntil() {
+		return remainder{}
+	}
+	r := remainder{c.hash, Request{Key: c.key, Policy: policy}, charged.Receipt()}
+	r.receipt.Cost = amount
+	return r
+}
+
+// oweLocked leaves something for the sweeper to give back.
+func (s *leaseShard) oweLocked(r remainder) {
+	switch {
+	case r.receipt.Cost == 0:
+	case len(s.due) < maxDue:
+		s.due = append(s.due, r)
+	default:
+		s.stats.Lost += r.receipt.Cost
+	}
+}
+
+// sweep ends leases that are over, and gives back what is due.
+func (l *Lease) sweep() {
+	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
+	defer tick.Stop()
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	slots := make(chan struct{}, givingBack)
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+		for _, r := range l.due(func(b *batch, now int64) bool { return now >= b.deadline }) {
+			select {
+			case slots <- struct{}{}:
+			case <-l.stop:
+				l.lose(&r)
+				continue
+			}
+			busy.Go(func() {
+				l.giveBack(context.Background(), &r)
+				<-slots
+			})
+		}
+	}
+}
+
+const (
+	givingBack      = 16              // calls at once
+	closingIn       = 5 * time.Second // is how long Close gives back
+	givingBackAtEnd = 64              // calls at once, while closing
+)
+
+// due ends leases and returns what has to go back.
+func (l *Lease) due(over func(*batch, int64) bool) []remainder {
+	var all []remainder
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		now := l.clock()
+		for _, c := range s.cells {
+			if b := &c.value.batch; b.left > 0 && over(b, now) {
+				s.oweLocked(s.endLocked(c, now))
+			}
+		}
+		all = append(all, s.due...)
+		clear(s.due)
+		s.due = s.due[:0]
+		s.mu.Unlock()
+	}
+	return all
+}
+
+func (l *Lease) giveBackAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
+	defer cancel()
+	all := l.due(func(*batch, int64) bool { return true })
+	var next atomic.Int64
+	var busy sync.WaitGroup
+	for range min(givingBackAtEnd, len(all)) {
+		busy.Go(func() {
+			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
+				l.giveBack(ctx, &all[i-1])
+			}
+		})
+	}
+	busy.Wait()
+}
+
+func (l *Lease) giveBack(ctx context.Context, r *remainder) {
+	if r.receipt.Cost == 0 {
+		return
+	}
+	s := &l.shards[r.hash>>l.shift]
+	if l.inner.(Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost) != nil {
+		l.lose(r)
+		return
+	}
+	l.recheck(s, r.hash, &r.req)
+	s.mu.Lock()
+	s.stats.Returned += r.receipt.Cost
+	s.mu.Unlock()
+}
+
+func (l *Lease) lose(r *remainder) {
+	s := &l.shards[r.hash>>l.shift]
+	s.mu.Lock()
+	s.stats.Lost += r.receipt.Cost
+	s.mu.Unlock()
+}
+
+func smallestQuota(p *limit.Policy) int64 {
+	least := p.Limits[0].Quota()
+	for i := range p.Limits {
+		least = min(least, p.Limits[i].Quota())
+	}
+	return least
+}
+
+func sameLimits(a, b *limit.Policy) bool {
+	return slices.Equal(a.Limits, b.Limits)
+}

@@ -1,0 +1,258 @@
+package backend
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// view is what a Lease keeps of one key. Moments and spans are nanoseconds of the Lease's own clock, unless they are in
+// Unix microseconds: those are by the clock of whoever decides.
+type view struct {
+	used bool  // since the shard last looked for a view to forget
+	seen int64 // when the key was last asked for
+
+	state     limit.State // what is known
+	server    int64       // the decider's time, in Unix microseconds, when it was heard of; 0 for never
+	heard     int64
+	recheck   int64 // from when on a denial is checked again
+	remaining int64 // of the binding limit, as it was heard; until resets, in Unix microseconds
+	resets    int64
+
+	batch   batch
+	policy  *limit.Policy // a copy of the one that was last leased under
+	fetch   *fetch        // under way
+	size    int64         // of the next batch
+	granted int64         // when the last batch was asked for
+	life    int64         // and how long it could be held
+}
+
+// batch is a lease: what was charged in advance, and may be spent until the deadline.
+type batch struct {
+	left, size int64
+	deadline   int64
+	policy     *limit.Policy
+	charged    Result
+}
+
+// fetch is a batch under way, and those who wait for it.
+type fetch struct {
+	policy   *limit.Policy
+	size     int64
+	promised int64 // to those who wait
+	asked    int64
+	landed   bool
+
+	done     chan struct{} // closed when what follows is set
+	err      error
+	charged  Result
+	spare    int64
+	deadline int64
+}
+
+// serverAt is the decider's time, in Unix microseconds. It is behind by the time that a reply took at most.
+func (v *view) serverAt(now int64) int64 { return v.server + (now-v.heard)/1000 }
+
+func (v *view) at(req *Request, now int64) limit.At { return req.at(v.serverAt(now)) }
+
+// spendLocked admits a request from the lease.
+func (v *view) spendLocked(req *Request, now int64, result *Result) bool {
+	b := &v.batch
+	if b.left < req.Cost || now >= b.deadline || !sameLimits(b.policy, req.Policy) {
+		return false
+	}
+	b.left -= req.Cost
+	*result = Result{
+		Verdict: b.charged.Part(req.Cost, b.left),
+		Now:     v.serverAt(now), Source: Leased, Guarantee: b.charged.Guarantee, Cause: b.charged.Cause,
+	}
+	return true
+}
+
+// unspendLocked puts back what was spent from the lease.
+func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
+	b := &v.batch
+	if now >= b.deadline || amount > b.size-b.left || !b.charged.Covers(receipt) {
+		return false
+	}
+	b.left += amount
+	return true
+}
+
+// denyLocked denies a request that what is known denies.
+func (v *view) denyLocked(req *Request, now int64, result *Result) bool {
+	if v.server == 0 {
+		return false
+	}
+	at := v.at(req, now)
+	verdict := v.state.Peek(req.Policy, at, req.Cost)
+	if verdict.Allowed {
+		return false
+	}
+	*result = Result{Verdict: verdict, Now: at.Micros, Source: LocalDeny}
+	return true
+}
+
+// floorLocked is a copy of what is known, for a take that leaves the lock; nil for nothing.
+func (v *view) floorLocked() *limit.State {
+	if v.state.Empty() {
+		return nil
+	}
+	floor := v.state.Clone()
+	return &floor
+}
+
+// learnLocked takes in what a take has shown.
+func (v *view) learnLocked(req *Request, result *Result, now int64) {
+	if !result.State.Empty() {
+		v.state.Join(req.Policy, req.at(result.Now), &result.State)
+	}
+	if v.server == 0 || result.Now > v.serverAt(now) || now-v.heard > int64(time.Second) {
+		v.server, v.heard = result.Now, now
+	}
+	binding := result.Binding()
+	v.remaining, v.resets = binding.Remaining, binding.ResetAt.UnixMicro()
+}
+
+// nextSizeLocked is the size of the batch to ask for; at most 1 for none. A batch that was used up before half its life
+// makes the next one larger.
+func (v *view) nextSizeLocked(cfg *LeaseConfig, p *limit.Policy, hot bool, now int64) int64 {
+	if cfg.Batch < 0 || !hot {
+		return 0
+	}
+	quota := smallestQuota(p)
+	remaining := min(v.remaining, quota) // the key's policy may have changed
+	if v.serverAt(now) >= v.resets {
+		remaining = quota
+	}
+	most := remaining / int64(2*cfg.Processes)
+	switch {
+	case v.size == 0 && cfg.Batch > 0:
+		v.size = cfg.Batch
+	case v.size == 0:
+		v.size = max(1, quota/firstShare)
+	case !cfg.Steady && v.size < most && now-v.granted < v.life/2:
+		v.size = min(v.size+(v.size+1)/2, most)
+	}
+	v.granted, v.life = now, int64(cfg.Life)
+	return min(v.size, most)
+}
+
+// boardLocked finds the fetch that brings what a request needs, or starts one; nil if the request has to go by itself.
+func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], req *Request, hot bool, now int64) *fetch {
+	v := &c.value
+	if f := v.fetch; f != nil {
+		if req.Cost > f.size-f.promised || !sameLimits(f.policy, req.Policy) {
+			return nil
+		}
+		f.promised += req.Cost
+		return f
+	}
+	size := v.nextSizeLocked(&l.cfg, req.Policy, hot, now)
+	if size <= req.Cost || s.closed {
+		return nil
+	}
+	if v.policy == nil || !sameLimits(v.policy, req.Policy) {
+		v.policy = &limit.Policy{Name: c.policy, Limits: slices.Clone(req.Policy.Limits)}
+	}
+	f := &fetch{policy: v.policy, size: size, promised: req.Cost, asked: now, done: make(chan struct{})}
+	v.fetch = f
+	s.stats.Fetches++
+	batch := Request{Key: c.key, Policy: f.policy, Cost: size, Floor: v.floorLocked()}
+	ctx = context.WithoutCancel(ctx) // it is for all who wait
+	l.running.Go(func() {
+		result, err := l.inner.Take(ctx, batch)
+		l.land(s, c, f, &batch, &result, err)
+	})
+	return f
+}
+
+// land takes in what a fetch has brought, and wakes those who wait for it.
+func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, result *Result, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer close(f.done)
+	now := l.clock()
+	v := &c.value
+	wanted := v.fetch == f // otherwise a reset came in between
+	if wanted {
+		v.fetch = nil
+	}
+	f.landed, f.err = true, err
+	if err != nil {
+		return
+	}
+	f.charged = *result
+	f.charged.State = limit.State{}
+	v.learnLocked(req, result, now)
+	if !result.Allowed {
+		return
+	}
+	// Both ends of the reply's way are held against the lease: the decider's clock may be ahead of what it said.
+	took := now - f.asked
+	f.deadline = f.asked + min(int64(l.cfg.Life), (result.SpendBefore(result.Now)-result.Now)*1000-took)
+	f.spare = f.size - f.promised
+	if !wanted || s.closed {
+		s.oweLocked(remains(c, &f.charged, f.policy, f.spare, now))
+		return
+	}
+	b := &v.batch
+	left := f.spare
+	if b.left > 0 && b.charged.Joins(&result.Verdict) {
+		left += b.left
+	} else {
+		s.oweLocked(s.endLocked(c, now))
+	}
+	*b = batch{left: left, size: left, deadline: f.deadline, policy: f.policy, charged: f.charged}
+	if b.charged.Guarantee == Exact && hasBucket(f.policy) {
+		b.charged.Guarantee, b.charged.Cause = Bounded, ErrBucketLeased
+	}
+	v.life = f.deadline - f.asked
+}
+
+// await waits for the fetch that a request has boarded.
+func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fetch, req *Request, boarded int64) (Result, error) {
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		s.mu.Lock()
+		if !f.landed {
+			f.promised -= req.Cost
+			s.mu.Unlock()
+			return Result{}, &Error{Op: opTake, Kind: Interrupted, Err: ctx.Err()}
+		}
+		s.mu.Unlock()
+	}
+	switch {
+	case f.err != nil:
+		return Result{}, f.err
+	case f.charged.Allowed && (boarded <= f.asked || boarded < f.deadline):
+		result := f.charged
+		result.Verdict = f.charged.Part(req.Cost, f.spare)
+		return result, nil
+	}
+	// The batch was more than there was, or it came for a window that was over when the request did.
+	now := l.clock()
+	s.mu.Lock()
+	if f.charged.Allowed {
+		s.oweLocked(remains(c, &f.charged, f.policy, req.Cost, now))
+	}
+	var result Result
+	switch v := &c.value; {
+	case v.spendLocked(req, now, &result):
+		s.stats.Leased++
+		s.mu.Unlock()
+		return result, nil
+	case l.cfg.Recheck >= 0 && v.denyLocked(req, now, &result):
+		s.stats.Denied++
+		s.mu.Unlock()
+		return result, nil
+	}
+	return l.askLocked(ctx, s, c.hash, req, c.value.floorLocked())
+}
+
+func hasBucket(p *limit.Policy) bool {
+	return slices.ContainsFunc(p.Limits, func(l limit.Limit) bool { return l.Algorithm == limit.Bucket })
+}

@@ -1,0 +1,73 @@
+package limit
+
+import "time"
+
+// A lease is a charge that is spent later, in parts, by whoever made it. It never admits too much as long as each part is
+// spent before a charge made at that moment would begin to count for longer than the lease does: within one window, or
+// one sub-bucket of a sliding limit. A bucket has no windows. Its tokens flow back while a lease on them is held, so that
+// its bound grows by what is leased; MaxBucketLease keeps that short.
+
+// MaxBucketLease is how long a lease on a token bucket may be held.
+const MaxBucketLease = time.Second
+
+// SpendBefore is the moment, in Unix microseconds, before which all that an admission at now charged must be spent,
+// should it be a lease.
+func (v *Verdict) SpendBefore(now int64) int64 {
+	before := never
+	for i := range v.policy.Limits {
+		l, end := &v.policy.Limits[i], v.facts(i).mark.end
+		switch l.Algorithm {
+		case SlidingWindow:
+			end -= (l.Window - l.Precision).Microseconds()
+		case Bucket:
+			end = now + MaxBucketLease.Microseconds()
+		}
+		before = min(before, end)
+	}
+	return before
+}
+
+// CountsUntil is the moment, in Unix microseconds, from which on nothing counts of what an admission charged.
+func (v *Verdict) CountsUntil() int64 {
+	var until int64
+	for i := range v.policy.Limits {
+		until = max(until, v.facts(i).mark.end)
+	}
+	return until
+}
+
+// Part is the verdict on a part of what an admission charged in advance, when spare of that is left behind it.
+func (v *Verdict) Part(cost, spare int64) Verdict {
+	part := *v
+	part.cost, part.spare = cost, spare
+	return part
+}
+
+// Joins reports whether what two admissions charged lies in the same windows and sub-buckets, so that it may be spent as
+// one. Charges to a bucket don't join.
+func (v *Verdict) Joins(o *Verdict) bool {
+	if len(v.policy.Limits) != len(o.policy.Limits) {
+		return false
+	}
+	for i := range v.policy.Limits {
+		l := &v.policy.Limits[i]
+		if l.Algorithm == Bucket || l.identity() != o.policy.Limits[i].identity() ||
+			v.facts(i).mark.end != o.facts(i).mark.end {
+			return false
+		}
+	}
+	return true
+}
+
+// Covers reports whether a receipt is for a part of what v charged.
+func (v *Verdict) Covers(r *Receipt) bool {
+	if v.cost == 0 || r.policy != v.policy {
+		return false
+	}
+	for i := range v.policy.Limits {
+		if v.facts(i).mark != r.mark(i) {
+			return false
+		}
+	}
+	return true
+}
