@@ -18,7 +18,9 @@ import (
 func newPlace() *place { return &place{states: make(map[string]*limit.State)} }
 
 // from is a way without troubles.
-func (p *place) from(process uint64) *way { return &way{place: p, random: rand.New(rand.NewPCG(11, process))} }
+func (p *place) from(process uint64) *way {
+	return &way{place: p, random: rand.New(rand.NewPCG(11, process))}
+}
 
 func takeKey(t *testing.T, b backend.Backend, p *limit.Policy, cost int64, allowed bool) backend.Result {
 	t.Helper()
