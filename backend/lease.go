@@ -264,15 +264,23 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *
 	return result, nil
 }
 
-// Peek implements [Peeker]; [ErrUnsupported] if what the Lease holds can't. What is leased counts as used.
-func (l *Lease) Peek(ctx context.Context, req Request) (Result, error) {
+// Peek implements [Peeker]; [ErrUnsupported] if what the Lease holds can't. What others have leased counts as used.
+func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error) {
 	peeker, ok := l.inner.(Peeker)
 	if err := l.refuse(req.CheckTake(ctx)); err != nil {
-		return Result{}, err
+		return result, err
 	}
 	if !ok {
-		return Result{}, ErrUnsupported
+		return result, ErrUnsupported
 	}
+	s, hash := l.shard(req.Key)
+	s.mu.Lock()
+	if c, now := s.find(hash, &req), l.clock(); c != nil && c.value.hasLocked(&req, now) {
+		c.value.showLocked(0, now, &result)
+		s.mu.Unlock()
+		return result, nil
+	}
+	s.mu.Unlock()
 	return peeker.Peek(ctx, req)
 }
 

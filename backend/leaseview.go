@@ -59,16 +59,27 @@ func (v *view) at(req *Request, now int64) limit.At { return req.at(v.serverAt(n
 
 // spendLocked admits a request from the lease.
 func (v *view) spendLocked(req *Request, now int64, result *Result) bool {
-	b := &v.batch
-	if b.left < req.Cost || now >= b.deadline || !sameLimits(b.policy, req.Policy) {
+	if !v.hasLocked(req, now) {
 		return false
 	}
-	b.left -= req.Cost
+	v.batch.left -= req.Cost
+	v.showLocked(req.Cost, now, result)
+	return true
+}
+
+// hasLocked reports whether the lease has what a request needs.
+func (v *view) hasLocked(req *Request, now int64) bool {
+	b := &v.batch
+	return b.left >= req.Cost && now < b.deadline && sameLimits(b.policy, req.Policy)
+}
+
+// showLocked is an admission from the lease, of which cost has been spent.
+func (v *view) showLocked(cost, now int64, result *Result) {
+	b := &v.batch
 	*result = Result{
-		Verdict: b.charged.Part(req.Cost, b.left),
+		Verdict: b.charged.Part(cost, b.left),
 		Now:     v.serverAt(now), Source: Leased, Guarantee: b.charged.Guarantee, Cause: b.charged.Cause,
 	}
-	return true
 }
 
 // unspendLocked puts back what was spent from the lease.

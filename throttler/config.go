@@ -26,6 +26,9 @@ type Config struct {
 	// limit. Nil: Policy for all.
 	PolicyFor func(ctx context.Context, key string) *limit.Policy
 
+	// Precheck says whether requests are looked up on a replica before they are charged. Zero: never.
+	Precheck Precheck
+
 	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
 	Failure FailurePolicy
 
@@ -68,6 +71,12 @@ func (c Config) validate() error {
 	errs := []error{c.Policy.Validate()}
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
+	}
+	if c.Precheck > PrecheckAuto {
+		bad("precheck", c.Precheck.String(), "unknown")
+	}
+	if _, peeks := c.Backend.(backend.Peeker); c.Precheck != PrecheckNever && c.Backend != nil && !peeks {
+		bad("precheck", c.Precheck.String(), "the backend must be a Peeker")
 	}
 	if c.Failure > FailError {
 		bad("failure policy", c.Failure.String(), "unknown")

@@ -24,6 +24,7 @@ type Throttler struct {
 	cfg      Config
 	backend  backend.Backend
 	owned    *backend.Memory // the backend, if New made it
+	precheck precheck
 	fallback fallback
 	policies policyCache
 	log      outageLog
@@ -46,6 +47,7 @@ func New(cfg Config) (*Throttler, error) {
 		}
 		t.backend, t.owned = memory, memory
 	}
+	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
 	return t, err
@@ -189,13 +191,19 @@ func (t *Throttler) take(ctx context.Context, key string, cost int64) (Decision,
 	return newDecision(&result), newCharge(t.backend, &req, &result), nil
 }
 
-func (t *Throttler) ask(ctx context.Context, req backend.Request) (backend.Result, error) {
-	if t.cfg.Timeout == 0 {
-		return t.backend.Take(ctx, req)
+func (t *Throttler) ask(ctx context.Context, req backend.Request) (result backend.Result, err error) {
+	if t.cfg.Timeout != 0 {
+		limited, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
+		defer cancel()
+		ctx = limited
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
-	defer cancel()
-	return t.backend.Take(ctx, req)
+	if !t.precheck.denies(ctx, &req, &result) {
+		result, err = t.backend.Take(ctx, req)
+	}
+	if err == nil {
+		t.precheck.saw(&req, !result.Allowed)
+	}
+	return result, err
 }
 
 func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
