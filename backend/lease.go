@@ -168,7 +168,6 @@ func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 		stop: make(chan struct{}),
 	}
 	for i := range l.shards {
-		l.shards[i].table = newTable[view]()
 		l.shards[i].steady = cfg.Steady
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
@@ -188,7 +187,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	c := s.find(hash, &req)
+	c := s.cells.find(hash, &req)
 	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
 		return l.askLocked(ctx, s, hash, &req, req.Floor)
 	}
@@ -239,7 +238,7 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, now := s.find(hash, req), l.clock()
+	c, now := s.cells.find(hash, req), l.clock()
 	if c == nil && !s.closed {
 		if c = s.addLocked(hash, req, now); c != nil {
 			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
@@ -275,8 +274,9 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	if c, now := s.find(hash, &req), l.clock(); c != nil && c.value.hasLocked(&req, now) {
-		c.value.showLocked(0, now, &result)
+	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && c.value.hasLocked(&req, now) {
+		result.Verdict = c.value.batch.charged.Offer(c.value.batch.left)
+		c.value.vouchLocked(now, &result)
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -298,7 +298,7 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	c := s.find(hash, &req)
+	c := s.cells.find(hash, &req)
 	unspent := c != nil && c.value.unspendLocked(&receipt, amount, l.clock())
 	s.mu.Unlock()
 	if unspent {
@@ -314,7 +314,7 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 func (l *Lease) recheck(s *leaseShard, hash uint64, req *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.find(hash, req); c != nil {
+	if c := s.cells.find(hash, req); c != nil {
 		c.value.recheck, c.value.resets = 0, 0
 	}
 }
@@ -330,7 +330,7 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	if c := s.find(hash, &req); c != nil {
+	if c := s.cells.find(hash, &req); c != nil {
 		s.oweLocked(s.endLocked(c, l.clock()))
 		c.value.fetch = nil // what it brings goes back
 	}
@@ -390,10 +390,10 @@ func (l *Lease) Stats() LeaseStats {
 		sum.Fetches += s.stats.Fetches
 		sum.Returned += s.stats.Returned
 		sum.Lost += s.stats.Lost
-		sum.Keys += len(s.cells)
-		for _, c := range s.cells {
-			if b := &c.value.batch; now < b.deadline {
-				sum.Stranded += b.left
+		sum.Keys += s.cells.taken
+		for _, slot := range s.cells.slots {
+			if slot.cell != nil && now < slot.cell.value.batch.deadline {
+				sum.Stranded += slot.cell.value.batch.left
 			}
 		}
 		s.mu.Unlock()
@@ -433,8 +433,8 @@ func (l *Lease) shard(key string) (*leaseShard, uint64) {
 
 // leaseShard is a part of the views.
 type leaseShard struct {
-	mu sync.Mutex // guards all below
-	table[view]
+	mu     sync.Mutex // guards all below
+	cells  table[view]
 	max    int
 	steady bool
 	closed bool
@@ -449,26 +449,39 @@ const (
 
 // addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
 func (s *leaseShard) addLocked(hash uint64, req *Request, now int64) *keyed[view] {
-	if len(s.cells) >= s.max {
-		var victim *keyed[view]
-		for range forgetAmong {
-			c := s.next()
-			if c.value.fetch != nil {
-				continue
-			}
-			victim = c
-			if !c.value.used {
-				break
-			}
-			c.value.used = false // a second chance
-		}
-		if victim == nil {
-			return nil
-		}
-		s.oweLocked(s.endLocked(victim, now))
-		s.remove(victim)
+	if s.cells.taken >= s.max && !s.forgetLocked(now) {
+		return nil
 	}
-	return s.add(hash, req)
+	c := newKeyed[view](req)
+	c.value.hash = hash
+	s.cells.add(hash, c)
+	return c
+}
+
+// forgetLocked makes room for a view. It reports whether it could.
+func (s *leaseShard) forgetLocked(now int64) bool {
+	victim := -1
+	for seen := 0; seen < min(forgetAmong, s.cells.taken); {
+		c := s.cells.next()
+		if c == nil {
+			continue
+		}
+		seen++
+		if c.value.fetch != nil {
+			continue
+		}
+		victim = s.cells.hand
+		if !c.value.used {
+			break
+		}
+		c.value.used = false // a second chance
+	}
+	if victim < 0 {
+		return false
+	}
+	s.oweLocked(s.endLocked(s.cells.slots[victim].cell, now))
+	s.cells.remove(victim)
+	return true
 }
 
 // remainder is what is left of a lease, on its way back. Its receipt's Cost is how much; 0 for nothing.
@@ -495,7 +508,7 @@ func remains(c *keyed[view], charged *Result, policy *limit.Policy, amount, now 
 	if amount == 0 || c.value.serverAt(now) >= charged.CountsUntil() {
 		return remainder{}
 	}
-	r := remainder{c.hash, Request{Key: c.key, Policy: policy}, charged.Receipt()}
+	r := remainder{c.value.hash, Request{Key: c.key(), Policy: policy}, charged.Receipt()}
 	r.receipt.Cost = amount
 	return r
 }
@@ -552,8 +565,8 @@ func (l *Lease) due(over func(*batch, int64) bool) []remainder {
 		s := &l.shards[i]
 		s.mu.Lock()
 		now := l.clock()
-		for _, c := range s.cells {
-			if b := &c.value.batch; b.left > 0 && over(b, now) {
+		for _, slot := range s.cells.slots {
+			if c := slot.cell; c != nil && c.value.batch.left > 0 && over(&c.value.batch, now) {
 				s.oweLocked(s.endLocked(c, now))
 			}
 		}

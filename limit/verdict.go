@@ -10,7 +10,7 @@ import (
 type Verdict struct {
 	Allowed bool
 
-	binding int
+	binding uint8 // the index of a limit
 	cost    int64 // what was charged
 	spare   int64 // charged in advance, and not spent
 	policy  *Policy
@@ -22,11 +22,12 @@ const inlineLimits = 4
 
 const never = int64(Never) // as microseconds, too
 
+// facts are what one limit says. They are small, for every decision copies them from layer to layer: a charge, which
+// waits for nothing, has its position where a denial has the wait, and ends with the window that it is reset in.
 type facts struct {
-	remaining  int64
-	reset      int64 // Unix microseconds
-	retryAfter int64 // microseconds
-	mark       mark
+	remaining int64
+	reset     int64 // Unix microseconds
+	span      span  // of a charge: its position, see mark; of anything else: micros is how long it has to wait
 }
 
 // mark names a charge: where it came to lie, and from when on it no longer counts.
@@ -43,12 +44,12 @@ type Status struct {
 	RetryAfter time.Duration // how long this limit alone makes the request wait; 0 if it admits it
 }
 
-func newVerdict(p *Policy) Verdict {
-	v := Verdict{policy: p}
+// of makes room for what the policy's limits say.
+func (v *Verdict) of(p *Policy) {
+	v.policy = p
 	if n := len(p.Limits) - inlineLimits; n > 0 {
 		v.more = make([]facts, n)
 	}
-	return v
 }
 
 func (v *Verdict) facts(i int) *facts {
@@ -58,23 +59,30 @@ func (v *Verdict) facts(i int) *facts {
 	return &v.more[i-inlineLimits]
 }
 
+// wait is how many microseconds a limit makes the request wait.
+func (v *Verdict) wait(f *facts) int64 {
+	if v.cost > 0 {
+		return 0
+	}
+	return f.span.micros
+}
+
 // bind picks the binding limit: of a denial the one that lets the request pass last; of an admission the one with
 // the least left, and of equals the one that resets last.
 func (v *Verdict) bind() {
-	v.binding = 0
 	for i := 1; i < len(v.policy.Limits); i++ {
-		f, b := v.facts(i), v.facts(v.binding)
+		f, b := v.facts(i), v.facts(int(v.binding))
 		var closer bool
-		switch {
-		case !v.Allowed && f.retryAfter != b.retryAfter:
-			closer = f.retryAfter > b.retryAfter
+		switch wait, bound := v.wait(f), v.wait(b); {
+		case wait != bound:
+			closer = wait > bound
 		case f.remaining != b.remaining:
 			closer = f.remaining < b.remaining
 		default:
 			closer = f.reset > b.reset
 		}
 		if closer {
-			v.binding = i
+			v.binding = uint8(i)
 		}
 	}
 }
@@ -82,10 +90,19 @@ func (v *Verdict) bind() {
 // Binding is the status of the limit that decides what the caller can do next: of a denial the one that lets the
 // request pass last, of an admission the one that is nearest its end. It is the zero Status for a zero Verdict.
 func (v *Verdict) Binding() Status {
-	if v.policy == nil || len(v.policy.Limits) == 0 {
-		return Status{}
+	if l, remaining, resetAt, retryAfter := v.Bound(); l != nil {
+		return Status{*l, remaining, resetAt, retryAfter}
 	}
-	return v.status(v.binding)
+	return Status{}
+}
+
+// Bound is Binding in parts; l belongs to the policy, and is nil for a zero Verdict. A Status is copied through memory,
+// which takes 0.06 of the time of a decision in memory; parts stay in registers.
+func (v *Verdict) Bound() (l *Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
+	if v.policy == nil || len(v.policy.Limits) == 0 {
+		return nil, 0, time.Time{}, 0
+	}
+	return v.parts(int(v.binding))
 }
 
 // All yields the status of every limit, in the policy's order.
@@ -95,25 +112,22 @@ func (v *Verdict) All() iter.Seq[Status] {
 			return
 		}
 		for i := range v.policy.Limits {
-			if !yield(v.status(i)) {
+			l, remaining, resetAt, retryAfter := v.parts(i)
+			if !yield(Status{*l, remaining, resetAt, retryAfter}) {
 				return
 			}
 		}
 	}
 }
 
-func (v *Verdict) status(i int) Status {
+// parts are those of the status of limit i.
+func (v *Verdict) parts(i int) (l *Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
 	f := v.facts(i)
-	s := Status{
-		Limit:      v.policy.Limits[i],
-		Remaining:  f.remaining + v.spare,
-		ResetAt:    time.UnixMicro(f.reset),
-		RetryAfter: time.Duration(f.retryAfter) * time.Microsecond,
+	retryAfter = Never
+	if wait := v.wait(f); wait != never {
+		retryAfter = time.Duration(wait) * time.Microsecond
 	}
-	if f.retryAfter == never {
-		s.RetryAfter = Never
-	}
-	return s
+	return &v.policy.Limits[i], f.remaining + v.spare, time.UnixMicro(f.reset), retryAfter
 }
 
 // Receipt names the charge of an admitted take, window by window, for its refund.
@@ -132,10 +146,11 @@ func (v *Verdict) Receipt() Receipt {
 		return r
 	}
 	for i := range v.policy.Limits {
-		if i < inlineLimits {
-			r.inline[i] = v.inline[i].mark
+		f := v.facts(i)
+		if m := (mark{f.reset, f.span}); i < inlineLimits {
+			r.inline[i] = m
 		} else {
-			r.more = append(r.more, v.more[i-inlineLimits].mark)
+			r.more = append(r.more, m)
 		}
 	}
 	return r

@@ -72,18 +72,18 @@ const (
 )
 
 // newDecision is the decision that a backend's result stands for.
-func newDecision(r *backend.Result) Decision {
-	binding := r.Binding()
-	return Decision{
-		Allowed:    r.Allowed,
-		Limit:      binding.Limit,
-		Remaining:  binding.Remaining,
-		ResetAt:    binding.ResetAt,
-		At:         time.UnixMicro(r.Now),
-		RetryAfter: binding.RetryAfter,
-		Source:     r.Source,
-		Guarantee:  r.Guarantee,
-		Cause:      r.Cause,
-		verdict:    r.Verdict,
+func newDecision(r *backend.Result) (d Decision) {
+	d.fill(r)
+	return d
+}
+
+// fill is newDecision in place.
+func (d *Decision) fill(r *backend.Result) {
+	if l, remaining, resetAt, retryAfter := r.Bound(); l != nil {
+		d.Limit, d.Remaining, d.ResetAt, d.RetryAfter = *l, remaining, resetAt, retryAfter
 	}
+	d.Allowed = r.Allowed
+	d.At = time.UnixMicro(r.Now)
+	d.Source, d.Guarantee, d.Cause = r.Source, r.Guarantee, r.Cause
+	d.verdict = r.Verdict
 }

@@ -58,13 +58,13 @@ func newPrecheck(mode Precheck, b backend.Backend) precheck {
 }
 
 // denies looks a request up, if that pays, and reports whether the answer is a denial.
-func (p *precheck) denies(ctx context.Context, req *backend.Request, result *backend.Result) bool {
-	if p.mode == PrecheckNever || p.mode == PrecheckAuto && !p.share(req.Policy).high() {
+func (p *precheck) denies(ctx context.Context, key string, policy *limit.Policy, cost int64, result *backend.Result) bool {
+	if p.mode == PrecheckNever || p.mode == PrecheckAuto && !p.share(policy).high() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, precheckWithin)
 	defer cancel()
-	looked, err := p.peeker.Peek(ctx, *req)
+	looked, err := p.peeker.Peek(ctx, backend.Request{Key: key, Policy: policy, Cost: cost})
 	if err != nil || looked.Allowed {
 		return false
 	}
@@ -73,9 +73,9 @@ func (p *precheck) denies(ctx context.Context, req *backend.Request, result *bac
 }
 
 // saw takes note of how a request was decided.
-func (p *precheck) saw(req *backend.Request, denied bool) {
+func (p *precheck) saw(policy *limit.Policy, denied bool) {
 	if p.mode == PrecheckAuto {
-		p.share(req.Policy).add(denied)
+		p.share(policy).add(denied)
 	}
 }
 

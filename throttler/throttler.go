@@ -54,15 +54,16 @@ func New(cfg Config) (*Throttler, error) {
 }
 
 // Allow is AllowN with a cost of 1.
-func (t *Throttler) Allow(ctx context.Context, key string) (Decision, error) {
-	return t.AllowN(ctx, key, 1)
+func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err error) {
+	err = t.decide(ctx, key, 1, &d, nil)
+	return d, err
 }
 
 // AllowN checks cost against every limit of the key's policy and charges all of them if all admit it. A denied
 // request is charged nothing, and answered from the reply that denied it. A cost that a limit can never hold is a
 // limit.ErrCostExceedsLimit.
-func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (Decision, error) {
-	d, _, err := t.take(ctx, key, cost)
+func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decision, err error) {
+	err = t.decide(ctx, key, cost, &d, nil)
 	return d, err
 }
 
@@ -178,32 +179,40 @@ type charge struct {
 	receipt limit.Receipt
 }
 
-// take decides one request. The charge is empty unless the request was admitted.
-func (t *Throttler) take(ctx context.Context, key string, cost int64) (Decision, charge, error) {
-	req, err := t.request(ctx, key, cost)
-	if err != nil {
-		return refusal(req.Policy, err), charge{}, err
-	}
-	result, err := t.ask(ctx, req)
-	if err != nil {
-		return t.withoutVerdict(ctx, req, err)
-	}
-	return newDecision(&result), newCharge(t.backend, &req, &result), nil
+// take is decide for a request that may be given back. The charge is empty unless the request was admitted.
+func (t *Throttler) take(ctx context.Context, key string, cost int64) (d Decision, c charge, err error) {
+	err = t.decide(ctx, key, cost, &d, &c)
+	return d, c, err
 }
 
-func (t *Throttler) ask(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	if t.cfg.Timeout != 0 {
-		limited, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
-		defer cancel()
-		ctx = limited
+// decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
+// passing them on by value takes longer than deciding.
+func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
+	policy, err := t.policy(ctx, key, cost)
+	if err != nil {
+		*d = refusal(policy, err)
+		return err
 	}
-	if !t.precheck.denies(ctx, &req, &result) {
-		result, err = t.backend.Take(ctx, req)
+	call, cancel := t.timeout(ctx)
+	defer cancel()
+	var result backend.Result
+	if !t.precheck.denies(call, key, policy, cost, &result) {
+		result, err = t.backend.Take(call, backend.Request{Key: key, Policy: policy, Cost: cost})
 	}
 	if err == nil {
-		t.precheck.saw(&req, !result.Allowed)
+		t.precheck.saw(policy, !result.Allowed)
+		d.fill(&result)
+		if c != nil {
+			*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
+		}
+		return nil
 	}
-	return result, err
+	var alone charge
+	*d, alone, err = t.withoutVerdict(ctx, backend.Request{Key: key, Policy: policy, Cost: cost}, err)
+	if c != nil {
+		*c = alone
+	}
+	return err
 }
 
 func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
@@ -221,29 +230,35 @@ func (c *charge) giveBack(ctx context.Context, amount int64) error {
 	return c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
 }
 
-// request refuses bad input, before anything is sent or charged.
+// request is what the backend is asked. It refuses bad input, before anything is sent or charged.
 func (t *Throttler) request(ctx context.Context, key string, cost int64) (backend.Request, error) {
-	req := backend.Request{Key: key, Policy: &t.cfg.Policy, Cost: cost}
+	policy, err := t.policy(ctx, key, cost)
+	return backend.Request{Key: key, Policy: policy, Cost: cost}, err
+}
+
+// policy is the policy of a key, or the one known so far beside an error about bad input.
+func (t *Throttler) policy(ctx context.Context, key string, cost int64) (*limit.Policy, error) {
+	p := &t.cfg.Policy
 	switch {
 	case t.closed.Load():
-		return req, ErrClosed
+		return p, ErrClosed
 	case ctx == nil:
-		return req, &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return p, &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	case key == "":
-		return req, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
+		return p, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
 	}
 	if err := ctx.Err(); err != nil {
-		return req, fmt.Errorf("throttler: %w", err)
+		return p, fmt.Errorf("throttler: %w", err)
 	}
 	if t.cfg.PolicyFor != nil {
-		if policy := t.cfg.PolicyFor(ctx, key); policy != nil {
-			if err := t.policies.check(policy); err != nil {
-				return req, fmt.Errorf("throttler: policy for a key: %w", err)
+		if its := t.cfg.PolicyFor(ctx, key); its != nil {
+			if err := t.policies.check(its); err != nil {
+				return p, fmt.Errorf("throttler: policy for a key: %w", err)
 			}
-			req.Policy = policy
+			p = its
 		}
 	}
-	return req, req.Policy.CheckCost(cost)
+	return p, p.CheckCost(cost)
 }
 
 // refusal is the decision beside an error about bad input. It matters where the cost can never fit.
