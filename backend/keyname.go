@@ -28,8 +28,8 @@ func checkPrefix(prefix string) error {
 // storedName is the name under which a key's state is stored: prefix, policy, ":" and the encoded key. It is
 // injective: a policy's name has no colon, and appendKey is injective.
 func storedName(prefix, policy, key string) string {
-	b := make([]byte, 0, len(prefix)+len(policy)+1+min(len(key), maxEncodedKey)+16)
-	b = append(b, prefix...)
+	var space [128]byte // of the stack, for most names
+	b := append(space[:0], prefix...)
 	b = append(b, policy...)
 	b = append(b, ':')
 	return string(appendKey(b, key))

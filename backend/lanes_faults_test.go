@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +26,7 @@ import (
 // what was not sent is not counted.
 func TestLanesFrozen(t *testing.T) {
 	const callers, deadline = 256, 50 * time.Millisecond
-	for _, pool := range []int{0, 1} {
+	for _, pool := range []int{0, 1, 2} {
 		server := testserver.Redis(t)
 		patientCalls := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: 10 * time.Second})
 		bounded := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: deadline})
@@ -90,12 +91,40 @@ func TestLanesFrozen(t *testing.T) {
 		if n := used(t, server, secret); n > unknown.Load() {
 			t.Errorf("pool of %d: %d calls may have been counted, %d were", pool, unknown.Load(), n)
 		}
-		if n := unknown.Load(); n == 0 || pool == 1 && n == callers {
+		if n := unknown.Load(); n == 0 || pool > 0 && n == callers {
 			t.Errorf("pool of %d: %d of %d calls may have been counted", pool, n, callers)
 		}
 		t.Logf("pool of %d: the last of %d returned after %s, the last timer after %s; %d may have been counted, %d were",
 			pool, callers, late, noise, unknown.Load(), used(t, server, secret))
 	}
+}
+
+// TestLanesHangingDial: callers who wait for others return by their deadlines, even if a dial takes longer.
+func TestLanesHangingDial(t *testing.T) {
+	t.Parallel()
+	const timeout = 300 * time.Millisecond
+	over := make(chan struct{})
+	b := openRedisWith(t, &redis.Options{
+		Addr: "nobody:1", PoolSize: 2, DialTimeout: 2 * patient,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			<-over
+			return nil, &net.OpError{Op: "dial", Err: errors.New("nobody is there")}
+		},
+	}, backend.RedisConfig{Timeout: timeout, Now: time.Now})
+	take := func() error { _, err := b.Take(context.Background(), request(secret)); return err }
+	var first, others sync.WaitGroup
+	first.Go(func() { wantError(t, take(), backend.Unavailable, false) })
+	await(t, "the lane", func() bool { _, free, _ := b.Waiting(); return free == 0 })
+	begin := time.Now()
+	for range 5 {
+		others.Go(func() { wantError(t, take(), backend.Unavailable, false) })
+	}
+	others.Wait()
+	if took := time.Since(begin); took < timeout || took > timeout+patient/10 {
+		t.Errorf("a deadline of %s was honoured after %s", timeout, took)
+	}
+	close(over)
+	first.Wait()
 }
 
 // TestLanesAbandoned: a call that was given up while it waited is never sent.
@@ -255,7 +284,7 @@ func TestLanesExtra(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 4}, backend.RedisConfig{Lanes: 2})
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 6}, backend.RedisConfig{Lanes: 2})
 	mustTake(t, b, request("warm"))
 	gate := make(chan struct{})
 	var arrived atomic.Int64

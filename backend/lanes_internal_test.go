@@ -3,7 +3,9 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 )
 
 // Waiting tells tests how many calls wait for a lane, how many lanes are free, and how many were opened because others
@@ -11,17 +13,80 @@ import (
 func (r *Redis) Waiting() (queued, free, extra int) {
 	r.lanes.mu.Lock()
 	defer r.lanes.mu.Unlock()
-	return len(r.lanes.queue), r.lanes.free, r.lanes.extra
+	return len(r.lanes.queue), len(r.lanes.free), r.lanes.extra
 }
 
-// TestLanesGivenUp: a lane gives a call up in the moment that its caller does. Whoever was first, it was not sent.
+// TestLanesGivenUp: a call ends in the moment that its caller gives it up, or its deadline is over. Whoever was first, it
+// is told once how, and it is known whether it was sent.
 func TestLanesGivenUp(t *testing.T) {
-	for state, sure := range map[uint32]bool{waiting: true, abandoned: true, sent: false} {
-		e := &errand{done: make(chan struct{}, 1)} // its deadline is long over
-		e.state.Store(state)
-		_, err := new(lanes).await(context.Background(), e)
-		if _, known := errors.AsType[unsent](err); known != sure || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("state %d: %v, known to be unsent: %t, want %t", state, err, known, sure)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	reply := errors.New("the reply")
+	for name, test := range map[string]struct {
+		before func(*errand)
+		sure   bool
+		want   error
+	}{
+		"waiting":          {func(*errand) {}, true, context.Canceled},
+		"sent":             {func(e *errand) { e.state.Store(sent) }, false, context.Canceled},
+		"answered":         {func(e *errand) { e.state.Store(sent); e.end(nil, reply) }, false, reply},
+		"overdue":          {(*errand).expire, true, context.DeadlineExceeded},
+		"overdue on a way": {func(e *errand) { e.state.Store(sent); e.expire(); e.end(nil, reply) }, false, context.DeadlineExceeded},
+	} {
+		for range 100 { // select chooses at random
+			e := newErrand()
+			e.share(waiting)
+			test.before(e)
+			_, err := e.await(ctx)
+			if _, known := errors.AsType[unsent](err); known != test.sure && test.want != reply {
+				t.Fatalf("%s: %v, known to be unsent: %t, want %t", name, err, known, test.sure)
+			}
+			if !errors.Is(err, test.want) && !(errors.Is(err, context.Canceled) && test.want != reply) {
+				t.Fatalf("%s: %v, want %v", name, err, test.want)
+			}
+			e.end(nil, reply)
+			e.expire()
+			if len(e.done) > 0 {
+				t.Fatalf("%s: told twice", name)
+			}
 		}
+	}
+}
+
+// TestLanesLoad: a lane takes from the queue what is not over, as much as may go together.
+func TestLanesLoad(t *testing.T) {
+	now := time.Now()
+	l, ln := new(lanes), new(lane)
+	for i := range 2 * mostTogether {
+		e := newErrand()
+		e.deadline = now.Add(time.Duration(i%2) * time.Second)
+		e.share(waiting)
+		l.queue = append(l.queue, e)
+	}
+	given := l.queue[1]
+	given.state.Store(abandoned)
+	all := slices.Clone(l.queue)
+	l.loadLocked(ln, now)
+	if len(ln.batch) != mostTogether-1 || len(l.queue) != 0 || !ln.deadline.Equal(now.Add(time.Second)) {
+		t.Errorf("%d in the batch, until %s; %d in the queue", len(ln.batch), ln.deadline.Sub(now), len(l.queue))
+	}
+	for i, e := range all {
+		want, holders := []uint32{abandoned, sent}[i%2], int32(1+i%2)
+		if e == given {
+			want, holders = abandoned, 1
+		}
+		if told := len(e.done) > 0; e.state.Load() != want || e.holders.Load() != holders || told != (i%2 == 0) {
+			t.Errorf("errand %d: state %d, %d holders, told %t", i, e.state.Load(), e.holders.Load(), told)
+		}
+	}
+	for range mostTogether + 3 {
+		e := newErrand()
+		e.deadline = now.Add(time.Second)
+		e.share(waiting)
+		l.queue = append(l.queue, e)
+	}
+	ln.batch = nil
+	if l.loadLocked(ln, now); len(ln.batch) != mostTogether || len(l.queue) != 3 {
+		t.Errorf("%d in the batch, %d in the queue", len(ln.batch), len(l.queue))
 	}
 }

@@ -37,7 +37,7 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 	server := testserver.Redis(t)
 	g := &rig{t: t, server: server, proxy: testserver.NewProxy(t, server.Addr)}
 	cfg.Lanes = 1
-	g.Redis = openRedisWith(t, &redis.Options{Addr: g.proxy.Addr, PoolSize: 1}, cfg)
+	g.Redis = openRedisWith(t, &redis.Options{Addr: g.proxy.Addr, PoolSize: 2}, cfg)
 	for _, script := range []func(context.Context, backend.Request) error{ // the server is to know all of them
 		func(ctx context.Context, req backend.Request) error { _, err := g.Take(ctx, req); return err },
 		func(ctx context.Context, req backend.Request) error {
@@ -534,11 +534,20 @@ func TestLanesAllocs(t *testing.T) {
 	sliding := request("sliding")
 	sliding.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1_000_000, time.Hour, time.Minute)}}
 	for name, test := range map[string]struct {
+		ctx  context.Context
 		req  backend.Request
 		most float64
-	}{"plain": {request("plain"), 24}, "sliding": {sliding, 27}} {
-		mustTake(t, b, test.req)
-		got := testing.AllocsPerRun(300, func() { mustTake(t, b, test.req) })
+	}{
+		"plain": {context.Background(), request("plain"), 21}, "sliding": {context.Background(), sliding, 24},
+		"cancellable": {t.Context(), request("plain"), 23},
+	} {
+		take := func() {
+			if _, err := b.Take(test.ctx, test.req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		take()
+		got := testing.AllocsPerRun(300, take)
 		if got > test.most && !raced {
 			t.Errorf("a %s take allocates %v times, want %v at most", name, got, test.most)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -103,9 +104,12 @@ var (
 	_ Heartbeater = (*Redis)(nil)
 )
 
-// OpenRedis makes a client of its own from a copy of opts, and closes it on Close. The copy never retries a
+// OpenRedis makes clients of its own from a copy of opts, and closes them on Close. The copy never retries a
 // command, for a retry would count twice; honours context deadlines; and sends nothing on connect that a plain
 // server refuses. It does no network I/O; Ping does.
+//
+// PoolSize bounds the connections, those to share round trips on, of which cfg.Lanes are in use unless some of them
+// hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
 func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	if opts == nil {
 		return nil, &limit.Error{Field: "redis options", Value: "nil", Bound: "must not be nil"}
@@ -120,8 +124,9 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	safe.ContextTimeoutEnabled = true
 	safe.DisableIdentity = true
 	safe.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	safe.PipelinePoolSize = -1 // it would come on top of PoolSize
 	for _, timeout := range []*time.Duration{&safe.DialTimeout, &safe.ReadTimeout, &safe.WriteTimeout, &safe.PoolTimeout} {
-		if *timeout == 0 {
+		if *timeout <= 0 { // a negative one would let a call outlive its context
 			*timeout = cfg.Timeout
 		}
 	}
@@ -130,20 +135,58 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 			*size = 8 << 10 // a counter's commands and replies are short; the default is 32 KiB
 		}
 	}
-	client := redis.NewClient(&safe)
-	return newRedis(client, cfg, safe.Addr, client.Options().PoolSize, false, true), nil
+	if safe.PoolSize <= 0 {
+		safe.PoolSize = 10 * runtime.GOMAXPROCS(0) // the client's default
+	}
+	if safe.PoolSize == 1 {
+		return newRedis(redis.NewClient(&safe), cfg, safe.Addr, 1, false, true), nil
+	}
+	open := min(cfg.Lanes, safe.PoolSize-1)
+	all := make([]*lane, open+min(mostExtra, (safe.PoolSize-open)/2))
+	for i := range all {
+		all[i] = ownLane(safe)
+	}
+	safe.PoolSize -= len(all)
+	safe.MinIdleConns = min(safe.MinIdleConns, safe.PoolSize)
+	r := &Redis{cfg: cfg, client: redis.NewClient(&safe), owned: true}
+	r.init(safe.Addr, all, open)
+	return r, nil
 }
 
+// ownLane makes a lane with a client of its own, which has one connection: only so is it known which connection a call
+// uses.
+func ownLane(opts redis.Options) *lane {
+	ln := newLine()
+	dial := opts.Dialer
+	if dial == nil {
+		defaults := opts
+		dial = redis.NewDialer(&defaults)
+	}
+	opts.Dialer = ln.dialer(dial)
+	// PoolSize stays: the lane makes one call at a time, and after PoolSize dials that fail in succession the client
+	// would rest for up to a second.
+	opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = 0, 1, 0
+	if opts.Protocol == 0 {
+		opts.Protocol = 2 // nothing is pushed, and nothing has to look for it
+	}
+	return &lane{opts: &opts, line: ln}
+}
+
+// newRedis makes a Redis of one client, to which all lanes belong.
 func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool int, cluster, owned bool) *Redis {
-	r := &Redis{
-		cfg: cfg, client: client, cluster: cluster, owned: owned,
-		calls: calls{node: node, timeout: cfg.Timeout, explain: explainRedis},
+	r := &Redis{cfg: cfg, client: client, cluster: cluster, owned: owned}
+	open := min(cfg.Lanes, pool)
+	all := make([]*lane, open+min(mostExtra, pool-open))
+	for i := range all {
+		all[i] = &lane{client: client}
 	}
-	r.lanes = lanes{
-		client: client, calls: &r.calls, now: r.NowMicros,
-		free: min(cfg.Lanes, pool), maxExtra: min(mostExtra, pool-min(cfg.Lanes, pool)), maxQueue: cfg.Queue,
-	}
+	r.init(node, all, open)
 	return r
+}
+
+func (r *Redis) init(node string, all []*lane, open int) {
+	r.calls = calls{node: node, timeout: r.cfg.Timeout, explain: explainRedis}
+	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
@@ -227,17 +270,17 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	if err != nil {
 		return Result{}, err
 	}
-	e := errand{script: &scripts.Take, key: r.name(req), nowMicros: now}
+	e := newErrand()
+	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	if e.plain = cost > 0 && !r.cluster && isPlain(req); e.plain {
 		e.limit, e.cost = req.Policy.Limits[0], cost
 	} else {
 		e.args = takeArgs(req.Policy, req.at(now), cost, floor, req.Move)
 	}
-	reply, err := r.run(ctx, op, deadline, &e)
+	reply, now, err := r.run(ctx, op, deadline, e) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
-	now = e.nowMicros // that of all who went together
 	result := Result{Now: now, Source: Primary}
 	text, ok := reply.(string)
 	if ok = ok && text != ""; ok {
@@ -348,12 +391,22 @@ func (r *Redis) NowMicros() int64 {
 	return now
 }
 
-// Close waits for the calls under way, which end within the timeout, and closes a client that OpenRedis made.
+// Close waits for the calls under way, which end within the timeout, and closes the clients that OpenRedis made.
 func (r *Redis) Close() error {
-	if r.calls.close() && r.owned {
-		return r.client.Close()
+	if !r.calls.close() {
+		return nil
 	}
-	return nil
+	r.lanes.close()
+	if !r.owned {
+		return nil
+	}
+	err := r.client.Close()
+	for _, ln := range r.lanes.all {
+		if ln.client != nil && ln.client != r.client {
+			err = errors.Join(err, ln.client.Close())
+		}
+	}
+	return err
 }
 
 func (r *Redis) name(req *Request) string {
@@ -402,31 +455,36 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return nil, 0, err
 	}
-	e := errand{script: script, key: r.name(req), args: args(req.at(nowMicros)), nowMicros: nowMicros}
-	reply, err = r.run(ctx, op, deadline, &e)
-	return reply, nowMicros, err
+	e := newErrand()
+	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
+	return r.run(ctx, op, deadline, e)
 }
 
-// run makes a script call.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply any, err error) {
+// run makes a script call, and frees the errand. It also returns the moment that the script was given.
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply any, nowMicros int64, err error) {
+	defer func() { e.drop() }()
 	if err = r.calls.begin(ctx); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer r.calls.running.Done()
 	for move := 0; ; move++ {
-		reply, err = r.lanes.run(ctx, deadline, e)
+		if reply, err = r.lanes.run(ctx, deadline, e); err == nil {
+			return reply, e.nowMicros, nil
+		}
 		if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
 			break
 		}
 		if sleep(ctx, time.Duration(move)*10*time.Millisecond) != nil { // the client learns the new owner
 			break
 		}
-		e = e.again()
+		again := e.again()
+		e.drop()
+		e = again
 	}
 	if refused := refusal(err); refused != nil {
-		return nil, refused
+		return nil, 0, refused
 	}
-	return reply, r.calls.typed(ctx, op, err)
+	return nil, 0, r.calls.typed(ctx, op, err)
 }
 
 // isPlain reports whether a take can go together with others: see scripts.Takes.

@@ -1,0 +1,119 @@
+package backend
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/scripts"
+)
+
+// errand is one script call on one key. It shares no memory with the caller, who may be gone.
+type errand struct {
+	script *scripts.Script
+	key    string // as it is stored
+	args   []any  // of the script
+	loads  bool   // the server doesn't know the script
+
+	plain     bool // scripts.Takes will do, and this is all that it needs
+	limit     limit.Limit
+	cost      int64
+	nowMicros int64 // what the script is given
+
+	since    time.Time // when the call began
+	deadline time.Time
+	reply    any
+	err      error
+
+	awaited bool          // its caller waits for done; otherwise it makes the round trip itself
+	done    chan struct{} // holds one
+	state   atomic.Uint32
+	holders atomic.Int32 // its caller, and the queue or lane that has it; the last of them frees it
+}
+
+// The states of an errand that is awaited. Whoever moves it to one of the last three says how it ended; whoever else
+// does that than the caller tells the caller by done.
+const (
+	waiting   uint32 = iota
+	sent             // it is in the batch of a lane
+	answered         // by the lane
+	abandoned        // it will not be sent
+	forsaken         // it was sent, and nobody waits for the reply
+)
+
+var errands = sync.Pool{New: func() any { return &errand{done: make(chan struct{}, 1)} }}
+
+// newErrand returns an errand that the caller alone holds.
+func newErrand() *errand {
+	e := errands.Get().(*errand)
+	e.holders.Store(1)
+	return e
+}
+
+// again is an errand that was not done, to be run once more.
+func (e *errand) again() *errand {
+	a := newErrand()
+	a.script, a.key, a.args, a.nowMicros = e.script, e.key, e.args, e.nowMicros
+	return a
+}
+
+// share gives the errand to the queue or to a lane, too, in a state.
+func (e *errand) share(state uint32) {
+	e.awaited = true
+	e.state.Store(state)
+	e.holders.Add(1)
+}
+
+// drop is called by each holder once, when it doesn't need the errand any more.
+func (e *errand) drop() {
+	if e.holders.Add(-1) == 0 {
+		*e = errand{done: e.done}
+		errands.Put(e)
+	}
+}
+
+// end gives the errand its outcome.
+func (e *errand) end(reply any, err error) {
+	if !e.awaited {
+		e.reply, e.err = reply, err
+	} else if e.state.CompareAndSwap(sent, answered) {
+		e.reply, e.err = reply, err
+		e.done <- struct{}{}
+	}
+}
+
+// expire ends an errand whose deadline is over.
+func (e *errand) expire() {
+	if err, ours := e.giveUp(context.DeadlineExceeded); ours {
+		e.err = err
+		e.done <- struct{}{}
+	}
+}
+
+// giveUp ends an errand for the reason that is given, unless it has ended already, and returns that reason or, if it is
+// certain that the errand was not and will not be sent, that reason marked so.
+func (e *errand) giveUp(reason error) (err error, ours bool) {
+	if e.state.CompareAndSwap(waiting, abandoned) {
+		return unsent{reason}, true
+	}
+	return reason, e.state.CompareAndSwap(sent, forsaken)
+}
+
+// await waits for the errand's end, which is also when ctx ends.
+func (e *errand) await(ctx context.Context) (any, error) {
+	select {
+	case <-e.done:
+		return e.reply, e.err
+	case <-ctx.Done():
+	}
+	if err, ours := e.giveUp(ctx.Err()); ours {
+		return nil, err
+	}
+	<-e.done // it ended in the same moment
+	return e.reply, e.err
+}
+
+// open reports whether the errand has not ended.
+func (e *errand) open() bool { return e.state.Load() <= sent }

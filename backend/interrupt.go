@@ -1,0 +1,165 @@
+package backend
+
+import (
+	"context"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// line is what a lane can interrupt: the connection of a client that makes one call at a time.
+//
+// go-redis doesn't notice that a context is cancelled while it waits for a reply. To wait in another goroutine costs a
+// lone caller two switches, as long as half a round trip on a fast network. Instead, as pgx does, the caller makes the
+// round trip itself, and the end of its context sets a deadline of the past on the connection. What was read of a reply
+// by then is not known, so go-redis closes a connection after every error that isn't a reply; its next user never sees
+// what is left of an earlier call.
+type line struct {
+	ended       func()        // interrupts the line
+	interrupted chan struct{} // holds one, when that is done
+
+	mu   sync.Mutex // guards what follows
+	wire *wire      // the one that was given a deadline last, which go-redis does before it reads or writes
+	cut  bool       // every deadline is over
+	used time.Time  // when the last call ended
+}
+
+func newLine() *line {
+	n := &line{interrupted: make(chan struct{}, 1)}
+	n.ended = func() {
+		n.mu.Lock()
+		n.cut = true
+		if n.wire != nil {
+			_ = n.wire.setLocked(past) // a connection that is closed says so
+		}
+		n.mu.Unlock()
+		n.interrupted <- struct{}{}
+	}
+	return n
+}
+
+var past = time.Unix(1, 0)
+
+// watch interrupts the line when ctx ends, until release is called with what it returns.
+func (n *line) watch(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, n.ended)
+}
+
+// release makes the line ready for its next user. An interruption that has begun is waited for, or it would hit that one.
+func (n *line) release(stop func() bool) {
+	if stop() {
+		return
+	}
+	<-n.interrupted
+	n.mu.Lock()
+	n.cut = false
+	n.mu.Unlock()
+}
+
+// rest notes that a call ended. If it failed, its connection won't be used again.
+func (n *line) rest() {
+	n.mu.Lock()
+	n.used = time.Now()
+	n.mu.Unlock()
+}
+
+// fresh is how long a connection is taken for alive after a call.
+const fresh = 200 * time.Microsecond
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialer makes connections of the line.
+func (n *line) dialer(dial dialer) dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		w := wire{Conn: conn, line: n}
+		switch conn := conn.(type) {
+		case syscall.Conn:
+			return &socketWire{w, conn}, nil
+		case netConner:
+			return &coveredWire{w, conn}, nil
+		}
+		return &w, nil
+	}
+}
+
+// wire is a connection of a line. While that is interrupted, all its deadlines are over.
+type wire struct {
+	net.Conn
+	line *line
+	due  time.Time // the deadline of reads and of writes; guarded by line.mu
+}
+
+func (w *wire) SetDeadline(t time.Time) error {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	return w.setLocked(t)
+}
+
+// SetWriteDeadline sets that of the read, too, which comes next and has the same one: each costs a timer.
+func (w *wire) SetWriteDeadline(t time.Time) error { return w.SetDeadline(t) }
+
+func (w *wire) SetReadDeadline(t time.Time) error {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	if w.line.cut || t.Equal(w.due) {
+		return w.setLocked(t)
+	}
+	w.line.wire, w.due = w, time.Time{}
+	return w.Conn.SetReadDeadline(t)
+}
+
+func (w *wire) setLocked(t time.Time) error {
+	if w.line.wire = w; w.line.cut {
+		t = past
+	}
+	if t.Equal(w.due) && !t.IsZero() {
+		return nil
+	}
+	w.due = t
+	return w.Conn.SetDeadline(t)
+}
+
+// socketWire is a wire on a socket. Before each call go-redis looks there whether the connection still lives.
+type socketWire struct {
+	wire
+	socket syscall.Conn
+}
+
+func (w *socketWire) SetDeadline(t time.Time) error {
+	if t.IsZero() && w.alive() { // before it looks, and sets another one next
+		return nil
+	}
+	return w.wire.SetDeadline(t)
+}
+
+func (w *socketWire) SyscallConn() (syscall.RawConn, error) {
+	if w.alive() {
+		return seen{}, nil
+	}
+	return w.socket.SyscallConn()
+}
+
+// alive reports whether a call has ended right now. To look again costs a system call, 4 % of a lone caller's time.
+func (w *socketWire) alive() bool {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	return w.line.wire == &w.wire && !w.line.cut && time.Since(w.line.used) < fresh
+}
+
+// seen is a socket on which there is nothing to be seen.
+type seen struct{ syscall.RawConn }
+
+func (seen) Read(func(fd uintptr) bool) error { return nil }
+
+// coveredWire is a wire on a connection that covers another, as TLS does.
+type coveredWire struct {
+	wire
+	netConner
+}
+
+type netConner interface{ NetConn() net.Conn }
