@@ -98,7 +98,8 @@ func drawHistory(seed, n uint64) *history {
 	return h
 }
 
-// drawPlainHistory is one of a key under a single fixed limit, whose takes may go together with others.
+// drawPlainHistory is one of a key under limits whose takes may go together with others; mostly a single fixed one, and
+// else up to four.
 func drawPlainHistory(seed, n uint64) *history {
 	r := rand.New(rand.NewPCG(^seed, n))
 	h := &history{key: "p" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
@@ -108,16 +109,21 @@ func drawPlainHistory(seed, n uint64) *history {
 	case 1:
 		h.start = horizon - r.Int64N(7_200_000_000)
 	}
-	big := r.IntN(4) == 0
+	big, many := r.IntN(4) == 0, r.IntN(5) < 3
 	draw := func() []limit.Limit {
 		for {
-			if l := drawLimit(r, big); l.Validate() == nil && l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered {
-				return []limit.Limit{l}
+			count := 1
+			if many {
+				count += r.IntN(4)
+			}
+			limits := drawLimits(r, count, big)
+			if isPlain(limits) && (many || limits[0].Algorithm == limit.FixedWindow) {
+				return limits
 			}
 		}
 	}
 	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: draw()})
-	for range r.IntN(3) { // others: the same with another max, a single one, or some that come and go
+	for range r.IntN(3) { // others: the same with another max, or some that come and go
 		limits := draw()
 		if n := r.IntN(3); n > 0 {
 			limits = changeLimits(r, h.policies[0].Limits, big)
@@ -127,7 +133,8 @@ func drawPlainHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "take", "take", "together", "together", "together", "together",
-		"refund", "reset", "floor", "seed", "peek", "load", "copy", "lose", "spoil",
+		"together", "refund", "refund", "reset", "floor", "floor", "seed", "peek", "load", "copy", "copy refund", "copy reset",
+		"lose", "spoil",
 	}
 	moves := r.IntN(3) == 0
 	if moves {

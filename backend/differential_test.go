@@ -161,6 +161,7 @@ type contest struct {
 	model    limit.State
 	copies   [2]limit.State // go on by themselves, as other holders of a floor do
 	known    []limit.State
+	seen     []string // of any key, as text
 	receipts []limit.Receipt
 	last     limit.Verdict
 }
@@ -420,7 +421,9 @@ func (c *contest) step(op *operation) error {
 		c.note("copy %d is reset: %s", op.pick%2, s.String())
 	case "lose":
 		c.note("the server loses the key")
-		c.lose()
+		if c.lose(); op.pick%2 == 0 { // what a seal of nothing leaves behind
+			return c.client.Set(ctx, c.stored(), "", 0).Err()
+		}
 	case "spoil":
 		if op.pick2%8 == 0 {
 			return c.spoilType()
@@ -593,7 +596,11 @@ func (c *contest) take(cost int64, floor *limit.State) error {
 		}
 		return nil
 	}
-	if floor == nil && c.move.Version == 0 && c.plain() && c.goesOn(was) {
+	told := ""
+	if floor != nil && floor.Until() > c.at.Micros {
+		told = floor.String()
+	}
+	if c.move.Version == 0 && isPlain(c.policy.Limits) && c.ours(was, told) && c.goesOn(was) {
 		return c.keepsExpiry(c.stored(), kept)
 	}
 	return c.checkExpiry(began, want.Allowed)

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -17,14 +16,15 @@ type errand struct {
 	args   []any  // of the script
 	loads  bool   // the server doesn't know the script
 
-	plain     bool // scripts.Takes will do, and this is all that it needs
-	limit     limit.Limit
+	plain     bool // the plan's script will do, and this is all that it needs
+	plan      *plan
 	cost      int64
-	nowMicros int64 // what the script is given
+	floor     string // as text; empty for none
+	nowMicros int64  // what the script is given
 
 	since    time.Time // when the call began
 	deadline time.Time
-	reply    any
+	reply    string // empty where it is none
 	err      error
 
 	awaited bool          // its caller waits for done; otherwise it makes the round trip itself
@@ -75,7 +75,7 @@ func (e *errand) drop() {
 }
 
 // end gives the errand its outcome.
-func (e *errand) end(reply any, err error) {
+func (e *errand) end(reply string, err error) {
 	if !e.awaited {
 		e.reply, e.err = reply, err
 	} else if e.state.CompareAndSwap(sent, answered) {
@@ -102,14 +102,14 @@ func (e *errand) giveUp(reason error) (err error, ours bool) {
 }
 
 // await waits for the errand's end, which is also when ctx ends.
-func (e *errand) await(ctx context.Context) (any, error) {
+func (e *errand) await(ctx context.Context) (string, error) {
 	select {
 	case <-e.done:
 		return e.reply, e.err
 	case <-ctx.Done():
 	}
 	if err, ours := e.giveUp(ctx.Err()); ours {
-		return nil, err
+		return "", err
 	}
 	<-e.done // it ended in the same moment
 	return e.reply, e.err

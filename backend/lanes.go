@@ -62,11 +62,11 @@ func (l *lanes) init(c *calls, now func() int64, maxQueue int, all []*lane, open
 }
 
 // run runs an errand until the deadline, which is that of a call without a context, or until ctx ends.
-func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (any, error) {
+func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string, error) {
 	e.deadline, e.since = deadline, deadline.Add(-l.calls.timeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		if !time.Now().Before(end) { // its timer may not have fired
-			return nil, unsent{context.DeadlineExceeded}
+			return "", unsent{context.DeadlineExceeded}
 		}
 		e.deadline = end
 	}
@@ -92,7 +92,7 @@ func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (any, er
 		}
 		if len(l.queue) >= l.maxQueue {
 			l.mu.Unlock()
-			return nil, unsent{ErrOverloaded}
+			return "", unsent{ErrOverloaded}
 		}
 		e.share(waiting)
 		l.queue = append(l.queue, e)

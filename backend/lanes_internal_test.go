@@ -29,9 +29,9 @@ func TestLanesGivenUp(t *testing.T) {
 	}{
 		"waiting":          {func(*errand) {}, true, context.Canceled},
 		"sent":             {func(e *errand) { e.state.Store(sent) }, false, context.Canceled},
-		"answered":         {func(e *errand) { e.state.Store(sent); e.end(nil, reply) }, false, reply},
+		"answered":         {func(e *errand) { e.state.Store(sent); e.end("", reply) }, false, reply},
 		"overdue":          {(*errand).expire, true, context.DeadlineExceeded},
-		"overdue on a way": {func(e *errand) { e.state.Store(sent); e.expire(); e.end(nil, reply) }, false, context.DeadlineExceeded},
+		"overdue on a way": {func(e *errand) { e.state.Store(sent); e.expire(); e.end("", reply) }, false, context.DeadlineExceeded},
 	} {
 		for range 100 { // select chooses at random
 			e := newErrand()
@@ -44,7 +44,7 @@ func TestLanesGivenUp(t *testing.T) {
 			if !errors.Is(err, test.want) && !(errors.Is(err, context.Canceled) && test.want != reply) {
 				t.Fatalf("%s: %v, want %v", name, err, test.want)
 			}
-			e.end(nil, reply)
+			e.end("", reply)
 			e.expire()
 			if len(e.done) > 0 {
 				t.Fatalf("%s: told twice", name)

@@ -41,6 +41,11 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 	for _, script := range []func(context.Context, backend.Request) error{ // the server is to know all of them
 		func(ctx context.Context, req backend.Request) error { _, err := g.Take(ctx, req); return err },
 		func(ctx context.Context, req backend.Request) error {
+			req.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(10, time.Hour, time.Minute)}}
+			_, err := g.Take(ctx, req)
+			return err
+		},
+		func(ctx context.Context, req backend.Request) error {
 			_, err := g.Seal(ctx, moving(req, limit.Ask))
 			return err
 		},
@@ -375,13 +380,17 @@ func TestLanesMixture(t *testing.T) {
 		}
 		g.queue(run)
 	}
-	// Three plain limits go in one call each; the others, and what is left to take, in one call each.
+	// Takes under the same limits go in one call if a script for several keys knows these; a floor that tells news is left
+	// to take. The others go in one call each.
 	calls := g.release()
-	plain, limits := 0, make(map[limit.Limit]bool)
+	plain, limits := 0, make(map[string]bool)
 	for _, c := range all {
-		if l := c.req.Policy.Limits[0]; strings.HasPrefix(c.name, "take") && len(c.req.Policy.Limits) == 1 && l.Algorithm == limit.FixedWindow {
+		if !isPlain(c.req.Policy.Limits) {
+			continue
+		}
+		if strings.HasPrefix(c.name, "take") {
 			plain++
-			limits[l] = true
+			limits[fmt.Sprint(c.req.Policy.Limits)] = true
 		}
 	}
 	refunds := 0
@@ -456,13 +465,13 @@ func TestLanesNeighbours(t *testing.T) {
 func TestLanesFlush(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
-	sliding := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1000, time.Hour, time.Minute)}}
+	staggered := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour).Staggered()}}
 	other := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}
 	g.hold()
 	for i := range 30 {
 		g.queue(func() {
 			req := request(fmt.Sprint("k", i))
-			req.Policy = []*limit.Policy{hourly, sliding, other}[i%3]
+			req.Policy = []*limit.Policy{hourly, staggered, other}[i%3]
 			if r, err := g.Take(context.Background(), req); err != nil || r.Binding().Remaining != req.Policy.Limits[0].Max-1 {
 				t.Errorf("%v: %d left, %v", req.Policy.Limits, r.Binding().Remaining, err)
 			}
@@ -538,8 +547,8 @@ func TestLanesAllocs(t *testing.T) {
 		req  backend.Request
 		most float64
 	}{
-		"plain": {context.Background(), request("plain"), 21}, "sliding": {context.Background(), sliding, 24},
-		"cancellable": {t.Context(), request("plain"), 23},
+		"plain": {context.Background(), request("plain"), 18}, "sliding": {context.Background(), sliding, 19},
+		"cancellable": {t.Context(), request("plain"), 20},
 	} {
 		take := func() {
 			if _, err := b.Take(test.ctx, test.req); err != nil {
@@ -550,6 +559,45 @@ func TestLanesAllocs(t *testing.T) {
 		got := testing.AllocsPerRun(300, take)
 		if got > test.most && !raced {
 			t.Errorf("a %s take allocates %v times, want %v at most", name, got, test.most)
+		}
+	}
+}
+
+// TestLanesFloors: a take that brings along what its caller knew last is one script call, also when others have taken
+// since, when windows are over, and after a refund.
+func TestLanesFloors(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	clock := newClock()
+	b := openRedis(t, server.Addr, backend.RedisConfig{Now: clock.Now})
+	mixed := []limit.Limit{limit.PerSecond(50), limit.PerMinute(100), limit.Sliding(1000, time.Hour, time.Minute)}
+	for name, limits := range map[string][]limit.Limit{"one": {limit.PerSecond(50)}, "three": mixed} {
+		req := backend.Request{Key: name, Policy: &limit.Policy{Name: "p", Limits: limits}, Cost: 1}
+		other := mustTake(t, b, req)
+		last := mustTake(t, b, req)
+		server.ResetStats(t)
+		const rounds = 150
+		for i := range rounds {
+			clock.step(time.Duration(i%7) * 11 * time.Second)
+			req.Floor = &last.State
+			if i%3 == 0 {
+				req.Floor = &other.State
+			}
+			if last = mustTake(t, b, req); !last.Allowed {
+				t.Fatalf("%s: round %d is denied", name, i)
+			}
+			if i%5 == 0 {
+				other = last
+			}
+			if i%10 == 0 {
+				if err := b.Refund(t.Context(), req, last.Receipt(), 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		stats := server.Stats(t)
+		if calls := stats["evalsha"] + stats["eval"] - rounds/10; calls > rounds+1 { // the first refund brings its script along
+			t.Errorf("%s: %d takes were %d calls", name, rounds, calls)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"flag"
 	"net"
 	"slices"
 	"strings"
@@ -18,9 +19,12 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
+// mutant is a script with old replaced by new.
+type mutant struct{ script, old, new string }
+
 // mutants are small mistakes in the scripts. The random histories must tell each from package limit. What is missing
 // here makes no difference (>= instead of > before a branch that does the same).
-var mutants = []struct{ script, old, new string }{
+var mutants = []mutant{
 	// state.lua, which every script starts with
 	{"", "if not id then return nil end", "if not id then return bodies, n end"},
 	{"", "return first * 1000 end", "return first * 1000 + 1 end"},
@@ -135,51 +139,20 @@ var mutants = []struct{ script, old, new string }{
 	{"seal", "math.max(stop, tonumber(ARGV[3]))", "tonumber(ARGV[3])"},
 	{"seal", "adopted, version)", "0, version)"},
 	{"seal", "last = math.max(last, over)", ""},
-
-	{"takes", "reset * 1000 <= ARGV[1] + 0", "reset * 1000 < ARGV[1] + 0"},
-	{"takes", "not reset or reset * 1000 <= ARGV[1] + 0", "not reset"},
-	{"takes", "cost > max - used", "cost >= max - used"},
-	{"takes", "cost > max - used", "cost > max"},
-	{"takes", ", 'KEEPTTL')", ")"},
-	{"takes", "value, 'KEEPTTL')", "value, 'PX', life)"},
-	{"takes", ", 'NX')", ")"},
-	{"takes", "elseif values[i] then", "elseif false then"},
-	{"takes", "elseif values[i] then", "elseif true then"},
-	{"takes", "written[key] or values[i] or ''", "values[i] or ''"},
-	{"takes", "if stored then written[key] = value end", ""},
-	{"takes", "(fresh - now) + 1000", "(fresh - now)"},
-	{"takes", "math.ceil(fresh - now)", "math.ceil(fresh - fresh)"},
-	{"takes", "ARGV[1] / 1000", "ARGV[1] / 1"},
-	{"takes", "value, 'PX', life)", "value, 'EX', life)"},
-	{"takes", "'PX', life, 'NX')", "'EX', life, 'NX')"},
-	{"takes", "if value ~= '' and not reset then", "if false then"},
-	{"takes", "reply[i] = ''\n", "reply[i] = '0' .. value\n"},
-	{"takes", "'0' .. value", "'0'"},
-	{"takes", "'0' .. value", "'1' .. value"},
-	{"takes", "stored and '1' .. value or ''", "'1' .. value"},
-	{"takes", "tonumber(ARGV[4 + i]) or 1", "1"},
-	{"takes", "ARGV[4 + i]", "ARGV[5]"},
-	{"takes", "ARGV[4 + i]", "ARGV[3 + i]"},
-	{"takes", "used + cost", "used + 1"},
-	{"takes", "used + cost", "cost"},
-	{"takes", "'%.0f', used + cost", "'%.14g', used + cost"},
-	{"takes", "format('%.0f', used + cost)", "(used + cost)"},
-	{"takes", "(%d+);$'", "(%d+);'"},
-	{"takes", "(%d+);$'", "(%d+)%-?%d*;$'"},
-	{"takes", "(%d+);$'", "(%d+).*;$'"},
-	{"takes", "'^' .. head", "head"},
-	{"takes", "if opens then reset, used = fresh, 0 end", "if opens then reset, used = fresh, used or 0 end"},
-	{"takes", "if opens then reset, used = fresh, 0 end", "if opens then reset, used = reset or fresh, 0 end"},
-	{"takes", "#KEYS", "1"},
 }
+
+var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
 
 // TestMutants runs the scripts with one mistake at a time.
 func TestMutants(t *testing.T) {
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
-	list := mutants
+	list := slices.Concat(mutants, plainMutants)
+	if *mutantsOf != "" {
+		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
+	}
 	if raced {
-		list = list[:8]
+		list = list[:min(8, len(list))]
 	}
 	work := make(chan int)
 	var wg sync.WaitGroup
@@ -190,7 +163,7 @@ func TestMutants(t *testing.T) {
 		wg.Go(func() {
 			for i := range work {
 				m, draw := list[i], drawHistory
-				if m.script == scripts.Takes.Name {
+				if strings.HasPrefix(m.script, scripts.Takes.Name) {
 					draw = drawPlainHistory
 				}
 				name := strings.ReplaceAll(m.script+": "+m.old+" -> "+m.new, "\n", " ")

@@ -85,6 +85,7 @@ type Redis struct {
 	client  redis.UniversalClient
 	calls   calls
 	lanes   lanes
+	plans   plans
 	owned   bool // whether Close closes the client
 	cluster bool
 	clock   serverClock
@@ -272,21 +273,27 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	}
 	e := newErrand()
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
-	if e.plain = cost > 0 && !r.cluster && isPlain(req); e.plain {
-		e.limit, e.cost = req.Policy.Limits[0], cost
-	} else {
-		e.args = takeArgs(req.Policy, req.at(now), cost, floor, req.Move)
+	known := floorText(floor, now)
+	if cost > 0 && !r.cluster && req.Move.Version == 0 {
+		e.plan = r.plans.find(req.Policy.Limits)
+		e.plain = e.plan.script != nil
 	}
-	reply, now, err := r.run(ctx, op, deadline, e) // the time is that of all who went together
+	if e.plain {
+		e.cost, e.floor = cost, known
+	} else {
+		e.args = takeArgs(req.Policy.Limits, req.at(now), cost, known, req.Move)
+	}
+	text, now, err := r.run(ctx, op, deadline, e) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
 	result := Result{Now: now, Source: Primary}
-	text, ok := reply.(string)
-	if ok = ok && text != ""; ok {
+	if text == "" {
+		err = limit.ErrCorruptState
+	} else {
 		result.State, err = limit.ParseState(text[1:])
 	}
-	if !ok || err != nil {
+	if err != nil {
 		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
 	}
 	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
@@ -362,13 +369,12 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	reply, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
+	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
 		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
 		return Snapshot{}, err
 	}
-	text, _ := reply.(string)
 	state, err := limit.ParseState(text)
 	if err != nil {
 		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
@@ -448,12 +454,12 @@ func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
 	return err
 }
 
-// eval runs a script on the request's key. It returns the reply and the moment that the script was given.
+// eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req *Request,
-	args func(limit.At) []any) (reply any, nowMicros int64, err error) {
+	args func(limit.At) []any) (reply string, nowMicros int64, err error) {
 	deadline := r.calls.deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
-		return nil, 0, err
+		return "", 0, err
 	}
 	e := newErrand()
 	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
@@ -461,10 +467,10 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 }
 
 // run makes a script call, and frees the errand. It also returns the moment that the script was given.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply any, nowMicros int64, err error) {
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply string, nowMicros int64, err error) {
 	defer func() { e.drop() }()
 	if err = r.calls.begin(ctx); err != nil {
-		return nil, 0, err
+		return "", 0, err
 	}
 	defer r.calls.running.Done()
 	for move := 0; ; move++ {
@@ -482,16 +488,9 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 		e = again
 	}
 	if refused := refusal(err); refused != nil {
-		return nil, 0, refused
+		return "", 0, refused
 	}
-	return nil, 0, r.calls.typed(ctx, op, err)
-}
-
-// isPlain reports whether a take can go together with others: see scripts.Takes.
-func isPlain(req *Request) bool {
-	l := &req.Policy.Limits[0]
-	return len(req.Policy.Limits) == 1 && l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered &&
-		req.Floor == nil && req.Move.Version == 0
+	return "", 0, r.calls.typed(ctx, op, err)
 }
 
 // maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run. The

@@ -6,18 +6,14 @@ import (
 
 // The arguments of the scripts, in the order that their headers give.
 
-func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State, move limit.Move) []any {
-	known := ""
-	if floor != nil {
-		known = floor.String()
-	}
-	args := make([]any, 0, 7+6*len(p.Limits))
-	args = append(args, now.Micros, cost, known)
+func takeArgs(limits []limit.Limit, now limit.At, cost int64, floor string, move limit.Move) []any {
+	args := make([]any, 0, 7+6*len(limits))
+	args = append(args, now.Micros, cost, floor)
 	if move.Version > 0 {
 		args = append(args, limit.StampID, move.Version, int(move.Step), move.End(now))
 	}
-	for i := range p.Limits {
-		l := &p.Limits[i]
+	for i := range limits {
+		l := &limits[i]
 		args = append(args, l.AppendID(nil))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
@@ -31,6 +27,15 @@ func takeArgs(p *limit.Policy, now limit.At, cost int64, floor *limit.State, mov
 		}
 	}
 	return args
+}
+
+// floorText is what a floor still tells at a moment, as text.
+func floorText(floor *limit.State, nowMicros int64) string {
+	if floor == nil || floor.Until() <= nowMicros {
+		return ""
+	}
+	b, _ := floor.AppendText(make([]byte, 0, 256))
+	return string(b)
 }
 
 func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) []any {

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,29 +15,29 @@ type trip struct {
 	legs []leg
 }
 
-// leg is one script call: of one errand, or of several plain takes under one limit.
+// leg is one script call: of one errand, or of several plain takes under one plan.
 type leg struct {
 	script    *scripts.Script
-	limit     limit.Limit // of plain takes
-	nowMicros int64       // the latest of theirs
+	plan      *plan // of plain takes
+	nowMicros int64 // the latest of theirs
 	errands   []*errand
 	cmd       *redis.Cmd
 }
 
 // add finds the leg that an errand can go with, or makes one.
 func (t *trip) add(e *errand) {
-	g := leg{script: e.script, errands: []*errand{e}}
-	if e.plain {
-		for i := range t.legs {
-			if have := &t.legs[i]; have.script == &scripts.Takes && have.limit == e.limit {
-				have.errands = append(have.errands, e)
-				have.nowMicros = max(have.nowMicros, e.nowMicros)
-				return
-			}
-		}
-		g.script, g.limit, g.nowMicros = &scripts.Takes, e.limit, e.nowMicros
+	if !e.plain {
+		t.legs = append(t.legs, leg{script: e.script, errands: []*errand{e}})
+		return
 	}
-	t.legs = append(t.legs, g)
+	for i := range t.legs {
+		if g := &t.legs[i]; g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
+			g.errands = append(g.errands, e)
+			g.nowMicros = max(g.nowMicros, e.nowMicros)
+			return
+		}
+	}
+	t.legs = append(t.legs, leg{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, errands: []*errand{e}})
 }
 
 // run makes the calls. The first of each script that isn't known to the server brings its source along.
@@ -62,68 +63,57 @@ func (t *trip) run(ctx context.Context, client redis.UniversalClient) {
 
 func (g *leg) args(loads bool) []any {
 	n := len(g.errands)
-	args := make([]any, 0, 8+2*n)
+	size := 4 + len(g.errands[0].args)
+	if g.plan != nil {
+		size = 5 + len(g.plan.args) + 3*n
+	}
+	args := make([]any, 0, size)
 	if loads {
 		args = append(args, "eval", g.script.Source, n)
 	} else {
 		args = append(args, "evalsha", g.script.SHA, n)
 	}
-	if g.script != &scripts.Takes {
-		e := g.errands[0]
-		return append(append(args, e.key), e.args...)
+	if g.plan != nil {
+		return g.plan.appendArgs(args, g.nowMicros, g.errands)
 	}
-	for _, e := range g.errands {
-		args = append(args, &e.key)
-	}
-	args = append(args, g.nowMicros, g.limit.AppendID(nil), g.limit.Max, g.limit.End(limit.At{Micros: g.nowMicros}))
-	costs := false
-	for _, e := range g.errands {
-		costs = costs || e.cost != 1
-	}
-	if costs {
-		for _, e := range g.errands {
-			args = append(args, e.cost)
-		}
-	}
-	return args
+	e := g.errands[0]
+	return append(append(args, e.key), e.args...)
 }
 
 // settle gives each errand its outcome, and appends to again those that are to be sent once more.
 func (g *leg) settle(again []*errand) []*errand {
 	reply, err := g.cmd.Result()
-	if err != nil && !isReply(err) && came(reply) {
+	text, isText := reply.(string)
+	if err != nil && !isReply(err) && isText && text != "" {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
-	replies, many := reply.([]any)
-	for i, e := range g.errands {
+	if err == nil && g.plan != nil {
+		if !isText || strings.Count(text, " ") != len(g.errands) {
+			err = limit.ErrCorruptState
+		} else {
+			text = text[1:] // each begins with a space
+		}
+	}
+	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+	for _, e := range g.errands {
 		switch {
-		case redis.HasErrorPrefix(err, "NOSCRIPT") && !e.loads: // it did not run
+		case unknown && !e.loads: // it did not run
 			e.loads = true
 			again = append(again, e)
-		case err != nil || g.script != &scripts.Takes:
-			e.end(reply, err)
-		case !many || len(replies) != len(g.errands):
-			e.end(nil, limit.ErrCorruptState)
-		case replies[i] == "": // this key is for take to say
-			at := limit.At{Micros: g.nowMicros}
-			e.args = takeArgs(&limit.Policy{Limits: []limit.Limit{e.limit}}, at, e.cost, nil, limit.Move{})
-			e.plain, e.loads, e.nowMicros = false, false, g.nowMicros
-			again = append(again, e)
+		case err != nil || g.plan == nil:
+			e.end(text, err)
 		default:
 			e.nowMicros = g.nowMicros
-			e.end(replies[i], nil)
+			var mine string
+			if mine, text, _ = strings.Cut(text, " "); mine != "" {
+				e.end(mine, nil)
+				continue
+			}
+			// This key is for take to say.
+			e.args = takeArgs(g.plan.limits, limit.At{Micros: g.nowMicros}, e.cost, e.floor, limit.Move{})
+			e.plain, e.loads = false, false
+			again = append(again, e)
 		}
 	}
 	return again
-}
-
-// came reports whether a take's reply was read to its end.
-func came(reply any) bool {
-	switch reply := reply.(type) {
-	case string:
-		return reply != ""
-	case []any:
-		return len(reply) > 0
-	}
-	return false
 }

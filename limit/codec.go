@@ -119,7 +119,7 @@ func ParseState[T string | []byte](text T) (State, error) {
 	for r.ok && r.i < len(text) {
 		e := r.entry()
 		if s.entries == nil {
-			s.entries = make([]entry, 0, 1)
+			s.entries = make([]entry, 0, 1+min(r.left(';', 0), MaxLimits))
 		} else if s.find(e.id) != nil {
 			r.ok = false
 		}
@@ -148,6 +148,17 @@ func (r *reader[T]) next(c byte) bool {
 }
 
 func (r *reader[T]) expect(c byte) { r.ok = r.next(c) && r.ok }
+
+// left counts how often c comes until stop, or the end.
+func (r *reader[T]) left(c, stop byte) int {
+	n := 0
+	for i := r.i; i < len(r.text) && r.text[i] != stop; i++ {
+		if r.text[i] == c {
+			n++
+		}
+	}
+	return n
+}
 
 // number reads a whole number of at most MaxCount in its shortest form.
 func (r *reader[T]) number() int64 {
@@ -272,6 +283,9 @@ func (r *reader[T]) entry() entry {
 		r.expect(',')
 		e.used = r.number()
 		used := int64(0)
+		if n := r.left(',', ';'); n <= MaxSubBuckets {
+			e.subs = make([]count, 0, n)
+		}
 		for r.ok && r.next(',') {
 			c := r.count()
 			e.subs = append(e.subs, c)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,44 +113,54 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestGivenKeys runs takes, which is given many keys, as a user who may touch two, along all of its ways.
+// TestGivenKeys runs the scripts for several keys as a user who may touch two, along all of their ways.
 func TestGivenKeys(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	ctx := t.Context()
 	client := limited(t, server, "mget set evalsha eval hello", "one", "two")
 	const over, alive = 1_000_000, 2_000_000 // Unix ms
-	run := func(nowMillis int64, keys string, want string, costs ...any) {
-		t.Helper()
-		args := append([]any{nowMillis * 1000, "f1h", 3, nowMillis + 3_600_000}, costs...)
-		got, err := client.Eval(ctx, scripts.Takes.Source, strings.Fields(keys), args...).StringSlice()
-		if text := strings.Join(got, " "); err != nil || text != want {
-			t.Errorf("takes of %s: %q, %v; want %q", keys, text, err, want)
+	for _, script := range []scripts.Script{scripts.Takes, scripts.TakesFixed} {
+		run := func(nowMillis int64, keys string, want string, rest ...any) {
+			t.Helper()
+			args := []any{nowMillis * 1000, 1, "f1h", 3, nowMillis + 3_600_000}
+			if script.Name == scripts.TakesFixed.Name {
+				args = slices.Delete(args, 1, 2)
+			}
+			got, err := client.Eval(ctx, script.Source, strings.Fields(keys), append(args, rest...)...).Text()
+			if err != nil || got != want {
+				t.Errorf("%s of %s: %q, %v; want %q", script.Name, keys, got, err, want)
+			}
 		}
-	}
-	store := func(key, value string) {
-		t.Helper()
-		if err := server.Client().Set(ctx, key, value, 0).Err(); err != nil {
+		store := func(key, value string) {
+			t.Helper()
+			if err := server.Client().Set(ctx, key, value, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(over, "one two one", " 1f1h:4600000,1; 1f1h:4600000,1; 1f1h:4600000,2;") // nothing is there
+		run(alive, "one two one", " 0f1h:4600000,2; 1f1h:4600000,3; 1f1h:4600000,3;", 2, 2, 1)
+		run(4_600_000, "two two", " 1f1h:8200000,1; 1f1h:8200000,2;") // their windows are over
+		run(4_600_000, "two one two", "   1f1h:8200000,3;", 1, 1, 1, "f1h:8200000,3;", "f1h:9999999,1;", "f1h:8200000,1;")
+		run(4_600_000, "two", " 0f1h:8200000,3;")
+		store("one", "m:9999999999999,1,0;f1h:8200000,1;")
+		store("two", "f1h:8200000,3-2-1;")
+		run(4_600_000, "one one two", "   1f1h:8200000,4-2-1;")
+		store("two", "")
+		if err := server.Client().Del(ctx, "one").Err(); err != nil {
 			t.Fatal(err)
 		}
-	}
-	run(over, "one two one", "1f1h:4600000,1; 1f1h:4600000,1; 1f1h:4600000,2;") // nothing is there
-	run(alive, "one two one", "0f1h:4600000,2; 1f1h:4600000,3; 1f1h:4600000,3;", 2, 2, 1)
-	run(4_600_000, "two two", "1f1h:8200000,1; 1f1h:8200000,2;") // their windows are over
-	store("one", "m:9999999999999,1,0;f1h:8200000,1;")
-	run(4_600_000, "one one", " ")
-	if err := server.Client().Del(ctx, "one").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Client().HSet(ctx, "one", "f1h", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	run(4_600_000, "one two one", " 1f1h:8200000,3; ")
-	if kind := server.Client().Type(ctx, "one").Val(); kind != "hash" {
-		t.Errorf("takes made a %s of a hash", kind)
-	}
-	if keys := server.Client().Keys(ctx, "*").Val(); len(keys) != 2 {
-		t.Errorf("the server holds %q", keys)
+		if err := server.Client().HSet(ctx, "one", "f1h", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+		run(4_600_000, "one two one", "  1f1h:8200000,1; ")
+		if kind := server.Client().Type(ctx, "one").Val(); kind != "hash" {
+			t.Errorf("%s made a %s of a hash", script.Name, kind)
+		}
+		if keys := server.Client().Keys(ctx, "*").Val(); len(keys) != 2 {
+			t.Errorf("the server holds %q", keys)
+		}
+		server.Client().Del(ctx, "one", "two")
 	}
 }
 
@@ -161,11 +172,11 @@ func TestSource(t *testing.T) {
 		code := comment.ReplaceAllString(script.Source, "")
 		may := map[string]string{"'GET'": "KEYS[1]", "'SET'": "KEYS[1]"} // and on which key
 		bad := []string{"'TIME'", "math.random", "cjson", "tostring", "pcall", "KEYS[2]"}
-		if script.Name == scripts.Takes.Name {
+		if strings.HasPrefix(script.Name, scripts.Takes.Name) {
 			may = map[string]string{"'MGET'": "unpack(KEYS", "'SET'": "key"}
 			bad = append(bad[:len(bad)-1], "KEYS[1]")
 			for _, assigned := range regexp.MustCompile(`\bkey\b[^]=\n]*=[^=][^\n]*`).FindAllString(code, -1) {
-				if !strings.HasPrefix(assigned, "key, cost = KEYS[i], ") {
+				if !strings.HasPrefix(assigned, "key, cost, floor = KEYS[i], ") {
 					t.Errorf("%s has a key that it may not have been given: %s", script.Name, assigned)
 				}
 			}
@@ -181,9 +192,9 @@ func TestSource(t *testing.T) {
 		if n := len(anyCall.FindAllString(code, -1)); n != len(read) || n < 2 {
 			t.Errorf("%s: %d calls, of which %d could be read", script.Name, n, len(read))
 		}
-		// A call that goes by another name than redis.call and the call of takes.lua can't be read here.
+		// A call that goes by another name than redis.call and call can't be read here.
 		if n := strings.Count(code, "redis."); n != strings.Count(code, "redis.call(")+strings.Count(code, "redis.error_reply(")+
-			strings.Count(code, "local match, format, call = string.match, string.format, redis.call\n") {
+			len(regexp.MustCompile(`\nlocal [a-z, ]+, call = [a-z., ]+, redis\.call\n`).FindAllString(code, -1)) {
 			t.Errorf("%s uses the server by another name", script.Name)
 		}
 		for _, bad := range bad {

@@ -1,50 +1,187 @@
--- takes: take from several keys at once, each under the same policy of one fixed limit that isn't staggered. It does what
--- take does, for keys that hold one plain count or nothing; the others it leaves to take.
+-- takes: take from several keys at once, each under the same policy of fixed limits that aren't staggered and of sliding
+-- ones. It does what take does, for keys that hold one entry for each limit, in the policy's order, or nothing; the
+-- others it leaves to take.
 --
 -- KEYS     the keys' states, of one server: a Redis Cluster would refuse keys of different slots
 -- ARGV[1]  now, Unix us
--- ARGV[2]  id of the limit
--- ARGV[3]  max
--- ARGV[4]  reset of a window that starts now (Unix ms)
--- ARGV[5]  and on: the cost for each key; none if all cost 1
+-- ARGV[2]  how many limits
+-- then for each limit, by the first letter of its id
+--   f a    id, max, reset of a window that starts now (Unix ms)
+--   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
+-- then     the cost for each key; none if all cost 1 and there is no floor
+-- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
 --
--- Reply    for each key: '1' and the state after the charge, '0' and the state that denied it, or '' where it is for
---          take to say. Nothing was done to those.
+-- Reply    one text, for each key: a space and '1' and the state after the charge; or a space and '0' and the state that
+--          denied it; or a space only where it is for take to say. Nothing was done to those.
 --
--- The same as take; a test holds them equal. A batch of 32 costs the server 2.6 us a key, where take costs 10.
+-- A floor is let through where take would learn nothing from it: it is what is stored, or covers can tell.
+--
+-- What makes it fast: a state is matched once for each limit, and the older sub-buckets are carried as text, not read.
+-- Server time of a key under two fixed limits and a sliding one (a core of an Intel Xeon): 4.9 us of 32 together, 5.7 us
+-- with 60 sub-buckets stored, 12 and 13 us of one alone; take costs 18 and 22. The same as take; a test holds them equal.
 
-local match, format, call = string.match, string.format, redis.call
-local now, max, fresh = ARGV[1] / 1000, tonumber(ARGV[3]), ARGV[4]
-local head = ARGV[2] .. ':'
-local pattern = '^' .. head .. '(%d+),(%d+);$'
-local life = format('%.0f', math.ceil(fresh - now) + 1000)
-local values, reply = call('MGET', unpack(KEYS)), {}
+local find, format, match, sub, call = string.find, string.format, string.match, string.sub, redis.call
+local now, n, arg, o = tonumber(ARGV[1]), tonumber(ARGV[2]), 3, 1
+local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exact on every machine
+
+-- Of each limit; size and precision are nil for a fixed one. Room for four is made at once.
+local pattern, max, fresh, slot = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
+local size, precision = {nil, nil, nil, nil}, {nil, nil, nil, nil}
+-- The state after a charge, in pieces. Those of limit j begin at slot[j]: end, counts, and the tail of a sliding one.
+local out = {nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil}
+for j = 1, n do
+  local id = ARGV[arg]
+  out[o], slot[j], max[j], fresh[j] = id .. ':', o + 1, tonumber(ARGV[arg + 1]), ARGV[arg + 2]
+  if string.byte(id) == 115 then -- 's'
+    pattern[j] = '^' .. id .. ':(%d+),(%d+),(%d+)()'
+    precision[j], size[j] = ARGV[arg + 3], ARGV[arg + 4]
+    arg, o = arg + 5, o + 4
+  else
+    pattern[j] = '^' .. id .. ':(%d+),(%d+);()'
+    arg, o = arg + 3, o + 4
+  end
+end
+local costs = ARGV[arg] and arg - 1
+local floors = costs and ARGV[costs + #KEYS + 1] and costs + #KEYS
+
+-- trim drops what was never charged from the old end of a list of sub-buckets.
+local function trim(list)
+  while sub(list, -2) == ',0' do list = sub(list, 1, -3) end
+  return list
+end
+
+-- shift makes room for new sub-buckets before a list of them, and drops those that leave. It returns what is still used,
+-- and the list.
+local function shift(list, step, size, used)
+  local keep = size - step
+  if #list > 2 * keep then
+    local left = match(list, '^' .. string.rep(',[%d-]+', keep) .. '()')
+    if left then
+      for charged, back in string.gmatch(sub(list, left), ',(%d+)%-?(%d*)') do
+        used = used - (charged - (tonumber(back) or 0))
+      end
+      list = sub(list, 1, left - 1)
+    end
+  end
+  return used, trim(string.rep(',0', step - 1) .. list)
+end
+
+local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
+
+-- covers reports whether a state surely knows all that a floor does. An entry of the floor that is over says nothing. Of
+-- another one the state knows all if its window is later, or is the same with no less charged and given back. Of
+-- sub-buckets that holds for the newest of the floor; the others, but those that have left, must be the same. It
+-- compares text, so it may say no where take would learn nothing.
+local function covers(value, floor)
+  local at, from = 1, 1
+  for j = 1, n do
+    local body = '^' .. out[slot[j] - 1] .. (size[j] and '(%d+),%d+,' or '(%d+),') .. COUNT .. '()'
+    local stop, charged, refunded, void, next, last
+    if value then
+      stop, charged, refunded, void, next = match(value, body, at)
+      last = stop and find(value, ';', next, true)
+      if not last then return false end
+    end
+    local fstop, c, r, v, fnext = match(floor, body, from)
+    local flast = fstop and find(floor, ';', fnext, true)
+    if not flast then return false end
+    if fstop * 1000 > now then
+      if not last or fstop + 0 > stop + 0 then return false end
+      local step = (stop - fstop) / (precision[j] or 1)
+      local subs = size[j] and size[j] + 0 or 1
+      if step < subs then
+        local list, flist = sub(value, next, last - 1), sub(floor, fnext, flast - 1)
+        if step > 0 then
+          charged, refunded, void, next = match(list, '^' .. string.rep(',[%d-]+', step - 1) .. ',' .. COUNT .. '()')
+          if not charged then return false end
+          list = sub(list, next)
+          flist = trim(match(flist, '^' .. string.rep(',[%d-]+', subs - step - 1)) or flist)
+        end
+        if list ~= flist or c + 0 > charged + 0 or (tonumber(r) or 0) > (tonumber(refunded) or 0) or
+          (tonumber(v) or 0) > (tonumber(void) or 0) then
+          return false
+        end
+      end
+    end
+    at, from = last and last + 1, flast + 1
+  end
+  return from > #floor
+end
+
+local values, reply, w = call('MGET', unpack(KEYS)), {}, 1
 local written = {} -- by this call: the same key may come twice
 
 for i = 1, #KEYS do
-  local key, cost = KEYS[i], tonumber(ARGV[4 + i]) or 1
-  local value = written[key] or values[i] or ''
-  local reset, used = match(value, pattern)
-  if value ~= '' and not reset then
-    reply[i] = ''
-  else
-    local opens = not reset or reset * 1000 <= ARGV[1] + 0
-    if opens then reset, used = fresh, 0 end
-    if cost > max - used then
-      reply[i] = '0' .. value
-    else
-      value = head .. reset .. ',' .. format('%.0f', used + cost) .. ';'
-      local stored = true
-      if not opens then
-        call('SET', key, value, 'KEEPTTL')
-      elseif values[i] then
-        call('SET', key, value, 'PX', life)
-      else
-        stored = written[key] or call('SET', key, value, 'PX', life, 'NX') -- it may be there, as another type
+  local key, cost, floor = KEYS[i], costs and tonumber(ARGV[costs + i]) or 1, floors and ARGV[floors + i] or ''
+  local there = written[key] or values[i]
+  local value = there ~= '' and there
+  local allowed, opens, at = true, not value, 1
+  local mine = floor == '' or floor == value or covers(value, floor)
+  for j = 1, mine and n or 0 do
+    local o, left = slot[j], max[j]
+    if not value then
+      if cost > left then allowed = false end
+      out[o], out[o + 1], out[o + 2] = fresh[j], format(size[j] and ',%.0f,%.0f' or ',%.0f', cost, cost), ';'
+    elseif size[j] then
+      local stop, used, newest, next = match(value, pattern[j], at)
+      local last = stop and find(value, ';', next, true)
+      if not last then
+        mine = false
+        break
       end
-      if stored then written[key] = value end
-      reply[i] = stored and '1' .. value or ''
+      if stop == fresh[j] or stop + 0 > fresh[j] + 0 then -- the newest sub-bucket goes on
+        out[o], out[o + 2] = stop, sub(value, next, last)
+      elseif stop * 1000 <= now then
+        opens, used, newest = true, 0, 0
+        out[o], out[o + 2] = fresh[j], ';'
+      else
+        local list = ',' .. newest .. sub(value, next, last - 1)
+        used, list = shift(list, (fresh[j] - stop) / precision[j], size[j], used)
+        opens, newest = true, 0
+        out[o], out[o + 2] = fresh[j], list .. ';'
+      end
+      used, newest = used + cost, newest + cost
+      if used > left or newest > MAX_COUNT then allowed = false end
+      out[o + 1] = format(used + newest < SMALL and ',%d,%d' or ',%.0f,%.0f', used, newest)
+      at = last + 1
+    else
+      local stop, used, next = match(value, pattern[j], at)
+      local tail, back = ';', 0
+      if not stop then -- something was given back
+        stop, used, tail, back, next = match(value, '^' .. out[o - 1] .. '(%d+),(%d+)(%-(%d+)%-?%d*;)()', at)
+        if not stop then
+          mine = false
+          break
+        end
+      end
+      if stop * 1000 <= now then opens, stop, used, tail, back = true, fresh[j], 0, ';', 0 end
+      used = used + cost
+      if used - back > left or used > MAX_COUNT then allowed = false end
+      out[o], out[o + 1], out[o + 2] = stop, format(used < SMALL and ',%d' or ',%.0f', used), tail
+      at = next
     end
   end
+
+  reply[w], reply[w + 1] = ' ', ''
+  if not mine or value and at <= #value then -- it is for take
+  elseif not allowed then
+    reply[w], reply[w + 1] = ' 0', value or ''
+  else
+    local state, stored = table.concat(out), true
+    if not opens then
+      call('SET', key, state, 'KEEPTTL')
+    else
+      local last = 0
+      for j = 1, n do last = math.max(last, out[slot[j]]) end
+      local life = format('%.0f', math.ceil((last * 1000 - now) / 1000) + 1000)
+      if there then
+        call('SET', key, state, 'PX', life)
+      else
+        stored = call('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
+      end
+    end
+    if stored then written[key], reply[w], reply[w + 1] = state, ' 1', state end
+  end
+  w = w + 2
 end
-return reply
+return table.concat(reply)

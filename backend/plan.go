@@ -1,0 +1,104 @@
+package backend
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/scripts"
+)
+
+// plan is a policy's limits as scripts.Takes and scripts.TakesFixed want them. It is made once and shared by the takes
+// under the policy. It is a copy: a call that was given up may be encoded when the caller has the policy back.
+type plan struct {
+	limits []limit.Limit
+	script *scripts.Script // nil if takes under them can't go together
+	args   []any           // what each limit sends; nil in the place of what depends on the moment
+}
+
+func newPlan(limits []limit.Limit) *plan {
+	p := &plan{limits: slices.Clone(limits)}
+	for i := range p.limits {
+		l := &p.limits[i]
+		id := string(l.AppendID(nil))
+		switch {
+		case l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered:
+			p.args = append(p.args, id, l.Max, nil)
+		case l.Algorithm == limit.SlidingWindow:
+			p.args = append(p.args, id, l.Max, nil, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+		default:
+			return p
+		}
+	}
+	p.script = &scripts.Takes
+	if len(limits) == 1 && limits[0].Algorithm == limit.FixedWindow {
+		p.script = &scripts.TakesFixed
+	}
+	return p
+}
+
+// appendArgs appends the arguments of one call for several errands.
+func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any {
+	costs, floors := false, false
+	for _, e := range errands {
+		args = append(args, &e.key)
+		costs, floors = costs || e.cost != 1, floors || e.floor != ""
+	}
+	args = append(args, nowMicros)
+	if p.script == &scripts.Takes {
+		args = append(args, len(p.limits))
+	}
+	next := 0
+	for _, arg := range p.args {
+		if arg == nil {
+			arg = p.limits[next].End(limit.At{Micros: nowMicros})
+			next++
+		}
+		args = append(args, arg)
+	}
+	if costs || floors {
+		for _, e := range errands {
+			args = append(args, e.cost)
+		}
+	}
+	if floors {
+		for _, e := range errands {
+			args = append(args, &e.floor)
+		}
+	}
+	return args
+}
+
+// plans remembers the plans of limits that are in use, by a hash of what they are: nothing of the caller's is held. With
+// more policies than there is room for, plans are made again, and a take is only slower.
+type plans [256]atomic.Pointer[plan]
+
+const planProbes = 4 // places where a plan may be
+
+// find returns the plan of limits.
+func (all *plans) find(limits []limit.Limit) *plan {
+	hash := uint64(len(limits))
+	for i := range limits {
+		l := &limits[i]
+		hash += uint64(l.Max) + uint64(l.Window)*31 + uint64(l.Precision)*17 + uint64(l.Algorithm) + uint64(l.Alignment)<<8
+		hash *= 0x9e3779b97f4a7c15
+	}
+	home := int(hash >> 56)
+	free := home
+	for i := range planProbes {
+		at := (home + i) % len(all)
+		known := all[at].Load()
+		if known == nil {
+			free = at
+			break
+		}
+		if known.of(limits) {
+			return known
+		}
+	}
+	p := newPlan(limits)
+	all[free].Store(p)
+	return p
+}
+
+func (p *plan) of(limits []limit.Limit) bool { return slices.Equal(p.limits, limits) }

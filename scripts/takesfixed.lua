@@ -1,0 +1,72 @@
+-- takesfixed: what takes does, under a policy of one fixed limit that isn't staggered. It is for that what it is for.
+--
+-- KEYS     the keys' states, of one server: a Redis Cluster would refuse keys of different slots
+-- ARGV[1]  now, Unix us
+-- ARGV[2]  id of the limit
+-- ARGV[3]  max
+-- ARGV[4]  reset of a window that starts now (Unix ms)
+-- ARGV[5]  and on: the cost for each key; none if all cost 1 and there is no floor
+-- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
+--
+-- Reply    as of takes: one text, for each key a space and '1' and the state after the charge, or a space and '0' and the
+--          state that denied it, or a space only where it is for take to say. Nothing was done to those.
+--
+-- A floor is let through where take would learn nothing from it: it is what is stored; its window is over, or is older
+-- than the one stored; or is the same, and has charged and given back no more. Anything else is for take.
+--
+-- The same as take; a test holds them equal. Server time of a key (a core of an Intel Xeon): 2.4 us of 32 together, 5.4 us
+-- of one alone, where take costs 10. Of that 1.5 us are MGET and SET with KEEPTTL; PX costs 0.6 us more. '%d' and one
+-- reply are 0.25 us cheaper than '%.0f' and a reply for each key.
+
+local match, format, call = string.match, string.format, redis.call
+local now, max, fresh, first = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], 4
+local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exact on every machine
+local head = ARGV[2] .. ':'
+local pattern, refunded = '^' .. head .. '(%d+),(%d+);$', '^' .. head .. '(%d+),(%d+)(%-(%d+)%-?(%d*));$'
+local life
+local values, reply, n = call('MGET', unpack(KEYS)), {}, 1
+local written = {} -- by this call: the same key may come twice
+local costs = ARGV[first + 1] and first
+local floors = costs and ARGV[costs + #KEYS + 1] and costs + #KEYS
+
+for i = 1, #KEYS do
+  local key, cost, floor = KEYS[i], costs and tonumber(ARGV[costs + i]) or 1, floors and ARGV[floors + i] or ''
+  local value, back, given, void, mine = written[key] or values[i] or '', '', 0, 0, true
+  local reset, used = match(value, pattern)
+  if value ~= '' and not reset then
+    reset, used, back, given, void = match(value, refunded)
+    mine = reset
+  end
+  if floor ~= '' and floor ~= value then
+    local theirs, charged, tail, less, lost = match(floor, pattern)
+    if not theirs then theirs, charged, tail, less, lost = match(floor, refunded) end
+    if not theirs or theirs * 1000 > now and (not reset or theirs + 0 > reset + 0 or theirs == reset and
+      (charged + 0 > used + 0 or tail and (less + 0 > given + 0 or (tonumber(lost) or 0) > (tonumber(void) or 0)))) then
+      mine = false
+    end
+  end
+  reply[n], reply[n + 1] = ' ', ''
+  if mine then
+    local opens = not reset or reset * 1000 <= now
+    if opens then reset, used, back, given = fresh, 0, '', 0 end
+    used = used + cost
+    if used - given > max or used > MAX_COUNT then
+      reply[n], reply[n + 1] = ' 0', value
+    else
+      local state, stored = head .. reset .. ',' .. format(used < SMALL and '%d' or '%.0f', used) .. back .. ';', true
+      if not opens then
+        call('SET', key, state, 'KEEPTTL')
+      else
+        life = life or format('%.0f', math.ceil((fresh * 1000 - now) / 1000) + 1000)
+        if written[key] or values[i] then
+          call('SET', key, state, 'PX', life)
+        else
+          stored = call('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
+        end
+      end
+      if stored then written[key], reply[n], reply[n + 1] = state, ' 1', state end
+    end
+  end
+  n = n + 2
+end
+return table.concat(reply)
