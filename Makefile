@@ -5,13 +5,14 @@ TESTFLAGS ?=#     more flags for go test, for example TESTFLAGS='-v -run Lease'
 TIMEOUT   ?= 10m# of one package's tests
 BENCH     ?= .
 FUZZTIME  ?= 10s# for each target
+SOAK      ?= 10m# of the attack
 
 # $(call each,command) runs a command in every module and stops at the first that fails.
 each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test race lint bench bench-quick benchmarks fuzz cover up down servers
+.PHONY: help run test race lint bench bench-quick soak-attack benchmarks fuzz cover up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +36,9 @@ bench: servers ## compare with other limiters side by side; ten minutes, on an i
 
 bench-quick: servers ## the same in under two minutes
 	@cd bench && go run . -quick
+
+soak-attack: servers ## attack the local view for SOAK; fails if it admits too much, or holds more and more
+	@cd bench && go run . -soak $(SOAK)
 
 benchmarks: servers ## run all Go benchmarks; BENCH=name for some
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Benchmark' . | xargs -r -n 1 dirname | sort -u); do \

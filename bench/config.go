@@ -17,6 +17,7 @@ type config struct {
 	peers   []string // names; none: all
 	rounds  int
 	slice   time.Duration
+	attack  time.Duration // how long a turn is in the attack: one of its windows at least
 	keys    int
 	pastOf  int // keys of the row with a history, each of which is taken 60 times to get one
 	spread  int // keys by which a ring's balance is judged
@@ -25,19 +26,21 @@ type config struct {
 	loose   bool // contexts can't be cancelled
 	svg     string
 	json    string
-	verbose io.Writer // of progress
+	soak    time.Duration // of the attack, instead of everything else; zero for none
+	verbose io.Writer     // of progress
 }
 
 func fullConfig() config {
 	return config{
-		rows: defaultRows(), rounds: 7, slice: 700 * time.Millisecond, keys: 10_000, pastOf: 500, spread: 500_000, seed: 1,
+		rows: defaultRows(), rounds: 7, slice: 700 * time.Millisecond, attack: 2 * time.Second,
+		keys: 10_000, pastOf: 500, spread: 500_000, seed: 1,
 		conns: 10 * runtime.GOMAXPROCS(0), verbose: io.Discard,
 	}
 }
 
 // quick is a run that shows the order of things, in less than two minutes.
 func (c *config) quick() {
-	c.rounds, c.slice, c.keys, c.pastOf = 3, 200*time.Millisecond, 2000, 200
+	c.rounds, c.slice, c.attack, c.keys, c.pastOf = 3, 200*time.Millisecond, time.Second, 2000, 200
 }
 
 func parseFlags(args []string, stderr io.Writer) (config, error) {
@@ -47,12 +50,13 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	quick := f.Bool("quick", false, "short slices, few rounds and keys: under two minutes")
 	all := f.Bool("all", false, "every combination of callers, limits, keys and verdicts: about an hour")
 	rounds := f.Int("rounds", c.rounds, "how often each peer has its turn at each row")
-	slice := f.Duration("slice", c.slice, "how long each turn is")
+	slice := f.Duration("slice", c.slice, "how long each turn is, but for those of the attack")
 	peers := f.String("peers", "", "names of the peers to run, with commas between them; empty for all")
 	f.Uint64Var(&c.seed, "seed", c.seed, "of the order of turns and of keys")
 	f.BoolVar(&c.loose, "background", false, "call with context.Background(), not with a context that can be cancelled")
 	f.StringVar(&c.svg, "svg", "", "directory to write bar charts to")
 	f.StringVar(&c.json, "json", "", "file to write all figures to, those of every round included")
+	f.DurationVar(&c.soak, "soak", 0, "attack sluice-lease for this long instead; fail if goroutines, heap or connections grow")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -80,6 +84,9 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	if c.slice <= 0 {
 		errs = append(errs, fmt.Errorf("-slice is %s: must be positive", c.slice))
 	}
+	if c.soak < 0 {
+		errs = append(errs, fmt.Errorf("-soak is %s: must not be negative", c.soak))
+	}
 	if *peers != "" {
 		c.peers = strings.Split(*peers, ",")
 	}
@@ -95,7 +102,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 // peerNames are all that -peers knows, each once.
 func peerNames() []string {
 	var names []string
-	for _, m := range slices.Concat(networkPeers, memoryPeers) {
+	for _, m := range slices.Concat(networkPeers, hotPeers, attackPeers, memoryPeers, hotMemoryPeers) {
 		names = append(names, m.name)
 	}
 	for _, m := range ringPeers {

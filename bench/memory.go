@@ -14,6 +14,7 @@ import (
 // MemoryRow is what peers that count in this process did with one kind of work.
 type MemoryRow struct {
 	Name     string         `json:"name"`
+	Hot      bool           `json:"hot"`
 	Parallel bool           `json:"parallel"`
 	Denied   bool           `json:"denied"`
 	Peers    []MemoryResult `json:"peers"`
@@ -36,92 +37,146 @@ func (r *MemoryRow) find(peer string) *MemoryResult {
 	return nil
 }
 
-// runMemory lets the peers take turns at one limit, all goroutines or one, allowed and denied.
-func runMemory(ctx context.Context, c *config) ([]MemoryRow, error) {
-	makers := only(memoryPeers, c.peers)
-	keys := makeKeys(c.keys)
-	order := makeOrder(len(keys), false, c.seed)
+// runMemory lets the peers take turns at one limit: many keys or few, all goroutines or one, allowed and denied.
+func runMemory(ctx context.Context, c *config, s *server) ([]MemoryRow, error) {
 	random := rand.New(rand.NewPCG(c.seed, 2))
 	var rows []MemoryRow
-	for _, denied := range []bool{false, true} {
-		verdict := "allowed"
-		if denied {
-			verdict = "denied"
+	for _, hot := range []bool{false, true} {
+		makers, keys := only(memoryPeers, c.peers), makeKeys(c.keys)
+		if hot {
+			makers, keys = only(hotMemoryPeers, c.peers), makeKeys(hotKeys)
 		}
-		for _, parallel := range []bool{true, false} {
-			workers, name := 1, "one goroutine, one limit, "+verdict
-			if parallel {
-				workers = runtime.GOMAXPROCS(0)
-				name = fmt.Sprintf("parallel (GOMAXPROCS=%d), one limit, %s", workers, verdict)
-			}
-			fmt.Fprintf(c.verbose, "in this process: %s\n", name)
-			row := MemoryRow{Name: name, Parallel: parallel, Denied: denied}
-			allocs := make([][]float64, len(makers))
-			for _, m := range makers {
-				row.Peers = append(row.Peers, MemoryResult{Peer: m.name})
-			}
-			for range c.rounds {
-				for _, i := range random.Perm(len(makers)) {
-					quotas := Row{Limits: 1, Denied: denied}.Quotas()
-					nanos, mallocs, err := memorySlice(ctx, makers[i], quotas, keys, order, workers, c.slice/4)
-					if err != nil {
-						return nil, fmt.Errorf("in this process: %s: %s: %w", name, makers[i].name, err)
-					}
-					row.Peers[i].Rounds = append(row.Peers[i].Rounds, nanos)
-					allocs[i] = append(allocs[i], mallocs)
+		order := makeOrder(len(keys), false, c.seed)
+		for _, denied := range []bool{false, true} {
+			for _, parallel := range []bool{true, false} {
+				row := MemoryRow{Name: memoryName(hot, parallel, denied), Hot: hot, Parallel: parallel, Denied: denied}
+				fmt.Fprintf(c.verbose, "in this process: %s\n", row.Name)
+				w := memoryWork{server: s, setup: memorySetup(s, c, hot, denied), keys: keys, order: order, workers: 1}
+				if parallel {
+					w.workers = runtime.GOMAXPROCS(0)
 				}
+				if err := row.run(ctx, c, makers, &w, random); err != nil {
+					return nil, err
+				}
+				rows = append(rows, row)
 			}
-			for i := range row.Peers {
-				row.Peers[i].Nanos, row.Peers[i].Allocs = median(row.Peers[i].Rounds), median(allocs[i])
-			}
-			rows = append(rows, row)
 		}
 	}
 	return rows, nil
 }
 
-// memorySlice lets a fresh peer meet every key, and then decide for d. It returns the time and the allocations of one
-// decision.
-func memorySlice(ctx context.Context, m maker, quotas []Quota, keys []string, order []uint32, workers int,
-	d time.Duration) (nanos, allocs float64, err error) {
-	p, err := m.open(Setup{Quotas: quotas})
+func memoryName(hot, parallel, denied bool) string {
+	name, keys, verdict := "one goroutine", "", "allowed"
+	if parallel {
+		name = fmt.Sprintf("parallel (GOMAXPROCS=%d)", runtime.GOMAXPROCS(0))
+	}
+	if hot {
+		keys = fmt.Sprintf("%d hot keys, ", hotKeys)
+	}
+	if denied {
+		verdict = "denied"
+	}
+	return fmt.Sprintf("%s, one limit, %s%s", name, keys, verdict)
+}
+
+// ample is so much that its thousandth, the batch of a lease, is not used up in a turn: what is measured are decisions
+// made in this process. Those of the first table include the fetches.
+const ample = 1_000_000_000
+
+func memorySetup(s *server, c *config, hot, denied bool) Setup {
+	setup := Setup{Addr: s.addr, Quotas: Row{Limits: 1, Denied: denied}.Quotas(), Conns: c.conns}
+	if hot && !denied {
+		setup.Quotas[0].Max = ample
+	}
+	return setup
+}
+
+func (r *MemoryRow) run(ctx context.Context, c *config, makers []maker, w *memoryWork, random *rand.Rand) error {
+	allocs := make([][]float64, len(makers))
+	for _, m := range makers {
+		r.Peers = append(r.Peers, MemoryResult{Peer: m.name})
+	}
+	for range c.rounds {
+		for _, i := range random.Perm(len(makers)) {
+			nanos, mallocs, err := w.slice(ctx, makers[i], c.slice/4)
+			if err != nil {
+				return fmt.Errorf("in this process: %s: %s: %w", r.Name, makers[i].name, err)
+			}
+			r.Peers[i].Rounds = append(r.Peers[i].Rounds, nanos)
+			allocs[i] = append(allocs[i], mallocs)
+		}
+	}
+	for i := range r.Peers {
+		p := &r.Peers[i]
+		p.Nanos, p.Allocs = median(p.Rounds), median(allocs[i])
+	}
+	return nil
+}
+
+// memoryWork is what all peers have in common in one row.
+type memoryWork struct {
+	server  *server
+	setup   Setup
+	keys    []string
+	order   []uint32
+	workers int
+}
+
+// open empties the server, and lets a fresh peer meet every key; twice, for that is when a lease begins.
+func (w *memoryWork) open(ctx context.Context, m maker) (Peer, error) {
+	if err := w.server.flush(ctx); err != nil {
+		return nil, err
+	}
+	p, err := m.open(w.setup)
+	if err != nil {
+		return nil, err
+	}
+	for range 2 {
+		for _, key := range w.keys {
+			if _, err := p.Take(ctx, key); err != nil {
+				return nil, errors.Join(err, p.Close())
+			}
+		}
+	}
+	return p, nil
+}
+
+// slice lets a peer decide for d. It returns the time and the allocations of one decision.
+func (w *memoryWork) slice(ctx context.Context, m maker, d time.Duration) (nanos, allocs float64, err error) {
+	p, err := w.open(ctx, m)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	for _, key := range keys {
-		if _, err := p.Take(ctx, key); err != nil {
-			return 0, 0, err
-		}
-	}
 	const look = 256 // decisions between two looks at whether the time is over
-	want := quotas[0].Max > 1
+	want := w.setup.Quotas[0].Max > 1
 	var over atomic.Bool
 	var done sync.WaitGroup
-	made, failures := make([]int, workers), make([]error, workers)
+	made, failures := make([]int, w.workers), make([]error, w.workers)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	for w := range workers {
+	for i := range w.workers {
 		done.Go(func() {
-			n, at := 0, w*len(order)/workers
-			for ; !over.Load(); n += look {
+			n, at := 0, i*len(w.order)/w.workers
+			for n == 0 || !over.Load() { // once at least, however late this goroutine gets its turn
 				for range look {
-					allowed, err := p.Take(ctx, keys[order[at]])
+					allowed, err := p.Take(ctx, w.keys[w.order[at]])
 					if err == nil && allowed != want {
 						err = fmt.Errorf("allowed is %t, want %t", allowed, want)
 					}
 					if err != nil {
-						failures[w] = err
+						failures[i] = err
 						return
 					}
-					if at++; at == len(order) {
+					if at++; at == len(w.order) {
 						at = 0
 					}
 				}
+				n += look
 			}
-			made[w] = n
+			made[i] = n
 		})
 	}
 	time.Sleep(d)

@@ -48,14 +48,11 @@ func (r *NetworkResult) perSecond() []float64 {
 // runRow lets all peers that can do a row take turns, in another order each round.
 func runRow(ctx context.Context, c *config, s *server, all callers, row Row) (NetworkRow, error) {
 	result := NetworkRow{Row: row, Name: row.Name(), Reference: row.Reference()}
-	makers := only(networkPeers, c.peers)
+	makers := only(row.peers(), c.peers)
 	if row.Limits > 1 {
 		makers = slices.DeleteFunc(slices.Clone(makers), func(m maker) bool { return !m.many })
 	}
-	keys := makeKeys(c.keys)
-	if row.History {
-		keys = keys[:c.pastOf]
-	}
+	keys := makeKeys(row.keyCount(c))
 	t := turn{config: c, server: s, all: all, row: row, keys: keys, order: makeOrder(len(keys), row.Zipf, c.seed)}
 	for _, m := range makers {
 		bytes, err := t.bytesPerKey(ctx, m)
@@ -112,7 +109,15 @@ func (t *turn) run(ctx context.Context, m maker) (slice Slice, failure, err erro
 	if err := t.prepare(ctx, p, t.keys); err != nil {
 		return Slice{}, nil, err
 	}
-	return t.server.measure(ctx, t.all[:t.row.Callers], p, t.keys, t.order, t.slice, t.loose)
+	return t.server.measure(ctx, t.all[:t.row.Callers], p, t.keys, t.order, t.length(), t.loose)
+}
+
+// length of the turn.
+func (t *turn) length() time.Duration {
+	if t.row.Attack {
+		return t.attack
+	}
+	return t.slice
 }
 
 // prepare takes every key once, and in every minute of the hour before if the row has a history. As many callers do it

@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/backend"
 )
 
 // Peer is a limiter under comparison. Take charges 1 to key; an error is no verdict.
@@ -29,7 +31,7 @@ type Quota struct {
 
 // Setup is what every peer gets alike.
 type Setup struct {
-	Addr   string  // of the redis-server; unused by peers that count in this process
+	Addr   string  // of the redis-server; unused by peers that only count in this process
 	Quotas []Quota // one, or several for peers that can check several at once
 	Conns  int     // connections at most
 }
@@ -54,13 +56,15 @@ type maker struct {
 
 // The names that targets and tables refer to.
 const (
-	sluice        = "sluice"
-	sluiceBackend = "sluice-backend"
-	redisRate     = "redis_rate"
-	github        = "github"
-	carlson       = "carlson"
-	sethvargo     = "sethvargo"
-	rendezvous    = "rendezvous"
+	sluice             = "sluice"
+	sluiceBackend      = "sluice-backend"
+	sluiceLease        = "sluice-lease"
+	sluiceLeaseBackend = "sluice-lease-backend"
+	redisRate          = "redis_rate"
+	github             = "github"
+	carlson            = "carlson"
+	sethvargo          = "sethvargo"
+	rendezvous         = "rendezvous"
 )
 
 // networkPeers count in Redis. The two that only INCR are the floor: no limiter, no window, nothing to refuse with.
@@ -78,6 +82,22 @@ var networkPeers = []maker{
 	{"incr-rueidis", false, openRueidis},
 }
 
+// hotPeers do the rows with few keys. To the others a key is like any other.
+var hotPeers = []maker{
+	{sluiceLease, true, lease(impatient)},
+	{sluiceLeaseBackend, true, leaseBackend(impatient)},
+	{sluice, true, openSluice},
+	{sluiceBackend, true, openSluiceBackend},
+	{redisRate, false, openRedisRate},
+}
+
+// attackPeers are attacked, as they are when nothing is set.
+var attackPeers = []maker{
+	{sluiceLease, false, fleetOf(lease(backend.LeaseConfig{}))},
+	{sluice, false, fleetOf(openSluice)},
+	{redisRate, false, fleetOf(openRedisRate)},
+}
+
 // memoryPeers count in this process.
 var memoryPeers = []maker{
 	{sluice, true, openSluiceMemory},
@@ -86,6 +106,12 @@ var memoryPeers = []maker{
 	{"x/time/rate", false, openXTimeRate},
 	{"ulule", false, openUluleMemory},
 }
+
+// hotMemoryPeers do the rows with few keys, for which those with leases need not ask Redis.
+var hotMemoryPeers = slices.Concat([]maker{
+	{sluiceLease, true, lease(thousandths)},
+	{sluiceLeaseBackend, true, leaseBackend(thousandths)},
+}, memoryPeers)
 
 // only keeps the makers that are asked for; no names asks for all.
 func only(makers []maker, names []string) []maker {

@@ -69,13 +69,7 @@ type sluicePeer struct {
 	under     *sluiceBackendPeer
 }
 
-func openSluice(s Setup) (Peer, error) {
-	under, err := newSluiceBackend(s, nil)
-	if err != nil {
-		return nil, err
-	}
-	return newSluice(under)
-}
+func openSluice(s Setup) (Peer, error) { return withThrottler(newSluiceBackend(s, nil)) }
 
 func openSluiceMemory(s Setup) (Peer, error) {
 	under, err := openSluiceMemoryBackend(s)
@@ -83,6 +77,13 @@ func openSluiceMemory(s Setup) (Peer, error) {
 		return nil, err
 	}
 	return newSluice(under.(*sluiceBackendPeer))
+}
+
+func withThrottler(under *sluiceBackendPeer, err error) (Peer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return newSluice(under)
 }
 
 func newSluice(under *sluiceBackendPeer) (Peer, error) {

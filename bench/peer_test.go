@@ -30,7 +30,9 @@ func admitted(t *testing.T, p Peer, n int) int {
 // Of Max+5 requests every peer admits Max: it is wired to the same limit as all others.
 func TestPeersAdmitMax(t *testing.T) {
 	s := newServer(t)
-	for kind, makers := range map[string][]maker{"network": networkPeers, "memory": memoryPeers} {
+	for kind, makers := range map[string][]maker{
+		"network": networkPeers, "hot": hotPeers, "attack": attackPeers, "memory": memoryPeers,
+	} {
 		for _, m := range makers {
 			for _, max := range []int64{1, 20} { // 1 is what exhausted keys have
 				setup := Setup{Addr: s.addr, Conns: 4, Quotas: []Quota{{Max: max, Window: time.Hour}}}
@@ -126,6 +128,67 @@ func TestPast(t *testing.T) {
 				if got != tt.want {
 					t.Errorf("5 taken %s ago: %d more admitted, want %d", tt.ago, got, tt.want)
 				}
+			}
+		})
+	}
+}
+
+// With leases few requests reach Redis, and what they admit together is no more than Max.
+func TestPeersLease(t *testing.T) {
+	s := newServer(t)
+	const max = 10_000 // a batch is ten
+	for _, m := range hotPeers[:2] {
+		t.Run(m.name, func(t *testing.T) {
+			p, err := m.open(Setup{Addr: s.addr, Conns: 4, Quotas: []Quota{{Max: max, Window: 24 * time.Hour}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if got := admitted(t, p, max+500); got != max {
+				t.Errorf("%d requests admitted, want %d", got, max)
+			}
+			for _, row := range []Row{hotAllowed, hotDenied} {
+				c := fullConfig()
+				c.slice = 100 * time.Millisecond
+				keys := makeKeys(row.keyCount(&c))
+				turn := turn{config: &c, server: s, all: make(callers, 64), row: row, keys: keys, order: makeOrder(len(keys), false, 1)}
+				slice, failure, err := turn.run(t.Context(), m)
+				if err != nil || failure != nil {
+					t.Fatal(failure, err)
+				}
+				if slice.Commands > 0.1 { // it is a thirtieth of that on a machine that has nothing else to do
+					t.Errorf("%s: %.3f commands a decision", row.Name(), slice.Commands)
+				}
+			}
+		})
+	}
+}
+
+// The instances admit together what one would.
+func TestAttack(t *testing.T) {
+	s := newServer(t)
+	for _, m := range attackPeers {
+		t.Run(m.name, func(t *testing.T) {
+			c := fullConfig()
+			keys := makeKeys(attackers)
+			turn := turn{config: &c, server: s, all: make(callers, attack.Callers), row: attack, keys: keys,
+				order: makeOrder(len(keys), false, 1)}
+			if err := s.flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p, err := m.open(turn.setup())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			o := turn.all.work(t.Context(), p, keys, turn.order, 1500*time.Millisecond, false)
+			if o.failed > 0 {
+				t.Fatalf("%d calls failed: %v", o.failed, o.firstError)
+			}
+			// A window and as much of the next as was begun; redis_rate's bucket is full at first.
+			windows := 2 + int(o.elapsed/time.Second)
+			if max := attackers * 10 * windows; o.allowed > max || o.allowed < max/3 {
+				t.Errorf("%d admitted in %s, want at most %d", o.allowed, o.elapsed, max)
 			}
 		})
 	}

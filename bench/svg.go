@@ -89,7 +89,7 @@ func charts(r *NetworkRow) (throughput, cpu chart) {
 	cpu = chart{title: "Redis CPU for a decision", note: r.Name + ". Shorter is better."}
 	for i := range r.Peers {
 		p := &r.Peers[i]
-		ours := p.Peer == sluice || p.Peer == sluiceBackend
+		ours := strings.HasPrefix(p.Peer, sluice)
 		throughput.bars = append(throughput.bars, bar{p.Peer, p.Median.PerSecond, number(math.Round(p.Median.PerSecond)), ours})
 		cpu.bars = append(cpu.bars, bar{p.Peer, p.Median.RedisCPU, number(p.Median.RedisCPU) + " \u00b5s", ours})
 	}

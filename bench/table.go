@@ -63,6 +63,14 @@ func number(v float64) string {
 	}
 }
 
+// rare is a number of what may happen in few decisions only.
+func rare(v float64) string {
+	if v > 0 && v < 0.01 {
+		return fmt.Sprintf("%.5f", v)
+	}
+	return number(v)
+}
+
 func times(v float64) string {
 	if math.IsNaN(v) {
 		return "-"
@@ -93,7 +101,7 @@ func (r *NetworkRow) write(w io.Writer) error {
 		m := p.Median
 		t.add("  "+p.Peer, number(m.PerSecond), times(ratio(m.PerSecond, reference.PerSecond)), percent(spread(p.perSecond())),
 			number(m.P50), number(m.P99), number(m.RedisCPU), times(ratio(m.RedisCPU, reference.RedisCPU)),
-			number(m.ClientCPU), number(m.Allocs), number(m.Commands), fmt.Sprint(p.BytesPerKey), percent(m.Allowed))
+			number(m.ClientCPU), number(m.Allocs), rare(m.Commands), fmt.Sprint(p.BytesPerKey), percent(m.Allowed))
 	}
 	if err := t.write(w); err != nil {
 		return err

@@ -6,8 +6,7 @@ import (
 	"math"
 )
 
-// A target is a row of DESIGN.md section 9, or one of the numbers of a row. A row that compares what isn't built yet
-// (leases, the local view) is added here, with its peer in peer.go.
+// A target is a row of DESIGN.md section 9, or one of the numbers of a row.
 type target struct {
 	name    string
 	measure func(*Report) float64 // NaN: not measured
@@ -25,8 +24,15 @@ var targets = []target{
 	{"three limits after an hour: Redis CPU, sluice to carlson", network(longHistory, sluice, carlson, redisCPU), false, 0.25},
 	{"bytes per key, sluice to redis_rate", network(manyCallers, sluice, redisRate, bytesPerKey), false, 1},
 	{"bytes per key, sluice to github", network(manyCallers, sluice, github, bytesPerKey), false, 1},
-	{"memory, parallel: time, sluice-backend to sethvargo", inMemory(sluiceBackend, sethvargo), false, 1},
-	{"memory, parallel: allocations, sluice-backend", inMemoryAllocs(sluiceBackend), false, 0},
+	{"leased, hot keys: Redis commands for a decision", alone(hotAllowed, sluiceLease, redisCommands), false, 0.04},
+	{"leased, hot keys: decisions/s, sluice-lease to sluice", network(hotAllowed, sluiceLease, sluice, perSecond), true, 50},
+	{"leased, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, false, sluiceLeaseBackend, sethvargo), false, 1.5},
+	{"leased, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, false, sluiceLeaseBackend), false, 0},
+	{"denied, hot keys: Redis commands for a decision", alone(hotDenied, sluiceLease, redisCommands), false, 0.001},
+	{"denied, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, true, sluiceLeaseBackend, sethvargo), false, 1.1},
+	{"denied, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, true, sluiceLeaseBackend), false, 0},
+	{"memory, parallel: time, sluice-backend to sethvargo", inMemory(false, false, sluiceBackend, sethvargo), false, 1},
+	{"memory, parallel: allocations, sluice-backend", inMemoryAllocs(false, false, sluiceBackend), false, 0},
 	{"ring of 10: lookups in the time of one rendezvous", ringSpeed(10), true, 3},
 	{"ring of 100: lookups in the time of one rendezvous", ringSpeed(100), true, 8},
 	{"ring of 10: allocations", ringFact(10, func(r *RingResult) float64 { return r.Allocs }), false, 0},
@@ -36,11 +42,24 @@ var targets = []target{
 }
 
 // The metrics of one peer in one row.
-func perSecond(r *NetworkResult) float64   { return r.Median.PerSecond }
-func p50(r *NetworkResult) float64         { return r.Median.P50 }
-func p99(r *NetworkResult) float64         { return r.Median.P99 }
-func redisCPU(r *NetworkResult) float64    { return r.Median.RedisCPU }
-func bytesPerKey(r *NetworkResult) float64 { return float64(r.BytesPerKey) }
+func perSecond(r *NetworkResult) float64     { return r.Median.PerSecond }
+func p50(r *NetworkResult) float64           { return r.Median.P50 }
+func p99(r *NetworkResult) float64           { return r.Median.P99 }
+func redisCPU(r *NetworkResult) float64      { return r.Median.RedisCPU }
+func redisCommands(r *NetworkResult) float64 { return r.Median.Commands }
+func bytesPerKey(r *NetworkResult) float64   { return float64(r.BytesPerKey) }
+
+// alone is a metric of a peer that is compared with a number.
+func alone(row Row, peer string, metric func(*NetworkResult) float64) func(*Report) float64 {
+	return func(report *Report) float64 {
+		for i := range report.Network {
+			if r := &report.Network[i]; r.Row == row && r.find(peer) != nil {
+				return metric(r.find(peer))
+			}
+		}
+		return math.NaN()
+	}
+}
 
 func network(row Row, peer, reference string, metric func(*NetworkResult) float64) func(*Report) float64 {
 	return func(report *Report) float64 {
@@ -57,19 +76,19 @@ func network(row Row, peer, reference string, metric func(*NetworkResult) float6
 	}
 }
 
-// allowedInParallel is the row of the second table that targets are about, nil if it was not run.
-func allowedInParallel(report *Report) *MemoryRow {
+// inParallel is the row of the second table that all goroutines did, nil if it was not run.
+func inParallel(report *Report, hot, denied bool) *MemoryRow {
 	for i := range report.Memory {
-		if r := &report.Memory[i]; r.Parallel && !r.Denied {
+		if r := &report.Memory[i]; r.Parallel && r.Hot == hot && r.Denied == denied {
 			return r
 		}
 	}
 	return nil
 }
 
-func inMemory(peer, reference string) func(*Report) float64 {
+func inMemory(hot, denied bool, peer, reference string) func(*Report) float64 {
 	return func(report *Report) float64 {
-		if r := allowedInParallel(report); r != nil {
+		if r := inParallel(report, hot, denied); r != nil {
 			if a, b := r.find(peer), r.find(reference); a != nil && b != nil {
 				return ratio(a.Nanos, b.Nanos)
 			}
@@ -78,9 +97,9 @@ func inMemory(peer, reference string) func(*Report) float64 {
 	}
 }
 
-func inMemoryAllocs(peer string) func(*Report) float64 {
+func inMemoryAllocs(hot, denied bool, peer string) func(*Report) float64 {
 	return func(report *Report) float64 {
-		if r := allowedInParallel(report); r != nil {
+		if r := inParallel(report, hot, denied); r != nil {
 			if p := r.find(peer); p != nil {
 				return p.Allocs
 			}

@@ -9,26 +9,41 @@ func TestTargets(t *testing.T) {
 	report := &Report{
 		Network: []NetworkRow{{Row: manyCallers, Peers: []NetworkResult{
 			result(sluice, 500, 100), result(redisRate, 100, 104), result(github, 90, 96),
-		}}},
+		}}, {Row: hotAllowed, Peers: []NetworkResult{
+			{Peer: sluiceLease, Median: Slice{PerSecond: 4900, Commands: 0.04}}, result(sluice, 100, 100),
+		}}, {Row: hotDenied, Peers: []NetworkResult{{Peer: sluiceLease, Median: Slice{Commands: 0.002}}}}},
 		Memory: []MemoryRow{
 			{Parallel: true, Denied: true, Peers: []MemoryResult{{Peer: sluiceBackend, Nanos: 9}, {Peer: sethvargo, Nanos: 1}}},
 			{Parallel: true, Peers: []MemoryResult{{Peer: sluiceBackend, Nanos: 10, Allocs: 0.0001}, {Peer: sethvargo, Nanos: 10}}},
+			{Hot: true, Parallel: true, Peers: []MemoryResult{
+				{Peer: sluiceLeaseBackend, Nanos: 16, Allocs: 0.0001}, {Peer: sethvargo, Nanos: 10},
+			}},
+			{Hot: true, Parallel: true, Denied: true, Peers: []MemoryResult{
+				{Peer: sluiceLeaseBackend, Nanos: 11, Allocs: 1}, {Peer: sethvargo, Nanos: 10},
+			}},
 		},
 		Rings: []RingRow{{Members: 10, Peers: []RingResult{
 			{Peer: sluice, Nanos: 10, Allocs: 1, MaxMean: 1.04, Moved: 1.06}, {Peer: rendezvous, Nanos: 29},
 		}}},
 	}
 	want := map[string]bool{
-		"64 callers: decisions/s, sluice to redis_rate":       true,
-		"64 callers: Redis CPU, sluice to redis_rate":         true,
-		"bytes per key, sluice to redis_rate":                 true,
-		"bytes per key, sluice to github":                     false,
-		"memory, parallel: time, sluice-backend to sethvargo": true,
-		"memory, parallel: allocations, sluice-backend":       true,
-		"ring of 10: lookups in the time of one rendezvous":   false,
-		"ring of 10: allocations":                             false,
-		"ring of 10: max/mean load":                           true,
-		"ring of 10: moved keys to ideal":                     false,
+		"64 callers: decisions/s, sluice to redis_rate":             true,
+		"64 callers: Redis CPU, sluice to redis_rate":               true,
+		"bytes per key, sluice to redis_rate":                       true,
+		"bytes per key, sluice to github":                           false,
+		"leased, hot keys: Redis commands for a decision":           true,
+		"leased, hot keys: decisions/s, sluice-lease to sluice":     false,
+		"leased, parallel: time, sluice-lease-backend to sethvargo": false,
+		"leased, parallel: allocations, sluice-lease-backend":       true,
+		"denied, hot keys: Redis commands for a decision":           false,
+		"denied, parallel: time, sluice-lease-backend to sethvargo": true,
+		"denied, parallel: allocations, sluice-lease-backend":       false,
+		"memory, parallel: time, sluice-backend to sethvargo":       true,
+		"memory, parallel: allocations, sluice-backend":             true,
+		"ring of 10: lookups in the time of one rendezvous":         false,
+		"ring of 10: allocations":                                   false,
+		"ring of 10: max/mean load":                                 true,
+		"ring of 10: moved keys to ideal":                           false,
 	}
 	measured := make(map[string]bool)
 	for _, v := range verdicts(report) {

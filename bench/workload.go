@@ -13,6 +13,8 @@ type Row struct {
 	Zipf    bool // keys are drawn by Zipf's law, exponent 1.1; otherwise all are as likely
 	Denied  bool // every key is exhausted; otherwise no key comes near its limits
 	History bool // every key has been used in every minute of the last hour
+	Hot     bool // there are hotKeys keys; otherwise as many as are asked for
+	Attack  bool // attackers keys, with a limit of ten a second, at several instances
 }
 
 // Name says what the row is; it is unique.
@@ -31,6 +33,12 @@ func (r Row) Name() string {
 	}
 	if r.Denied {
 		verdict = "denied"
+	}
+	if r.Attack {
+		return fmt.Sprintf("attack: %s, as %d clients that have 10 a second each, ask %d instances", callers, attackers, instances)
+	}
+	if r.Hot {
+		keys = fmt.Sprintf("%d hot keys", hotKeys)
 	}
 	name := fmt.Sprintf("%s, %s, %s, %s", callers, limits, keys, verdict)
 	if r.History {
@@ -56,13 +64,16 @@ var (
 	longHistory = Row{Callers: 64, Limits: 3, History: true}
 	denied      = Row{Callers: 64, Limits: 1, Denied: true}
 	zipf        = Row{Callers: 64, Limits: 1, Zipf: true}
+	hotAllowed  = Row{Callers: 64, Limits: 1, Hot: true}
+	hotDenied   = Row{Callers: 64, Limits: 1, Hot: true, Denied: true}
+	attack      = Row{Callers: 200, Limits: 1, Attack: true}
 )
 
 func defaultRows() []Row {
-	return []Row{manyCallers, mostCallers, oneCaller, threeLimits, longHistory, denied, zipf}
+	return []Row{manyCallers, mostCallers, oneCaller, threeLimits, longHistory, denied, zipf, hotAllowed, hotDenied, attack}
 }
 
-// allRows is the full cross product, and the row that has a history.
+// allRows is the full cross product, and the rows that are of their own kind.
 func allRows() []Row {
 	var rows []Row
 	for _, limits := range []int{1, 3} {
@@ -74,7 +85,7 @@ func allRows() []Row {
 			}
 		}
 	}
-	return append(rows, longHistory)
+	return append(rows, longHistory, hotAllowed, hotDenied, attack)
 }
 
 // plenty is never used up. It is also within what every peer can count: limiters multiplies a count with nanoseconds.
@@ -82,6 +93,9 @@ const plenty = 1_000_000
 
 // Quotas are the same for every peer. A denied key has spent its one request long ago, and gets it back in an hour.
 func (r Row) Quotas() []Quota {
+	if r.Attack {
+		return []Quota{{Max: 10, Window: time.Second}}
+	}
 	max := int64(plenty)
 	if r.Denied {
 		max = 1
@@ -93,6 +107,32 @@ func (r Row) Quotas() []Quota {
 		{Max: plenty, Window: time.Second}, {Max: plenty, Window: time.Minute},
 		{Max: max, Window: time.Hour, Precision: time.Minute},
 	}
+}
+
+const hotKeys = 64
+
+// peers are those that do the row, if they can.
+func (r Row) peers() []maker {
+	switch {
+	case r.Attack:
+		return attackPeers
+	case r.Hot:
+		return hotPeers
+	}
+	return networkPeers
+}
+
+// keyCount is how many of the keys that are asked for the row has.
+func (r Row) keyCount(c *config) int {
+	switch {
+	case r.Attack:
+		return attackers
+	case r.Hot:
+		return hotKeys
+	case r.History:
+		return c.pastOf
+	}
+	return c.keys
 }
 
 // makeKeys makes names of one length.
