@@ -186,12 +186,12 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 		return result, err
 	}
 	s, hash := l.shard(req.Key)
+	now := l.clock()
 	s.mu.Lock()
 	c := s.cells.find(hash, &req)
 	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
 		return l.askLocked(ctx, s, hash, &req, req.Floor)
 	}
-	now := l.clock()
 	v := &c.value
 	hot := now-v.seen < int64(l.cfg.Life)
 	v.seen, v.used = now, true
@@ -440,6 +440,8 @@ type leaseShard struct {
 	closed bool
 	due    []remainder // to be given back
 	stats  LeaseStats  // Stranded and Keys are not kept
+
+	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
 
 const (

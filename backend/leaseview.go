@@ -98,11 +98,11 @@ func (v *view) denyLocked(req *Request, now int64, result *Result) bool {
 		return false
 	}
 	at := v.at(req, now)
-	verdict := v.state.Peek(req.Policy, at, req.Cost)
-	if verdict.Allowed {
+	if !v.state.Denies(req.Policy, at, req.Cost) {
 		return false
 	}
-	*result = Result{Verdict: verdict, Now: at.Micros, Source: LocalDeny}
+	v.state.PeekTo(&result.Verdict, req.Policy, at, req.Cost)
+	result.Now, result.Source = at.Micros, LocalDeny
 	return true
 }
 

@@ -25,11 +25,27 @@ func (s *State) TakeTo(v *Verdict, p *Policy, now At, cost int64) {
 
 // Peek is the verdict that Take would give, without the charge: Remaining is what is left now.
 func (s *State) Peek(p *Policy, now At, cost int64) (v Verdict) {
+	s.PeekTo(&v, p, now, cost)
+	return v
+}
+
+// PeekTo is Peek into a zero verdict.
+func (s *State) PeekTo(v *Verdict, p *Policy, now At, cost int64) {
 	s.conform(p)
 	v.of(p)
-	v.Allowed = s.admits(&v, now, cost)
-	s.describe(&v, now)
-	return v
+	v.Allowed = s.admits(v, now, cost)
+	s.describe(v, now)
+}
+
+// Denies reports whether Peek would deny.
+func (s *State) Denies(p *Policy, now At, cost int64) bool {
+	s.conform(p)
+	for i := range p.Limits {
+		if s.entries[i].short(&p.Limits[i], now, cost) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.

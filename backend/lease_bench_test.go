@@ -1,0 +1,33 @@
+package backend_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// BenchmarkLease is what a take costs that makes no call: beside BenchmarkMemory it should cost no more.
+func BenchmarkLease(b *testing.B) {
+	for _, test := range []struct {
+		name string
+		max  int64
+	}{{"leased", 1 << 40}, {"denied", 1}} {
+		b.Run(test.name, func(b *testing.B) {
+			there := newPlace()
+			there.states["key"] = new(limit.State)
+			lease := newLease(b, instant{there}, backend.LeaseConfig{Recheck: time.Hour, Life: time.Hour, Batch: 1 << 30, Steady: true})
+			req := backend.Request{Key: "key", Policy: hour(test.max), Cost: 1}
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := lease.Take(ctx, req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
