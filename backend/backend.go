@@ -17,7 +17,10 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyhash"
@@ -144,6 +147,32 @@ type Seeder interface {
 // has come here, or gone elsewhere, under a newer version.
 type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
+}
+
+// Poster keeps one notice for all who share it, such as the topology that a router's processes have to agree on.
+type Poster interface {
+	// Post leaves a notice, unless one of its version or a newer one is there, and returns what is there then: without
+	// its text, unless it is newer than the given one. A notice without a text is not left: it only asks.
+	Post(ctx context.Context, n Notice) (Notice, error)
+}
+
+// Notice is what a [Poster] keeps.
+type Notice struct {
+	Version int64  // from 1 to limit.MaxCount; 0 where there is no notice
+	Digest  string // of the text, without spaces: two texts of one version can be told apart by it
+	Text    string
+}
+
+// check refuses what can't be kept.
+func (n *Notice) check() error {
+	switch {
+	case n.Version < 1 || n.Version > limit.MaxCount:
+		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),
+			Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
+	case n.Digest == "" || strings.ContainsAny(n.Digest, " \n"):
+		return &limit.Error{Field: "notice: digest", Value: strconv.Quote(n.Digest), Bound: "must be a word"}
+	}
+	return nil
 }
 
 // Snapshot is a loaded state, with the moment of the load by the clock of whoever loaded it, in Unix microseconds.

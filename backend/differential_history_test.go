@@ -161,6 +161,7 @@ func drawPlainHistory(seed, n uint64) *history {
 func drawMove(r *rand.Rand) limit.Move {
 	steps := []limit.Step{limit.Ask, limit.Ask, limit.Adopt, limit.Adopt, limit.Alone}
 	return limit.Move{
+		Mover:   limit.Mover(r.IntN(2)),
 		Version: oneOf(r, 1, 2, 3, 4, 5, 6, limit.MaxCount-1, limit.MaxCount),
 		Step:    steps[r.IntN(len(steps))],
 		Hold:    time.Duration(oneOf(r, 0, 1, 1500, 100_000, 60_000_000, 3_600_000_000)) * time.Microsecond,

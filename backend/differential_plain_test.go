@@ -262,7 +262,7 @@ func (c *contest) check(h *held, own bool, cost int64, floor, reply string) erro
 		return err
 	}
 	state := h.state.Clone()
-	news, refusal := state.Arrive(c.policy, c.at, limit.Move{}, &known)
+	news, refusal := state.Arrive(c.policy, c.at, limit.Move{}, &known, true)
 	if news || refusal != nil || !ours {
 		return fmt.Errorf("%q decides on %q, with floor %q, which is for take", reply, h.text, floor)
 	}

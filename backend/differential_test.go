@@ -347,7 +347,7 @@ func (c *contest) step(op *operation) error {
 		c.note("seed %s", floor.String())
 		return c.lasting(func() error {
 			err := c.redis.Seed(ctx, c.request(0, nil), *floor)
-			news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor)
+			news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor, false)
 			if err != nil || refusal != nil {
 				return c.compareRefusals(err, refusal)
 			}
@@ -555,7 +555,7 @@ func (c *contest) take(cost int64, floor *limit.State) error {
 		c.note(", floor %s", floor.String())
 	}
 	got, err := c.redis.Take(ctx, c.request(cost, floor))
-	news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor)
+	news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor, true)
 	if err != nil || refusal != nil {
 		if now := c.client.Get(ctx, c.stored()).Val(); c.thorough && now != was {
 			return fmt.Errorf("a refused take changed what is stored from %q to %q", was, now)

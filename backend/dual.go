@@ -196,7 +196,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		d.bounded.Add(1)
 		w.doubt(&result)
 	}
-	result.State.Unstamp()
+	result.State.Unstamp(limit.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
 		d.shadows.ask(w.other(), &req, &result)
 	}

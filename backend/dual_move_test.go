@@ -450,7 +450,7 @@ func TestDualLooks(t *testing.T) {
 		if v := snapshot.State.Peek(ten, at, 1); v.Allowed != allowed || v.Binding().Remaining != left {
 			t.Errorf("%s, load: %t, %d left; want %t, %d", when, v.Allowed, v.Binding().Remaining, allowed, left)
 		}
-		if adopted, sealed := snapshot.State.Stamp(at); adopted != 0 || sealed != 0 {
+		if adopted, sealed := snapshot.State.Stamp(limit.Migration, at); adopted != 0 || sealed != 0 {
 			t.Errorf("%s, load: the state still has the place's stamp %d, %d", when, adopted, sealed)
 		}
 		if got := s.read(); got != calls {

@@ -213,7 +213,7 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	now := limit.At{Micros: snapshot.Now}
-	adopted, sealed := snapshot.State.Stamp(now)
+	adopted, sealed := snapshot.State.Stamp(limit.Migration, now)
 	if w.dual.cfg.CarryOver && (sealed > adopted || adopted < w.Move.Version) {
 		there, err := w.other().ask(ctx, func(ctx context.Context, b Backend) (Snapshot, error) {
 			return b.(Loader).Load(ctx, w.Request)
@@ -227,6 +227,6 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 			}
 		}
 	}
-	snapshot.State.Unstamp()
+	snapshot.State.Unstamp(limit.Migration)
 	return snapshot, nil
 }

@@ -334,7 +334,7 @@ func TestLanesMixture(t *testing.T) {
 			}
 			got, err := g.Take(context.Background(), c.req)
 			c.check = func() {
-				if _, refusal := c.model.Arrive(p, at, c.req.Move, c.req.Floor); refusal != nil || err != nil {
+				if _, refusal := c.model.Arrive(p, at, c.req.Move, c.req.Floor, true); refusal != nil || err != nil {
 					if !errors.Is(err, refusal) {
 						t.Errorf("%s: %v, want %v", c.name, err, refusal)
 					}

@@ -196,7 +196,7 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	return change(ctx, m, opTake, &req, func(req *Request, s *limit.State, now limit.At) (Result, bool, error) {
-		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor)
+		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true)
 		if err != nil {
 			return Result{}, false, err
 		}
@@ -243,7 +243,7 @@ func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) er
 	}
 	state = state.Clone()
 	_, err := change(ctx, m, "seed", &req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
-		changed, err := s.Arrive(req.Policy, now, req.Move, &state)
+		changed, err := s.Arrive(req.Policy, now, req.Move, &state, false)
 		return struct{}{}, changed, err
 	})
 	return err

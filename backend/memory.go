@@ -34,6 +34,7 @@ type Memory struct {
 	seed   maphash.Seed
 	shift  int // the shard is what remains of a hash after this shift
 	shards []memoryShard
+	board  board
 	closed atomic.Bool
 }
 
@@ -46,6 +47,7 @@ var (
 	_ Loader   = (*Memory)(nil)
 	_ Seeder   = (*Memory)(nil)
 	_ Sealer   = (*Memory)(nil)
+	_ Poster   = (*Memory)(nil)
 	_ Clock    = (*Memory)(nil)
 )
 
@@ -97,7 +99,7 @@ func (m *Memory) Take(ctx context.Context, req Request) (r Result, err error) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
-	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor); err != nil {
+	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor, true); err != nil {
 		return r, err
 	}
 	c.state.TakeTo(&r.Verdict, req.Policy, at, req.Cost)
@@ -186,7 +188,7 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
-	_, err := c.state.Arrive(req.Policy, at, req.Move, &state)
+	_, err := c.state.Arrive(req.Policy, at, req.Move, &state, false)
 	return err
 }
 

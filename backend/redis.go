@@ -101,6 +101,7 @@ var (
 	_ Loader      = (*Redis)(nil)
 	_ Seeder      = (*Redis)(nil)
 	_ Sealer      = (*Redis)(nil)
+	_ Poster      = (*Redis)(nil)
 	_ Clock       = (*Redis)(nil)
 	_ Heartbeater = (*Redis)(nil)
 )
@@ -370,7 +371,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
-		return []any{at.Micros, req.Move.Version, req.Move.End(at)}
+		return []any{at.Micros, req.Move.Mover.StampID(), req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
 		return Snapshot{}, err

@@ -10,7 +10,7 @@ func takeArgs(limits []limit.Limit, now limit.At, cost int64, floor string, move
 	args := make([]any, 0, 7+6*len(limits))
 	args = append(args, now.Micros, cost, floor)
 	if move.Version > 0 {
-		args = append(args, limit.StampID, move.Version, int(move.Step), move.End(now))
+		args = append(args, move.Mover.StampID(), move.Version, int(move.Step), move.End(now))
 	}
 	for i := range limits {
 		l := &limits[i]
@@ -43,7 +43,7 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 	args := make([]any, 0, 4+6*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, limit.StampID, move.Version, int(move.Step))
+		args = append(args, move.Mover.StampID(), move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -69,7 +69,7 @@ func resetArgs(p *limit.Policy, now limit.At, move limit.Move) []any {
 	args := make([]any, 0, 4+2*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, limit.StampID, move.Version, int(move.Step))
+		args = append(args, move.Mover.StampID(), move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]

@@ -48,10 +48,16 @@ func refusal(err error) error {
 	case redis.HasErrorPrefix(err, "FLOOR"):
 		return limit.ErrFloorWanted
 	case redis.HasErrorPrefix(err, "SEALED"):
-		_, text, _ := strings.Cut(err.Error(), " ")
-		text, _, _ = strings.Cut(text, " ") // Redis 7 appends the script
-		if version, failed := strconv.ParseInt(text, 10, 64); failed == nil {
-			return &limit.MovedError{Version: version}
+		words := strings.Fields(err.Error()) // Redis 7 appends the script
+		if len(words) < 3 {
+			return nil
+		}
+		mover := limit.Migration
+		if words[1] == limit.Topology.StampID() {
+			mover = limit.Topology
+		}
+		if version, failed := strconv.ParseInt(words[2], 10, 64); failed == nil {
+			return &limit.MovedError{Mover: mover, Version: version}
 		}
 	}
 	return nil

@@ -83,6 +83,8 @@ func (id identity) letter() byte {
 		return 's'
 	case id.algorithm == Bucket:
 		return 'b'
+	case id.algorithm == stamped && id.alignment == Alignment(Topology):
+		return 't'
 	case id.algorithm == stamped:
 		return 'm'
 	case id.alignment == ClockAligned:
@@ -206,8 +208,9 @@ func (r *reader[T]) identity() identity {
 	case r.next('b'):
 		id.algorithm = Bucket
 	case r.next('m'):
-		id.algorithm = stamped
-		return id
+		return stampOf(Migration)
+	case r.next('t'):
+		return stampOf(Topology)
 	default:
 		r.ok = false
 	}

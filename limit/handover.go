@@ -16,9 +16,31 @@ import (
 // outside of this: requests without a version, which belong to times when nobody moves keys; [Alone]; and stamps that
 // were lost or have run out.
 
+// Two kinds of movers may move a key at the same time, each with stamps of its own: a place of [Migration] may consist of
+// several places of [Topology]. So the stamps of a migration move along from group to group, with the key's counts.
+
+// Mover is who moves keys, which says whose versions a [Move] has.
+type Mover uint8
+
+const (
+	Migration Mover = iota // from one backend to another, as backend.Dual does
+	Topology               // from one group of servers to another, as package router does
+)
+
+// StampID is the identity of the mover's stamp in the encoding of a state.
+func (m Mover) StampID() string { return string(stampOf(m).letter()) }
+
+func (m Mover) String() string {
+	if m == Topology {
+		return "topology"
+	}
+	return "migration"
+}
+
 // Move is the hand-over that a request acts under. The zero Move is for times when nobody moves keys: only a frozen place
 // refuses it.
 type Move struct {
+	Mover   Mover
 	Version int64         // from 1 to MaxCount; 0 for none. Of one key, each version has one place
 	Step    Step          // how far the hand-over has come
 	Hold    time.Duration // how long a stamp is kept, at least as long as the move may take everywhere
@@ -43,11 +65,12 @@ var ErrFloorWanted = errors.New("sluice: the key's counts have not been handed o
 // MovedError is the answer of a place that the key has left, or to which it has come back, under a newer version than
 // the caller's: nothing was charged or sealed.
 type MovedError struct {
+	Mover   Mover // who moved it
 	Version int64 // the newer one, or that of the seal for a request without a version
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("sluice: the key has moved under version %d", e.Version)
+	return fmt.Sprintf("sluice: the key has moved under version %d of a %s", e.Version, e.Mover)
 }
 
 // Validate reports everything that is wrong with the move, as [*Error] values joined.
@@ -55,6 +78,9 @@ func (m Move) Validate() error {
 	var errs []error
 	if m.Version < 0 || m.Version > MaxCount {
 		errs = append(errs, refuse("move: version", m.Version, "must be from 0 to %d", MaxCount))
+	}
+	if m.Mover > Topology {
+		errs = append(errs, refuse("move: mover", uint8(m.Mover), "unknown"))
 	}
 	if m.Step > Alone {
 		errs = append(errs, refuse("move: step", m.Step, "unknown"))
@@ -68,33 +94,62 @@ func (m Move) Validate() error {
 // End is until when a stamp made at now is kept, in Unix milliseconds.
 func (m Move) End(now At) int64 { return (now.Micros + m.Hold.Microseconds() + 999) / 1000 }
 
-// StampID is the identity of a stamp in the encoding of a state.
-const StampID = "m"
-
-// stamped is the algorithm of the entry that holds the stamp. Its counts are versions: charged is the one adopted,
-// refunded the one sealed.
+// stamped is the algorithm of the entries that hold stamps; the mover is in their alignment. Its counts are versions:
+// charged is the one adopted, refunded the one sealed.
 const stamped Algorithm = 'm'
+
+func stampOf(m Mover) identity { return identity{algorithm: stamped, alignment: Alignment(m)} }
 
 // Enter admits a request that acts under m, or says why not: [ErrFloorWanted] or a [*MovedError]. It comes before any
 // other change. It reports whether the stamp has changed.
-func (s *State) Enter(now At, m Move) (changed bool, err error) {
-	adopted, sealed := s.Stamp(now)
+func (s *State) Enter(now At, m Move) (changed bool, err error) { return s.enter(now, m, nil, true) }
+
+// enter is Enter for a take or a refund, which charges, or a seed, which doesn't, with what is known of the key.
+func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, err error) {
+	if err := s.frozen(now, m, charges); err != nil {
+		return false, err
+	}
+	adopted, sealed := s.Stamp(m.Mover, now)
 	switch {
-	case sealed > adopted && m.Version <= sealed:
-		return false, &MovedError{sealed}
 	case m.Version <= adopted || m.Step == Alone:
 		return false, nil
 	case m.Step == Ask:
 		return false, ErrFloorWanted
 	}
+	if charges && floor != nil && m.Mover == Topology { // the stamp of a migration comes along, and may freeze this place
+		mine, sealed := s.Stamp(Migration, now)
+		theirs, sealedThere := floor.Stamp(Migration, now)
+		if sealed = max(sealed, sealedThere); sealed > max(mine, theirs) {
+			return false, &MovedError{Migration, sealed}
+		}
+	}
 	s.stamp(now, m, count{charged: m.Version, refunded: sealed})
 	return true, nil
 }
 
-// Arrive is [State.Enter] and [State.Join] for a take or a seed; floor is nil for none. With an adoption come entries of
-// limits that the policy doesn't have, too: two policies may be alive during a deploy. It reports whether s has changed.
-func (s *State) Arrive(p *Policy, now At, m Move, floor *State) (changed bool, err error) {
-	adopts, err := s.Enter(now, m)
+// frozen is the [*MovedError] for a request that acts under m at a place that the key has left, under whichever mover. What
+// a topology only brings from group to group may be frozen by a migration.
+func (s *State) frozen(now At, m Move, charges bool) error {
+	for mover := Topology; ; mover-- {
+		version := int64(0)
+		if mover == m.Mover {
+			version = m.Version
+		}
+		adopted, sealed := s.Stamp(mover, now)
+		if sealed > adopted && version <= sealed && (charges || mover >= m.Mover) {
+			return &MovedError{mover, sealed}
+		}
+		if mover == Migration {
+			return nil
+		}
+	}
+}
+
+// Arrive is [State.Enter] and [State.Join] for a take, which charges, or a seed, which doesn't; floor is nil for none. With
+// an adoption come entries of limits that the policy doesn't have, too: two policies may be alive during a deploy. It
+// reports whether s has changed.
+func (s *State) Arrive(p *Policy, now At, m Move, floor *State, charges bool) (changed bool, err error) {
+	adopts, err := s.enter(now, m, floor, charges)
 	if err != nil || floor == nil {
 		return adopts, err
 	}
@@ -103,7 +158,8 @@ func (s *State) Arrive(p *Policy, now At, m Move, floor *State) (changed bool, e
 		return learned, nil
 	}
 	for i := range floor.entries {
-		if f := &floor.entries[i]; f.id.algorithm != stamped && !p.has(f.id) {
+		f := &floor.entries[i]
+		if stamp := f.id.algorithm == stamped; stamp && Mover(f.id.alignment) < m.Mover || !stamp && !p.has(f.id) {
 			s.learn(f, now)
 		}
 	}
@@ -111,12 +167,18 @@ func (s *State) Arrive(p *Policy, now At, m Move, floor *State) (changed bool, e
 }
 
 // Seal freezes the state under m. A state that is sealed under the same version stays as it is. The error is a
-// [*MovedError] if the place has adopted the key under this version or a newer one, or was sealed under a newer one.
+// [*MovedError] if the place has adopted the key under this version or a newer one, or was sealed under a newer one; or if
+// the key has left it under a topology.
 func (s *State) Seal(now At, m Move) (changed bool, err error) {
-	adopted, sealed := s.Stamp(now)
+	if m.Mover == Migration {
+		if adopted, sealed := s.Stamp(Topology, now); sealed > adopted {
+			return false, &MovedError{Topology, sealed}
+		}
+	}
+	adopted, sealed := s.Stamp(m.Mover, now)
 	switch {
 	case adopted >= m.Version || sealed > m.Version:
-		return false, &MovedError{max(adopted, sealed)}
+		return false, &MovedError{m.Mover, max(adopted, sealed)}
 	case sealed == m.Version:
 		return false, nil
 	}
@@ -124,19 +186,19 @@ func (s *State) Seal(now At, m Move) (changed bool, err error) {
 	return true, nil
 }
 
-// Stamp returns the versions under which the key was adopted and sealed here; 0 for never, or for longer ago than a
+// Stamp returns the versions under which a mover's key was adopted and sealed here; 0 for never, or for longer ago than a
 // stamp is kept. The state is frozen if it was sealed under a newer version than it was adopted.
-func (s *State) Stamp(now At) (adopted, sealed int64) {
-	if e := s.find(identity{algorithm: stamped}); e != nil && !e.empty(now) {
+func (s *State) Stamp(mover Mover, now At) (adopted, sealed int64) {
+	if e := s.find(stampOf(mover)); e != nil && !e.empty(now) {
 		return e.count.charged, e.count.refunded
 	}
 	return 0, 0
 }
 
-// Unstamp forgets the stamp: it belongs to the place, not to the key.
-func (s *State) Unstamp() {
+// Unstamp forgets a mover's stamp: it belongs to the place, not to the key.
+func (s *State) Unstamp(mover Mover) {
 	for i := range s.entries {
-		if s.entries[i].id.algorithm == stamped {
+		if s.entries[i].id == stampOf(mover) {
 			s.entries = append(s.entries[:i:i], s.entries[i+1:]...)
 			return
 		}
@@ -144,9 +206,9 @@ func (s *State) Unstamp() {
 }
 
 func (s *State) stamp(now At, m Move, versions count) {
-	e := s.find(identity{algorithm: stamped})
+	e := s.find(stampOf(m.Mover))
 	if e == nil {
-		s.entries = append(s.entries, entry{id: identity{algorithm: stamped}})
+		s.entries = append(s.entries, entry{id: stampOf(m.Mover)})
 		e = &s.entries[len(s.entries)-1]
 	}
 	if e.empty(now) {

@@ -45,7 +45,7 @@ func TestEnter(t *testing.T) {
 	} {
 		state := stampedState(t, test.has.adopted, test.has.sealed)
 		changed, err := state.Enter(at(0), limit.Move{Version: test.version, Step: test.step, Hold: time.Minute})
-		adopted, sealed := state.Stamp(at(0))
+		adopted, sealed := state.Stamp(limit.Migration, at(0))
 		if got := sayRefusal(err); got != test.want || (stamp{adopted, sealed}) != test.leaves || changed != (test.has != test.leaves) {
 			t.Errorf("%+v, version %d, step %d: %q, leaves %d, %d, changed %t; want %q, %+v",
 				test.has, test.version, test.step, got, adopted, sealed, changed, test.want, test.leaves)
@@ -73,7 +73,7 @@ func TestSeal(t *testing.T) {
 	} {
 		state := stampedState(t, test.adopted, test.sealed)
 		changed, err := state.Seal(at(0), limit.Move{Version: test.version, Hold: time.Minute})
-		adopted, sealed := state.Stamp(at(0))
+		adopted, sealed := state.Stamp(limit.Migration, at(0))
 		if got := sayRefusal(err); got != test.want || adopted != test.adopted || sealed != test.leaves || changed != (sealed != test.sealed) {
 			t.Errorf("seal %+v: %q, leaves %d, %d, changed %t", test, got, adopted, sealed, changed)
 		}
@@ -110,7 +110,7 @@ func TestStampEnds(t *testing.T) {
 	if _, err := state.Seal(end, limit.Move{Version: 1, Hold: time.Second}); err != nil { // the old versions are forgotten
 		t.Errorf("a seal after the end: %v", err)
 	}
-	if adopted, sealed := state.Stamp(end); adopted != 0 || sealed != 1 {
+	if adopted, sealed := state.Stamp(limit.Migration, end); adopted != 0 || sealed != 1 {
 		t.Errorf("after the end: adopted %d, sealed %d", adopted, sealed)
 	}
 }
@@ -121,14 +121,14 @@ func TestUnstamp(t *testing.T) {
 	state := stampedState(t, 1, 2)
 	state.Take(policy, at(0), 1)
 	other := state
-	state.Unstamp()
-	if _, sealed := other.Stamp(at(0)); sealed != 2 {
+	state.Unstamp(limit.Migration)
+	if _, sealed := other.Stamp(limit.Migration, at(0)); sealed != 2 {
 		t.Errorf("a copy by assignment lost the stamp")
 	}
-	if adopted, sealed := state.Stamp(at(0)); adopted != 0 || sealed != 0 || state.String() != "f1m:1767247260000,1;" {
+	if adopted, sealed := state.Stamp(limit.Migration, at(0)); adopted != 0 || sealed != 0 || state.String() != "f1m:1767247260000,1;" {
 		t.Errorf("left %q", state.String())
 	}
-	state.Unstamp()
+	state.Unstamp(limit.Migration)
 }
 
 func TestMoveValidate(t *testing.T) {

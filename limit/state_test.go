@@ -26,7 +26,7 @@ func drawCopy(t *rapid.T, p *limit.Policy) limit.State {
 // drawState draws the text of a state, with few distinct identities and ends so that copies meet.
 func drawState(t *rapid.T) limit.State {
 	ids := rapid.SliceOfDistinct(rapid.SampledFrom([]string{
-		"f1s", "a1s", "g7ms", "s3s~1s", "s120ms~1ms", "s1s~1s", "b1s", "b1us", limit.StampID,
+		"f1s", "a1s", "g7ms", "s3s~1s", "s120ms~1ms", "s1s~1s", "b1s", "b1us", limit.Migration.StampID(), limit.Topology.StampID(),
 	}), rapid.ID).Draw(t, "ids")
 	var b strings.Builder
 	for _, id := range ids {
@@ -64,9 +64,9 @@ func drawState(t *rapid.T) limit.State {
 				}
 			}
 			b.WriteByte(';')
-		case 'm':
+		case 'm', 't':
 			adopted, sealed := rapid.Int64Range(0, 5).Draw(t, "adopted"), rapid.Int64Range(1, 5).Draw(t, "sealed")
-			fmt.Fprintf(&b, "m:%d,%d,%d;", end, adopted, sealed)
+			fmt.Fprintf(&b, "%s:%d,%d,%d;", id, end, adopted, sealed)
 		default:
 			text, _ := drawCount(t, 0)
 			fmt.Fprintf(&b, "%s:%d,%s;", id, end, text)

@@ -19,6 +19,17 @@ type Config struct {
 	// Backend configures every node; the timeout of a call is there. Only for Open.
 	Backend backend.RedisConfig
 
+	// Node makes the backend of a node, in place of backend.OpenRedis with the two above. Only for Open.
+	Node func(address string) (backend.Backend, error)
+
+	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that
+	// change their owner are handed over for that long and the longest window of a policy. Zero: 10 minutes.
+	Settle time.Duration
+
+	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any
+	// policy, and Settle. Zero: 25 hours.
+	Drain time.Duration
+
 	// Seed is the seed of the ring. Only for New; a topology has its own.
 	Seed uint64
 
@@ -56,6 +67,8 @@ const (
 	defaultHeartbeat   = time.Second
 	defaultTripAfter   = 5
 	defaultOpenFor     = time.Second
+	defaultSettle      = 10 * time.Minute
+	defaultDrain       = 25 * time.Hour
 )
 
 func (c Config) withDefaults() Config {
@@ -64,6 +77,8 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.TripAfter = cmp.Or(c.TripAfter, defaultTripAfter)
 	c.OpenFor = cmp.Or(c.OpenFor, defaultOpenFor)
+	c.Settle = cmp.Or(c.Settle, defaultSettle)
+	c.Drain = cmp.Or(c.Drain, defaultDrain)
 	return c
 }
 
@@ -76,5 +91,7 @@ func (c Config) validate() error {
 	}
 	positive("ReadTimeout", c.ReadTimeout)
 	positive("OpenFor", c.OpenFor)
+	positive("Settle", c.Settle)
+	positive("Drain", c.Drain)
 	return errors.Join(errs...)
 }

@@ -29,6 +29,15 @@
 // therefore Bounded, with the cause [backend.ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and
 // windows that are over are ignored, whether or not the replica still holds them.
 //
+// # Changing the topology
+//
+// [Router.Update] and [Router.WatchFile] put a newer topology in force while calls go on. Keys that change their owner take
+// their counts along, one by one, when they are asked for, so that no window holds more than its Max; processes that have
+// not heard of the change learn of it from the servers. Each topology that is published has an epoch above that of the one
+// before, and names that as its Previous until the longest window of any policy is over:
+//
+//	{"epoch": 2, "groups": [ ... ], "previous": {"epoch": 1, "groups": [ ... ]}}
+//
 // # Health
 //
 // Every node has a circuit breaker outside its client. It opens when the node is unavailable; answers that a healthy

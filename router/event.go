@@ -15,8 +15,8 @@ type Event struct {
 	Node  string // as in [NodeStatus]
 	Kind  EventKind
 
-	From, To string // of Restarted the run ids, of RoleChanged the roles
-	Err      error  // of Misconfigured, and of BreakerOpened where it is known: what a call met
+	From, To string // of Restarted the run ids, of RoleChanged the roles, of TopologyChanged the epochs
+	Err      error  // of Misconfigured, TopologyRejected, and BreakerOpened where it is known: what was met
 
 	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
 	Lost uint64
@@ -42,11 +42,17 @@ const (
 	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at a key. Nothing
 	// mends that but a person. Reported at most every ten seconds per node.
 	Misconfigured
+	// TopologyChanged: another topology is in force, From and To are the epochs. It is of no node.
+	TopologyChanged
+	// TopologyRejected: a topology from a file or of another process was refused; or the one in force differs from what
+	// another process has posted under the same epoch, and no calls are made until there is a newer one.
+	TopologyRejected
 )
 
 func (k EventKind) String() string {
 	names := [...]string{
 		"event?", "breaker opened", "breaker closed", "restarted", "role changed", "link down", "link up", "misconfigured",
+		"topology changed", "topology rejected",
 	}
 	if int(k) < len(names) {
 		return names[k]
@@ -57,7 +63,10 @@ func (k EventKind) String() string {
 // String is the event without its time: "eu-1/10.0.0.1:6379: role changed (primary to replica)".
 func (e Event) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s/%s: %s", e.Group, e.Node, e.Kind)
+	if e.Group != "" {
+		fmt.Fprintf(&b, "%s/%s: ", e.Group, e.Node)
+	}
+	b.WriteString(e.Kind.String())
 	if e.From != "" || e.To != "" {
 		fmt.Fprintf(&b, " (%s to %s)", e.From, e.To)
 	}

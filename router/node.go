@@ -42,6 +42,8 @@ type node struct {
 	loading atomic.Int64 // loads under way
 
 	watched  bool          // whether heartbeats are sent
+	leave    func()        // ends them; nil before they begin
+	knows    atomic.Int64  // the epoch that it was told of
 	suspect  chan struct{} // asks for a heartbeat soon
 	lastBeat atomic.Pointer[beat]
 

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,26 +39,23 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 		return nil, err
 	}
 
-	o := opener{cfg: cfg, events: newEvents(cfg.OnEvent)}
-	groups := make([]*group, len(topology.Groups))
-	for i := range topology.Groups {
-		g := &topology.Groups[i]
-		primary := o.open(g.Name, g.Primary, RolePrimary)
-		replicas := make([]*node, len(g.Replicas))
-		for j, address := range g.Replicas {
-			replicas[j] = o.open(g.Name, address, RoleReplica)
+	o := &opener{cfg: cfg, events: newEvents(cfg.OnEvent)}
+	var from []former
+	for previous := topology.Previous; previous != nil; previous = previous.Previous {
+		s, err := o.snapshot(*previous, nil, o.nodes)
+		if err != nil {
+			return nil, err
 		}
-		groups[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
+		from = append(from, former{s, time.Now()}) // just now for all that is known here
 	}
-	if o.err != nil {
-		o.close()
-		return nil, o.err
-	}
-	r, err := start(groups, topology.Seed, cfg, o.events)
+	s, err := o.snapshot(topology, from, o.nodes)
 	if err != nil {
-		o.close()
+		return nil, err
 	}
-	return r, err
+	r := newRouter(cfg, o.events, o)
+	r.enforce(s)
+	r.running.Go(r.confer)
+	return r, nil
 }
 
 // supported refuses the kinds of groups that can be written down but not opened.
@@ -78,36 +76,64 @@ func (t *Topology) supported() error {
 	return errors.Join(errs...)
 }
 
-// opener opens Redis nodes until one fails.
+// opener makes the nodes of topologies.
 type opener struct {
 	cfg    Config
 	events *events
-	opened []backend.Backend
-	err    error // the first one: what is wrong is in the configuration, which all nodes share
+	nodes  []*node // made for the snapshot that is being made
 }
 
-func (o *opener) open(group, address string, role Role) *node {
-	if o.err != nil {
-		return nil
+// snapshot makes what a topology describes, with the nodes that are there already. If it fails, what it has made is closed.
+func (o *opener) snapshot(topology Topology, from []former, have []*node) (*snapshot, error) {
+	made := len(o.nodes)
+	var failed error
+	find := func(group, address string, role Role) *node {
+		for _, n := range have {
+			if n.group == group && n.name == address && n.role == role {
+				return n
+			}
+		}
+		if failed != nil {
+			return nil
+		}
+		var b backend.Backend
+		if b, failed = o.open(address); failed != nil {
+			return nil
+		}
+		n := newNode(group, address, role, b, o.cfg, o.events)
+		o.nodes = append(o.nodes, n)
+		return n
+	}
+	groups := make([]*group, len(topology.Groups))
+	for i := range topology.Groups {
+		g := &topology.Groups[i]
+		replicas := make([]*node, len(g.Replicas))
+		for j, address := range g.Replicas {
+			replicas[j] = find(g.Name, address, RoleReplica)
+		}
+		groups[i] = newGroup(g.Name, g.Weight, find(g.Name, g.Primary, RolePrimary), replicas, o.cfg)
+	}
+	s, err := newSnapshot(topology, groups, from)
+	if err = errors.Join(failed, err); err != nil {
+		for _, n := range o.nodes[made:] {
+			_ = n.backend.Close() // nothing was sent yet
+		}
+		o.nodes = o.nodes[:made]
+		return nil, err
+	}
+	return s, nil
+}
+
+func (o *opener) open(address string) (backend.Backend, error) {
+	if o.cfg.Node != nil {
+		return o.cfg.Node(address)
 	}
 	var options redis.Options
 	if o.cfg.Redis != nil {
 		options = *o.cfg.Redis
 	}
 	options.Addr = address
-	b, err := backend.OpenRedis(&options, o.cfg.Backend)
-	if err != nil {
-		o.err = err
-		return nil
-	}
-	o.opened = append(o.opened, b)
-	return newNode(group, address, role, b, o.cfg, o.events)
-}
-
-func (o *opener) close() {
-	for _, b := range o.opened {
-		_ = b.Close() // nothing was sent yet
-	}
+	return backend.OpenRedis(&options, o.cfg.Backend)
 }
 
 // New makes a router of any backends. It owns them from then on: Close closes them. They stay the caller's if New
@@ -131,7 +157,13 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 		}
 		built[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
 	}
-	return start(built, cfg.Seed, cfg, events)
+	s, err := newSnapshot(Topology{Seed: cfg.Seed}, built, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := newRouter(cfg, events, nil)
+	r.enforce(s)
+	return r, nil
 }
 
 func validateNodes(groups []Nodes) error {

@@ -8,18 +8,22 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/ring"
 )
 
 // Router sends every key to the group that owns it. Make one with [Open] or [New].
 type Router struct {
+	cfg      Config
 	snapshot atomic.Pointer[snapshot]
 	closed   atomic.Bool
 	events   *events
 
-	stop    context.CancelFunc // ends the goroutines that running counts
-	running sync.WaitGroup
-	closing sync.Once
+	changing sync.Mutex    // held while the snapshot is replaced
+	news     chan struct{} // that there is something to tell other processes
+	opener   *opener       // nil for a router made by New
+	life     context.Context
+	stop     context.CancelFunc // ends life, and the goroutines that running counts
+	running  sync.WaitGroup
+	closing  sync.Once
 }
 
 var (
@@ -33,133 +37,139 @@ var (
 	_ backend.Sealer   = (*Router)(nil)
 )
 
-// snapshot is what a call routes by. It never changes; a call sees one snapshot from its start to its end.
-type snapshot struct {
-	ring   *ring.Ring
-	groups []*group // in the order given
-	byName map[string]*group
-}
-
-func newSnapshot(groups []*group, seed uint64) (*snapshot, error) {
-	members := make([]ring.Member, len(groups))
-	byName := make(map[string]*group, len(groups))
-	for i, g := range groups {
-		members[i] = ring.Member{Name: g.name, Weight: g.weight}
-		byName[g.name] = g
-	}
-	r, err := ring.New(members, ring.Config{Seed: seed})
-	return &snapshot{ring: r, groups: groups, byName: byName}, err
-}
-
-func (s *snapshot) owner(key string) *group { return s.byName[s.ring.Owner(key)] }
-
-// nodes returns all nodes, group by group, primaries first.
-func (s *snapshot) nodes() []*node {
-	var all []*node
-	for _, g := range s.groups {
-		all = append(all, g.primary)
-		all = append(all, g.replicas...)
-	}
-	return all
-}
-
-// start makes a router of groups whose nodes are ready, and lets their hearts beat.
-func start(groups []*group, seed uint64, cfg Config, events *events) (*Router, error) {
-	s, err := newSnapshot(groups, seed)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &Router{events: events, stop: cancel}
-	r.snapshot.Store(s)
+// newRouter makes a router whose first snapshot is to be put in force.
+func newRouter(cfg Config, events *events, opener *opener) *Router {
+	r := &Router{cfg: cfg, events: events, opener: opener, news: make(chan struct{}, 1)}
+	r.life, r.stop = context.WithCancel(context.Background())
 	if events != nil {
-		r.running.Go(func() { events.run(ctx) })
+		r.running.Go(func() { events.run(r.life) })
 	}
+	return r
+}
+
+// enforce makes calls go by a snapshot from now on, and lets the hearts of its nodes beat.
+func (r *Router) enforce(s *snapshot) {
+	r.snapshot.Store(s)
 	for _, n := range s.nodes() {
-		if n.watched {
-			r.running.Go(func() { n.watch(ctx, cfg.Heartbeat, beatTimeout(cfg)) })
+		if n.watched && n.leave == nil {
+			life, leave := context.WithCancel(r.life)
+			n.leave = leave
+			r.running.Go(func() { n.watch(life, r.cfg.Heartbeat, beatTimeout(r.cfg)) })
 		}
 	}
-	return r, nil
 }
 
 // Owner returns the name of the group that owns key, whether or not its nodes are alive.
 func (r *Router) Owner(key string) string { return r.snapshot.Load().ring.Owner(key) }
 
-// Take implements [backend.Backend]: one call to the primary of the key's group.
+// Take implements [backend.Backend]: one call to the primary of the key's group; while keys move, see [Router.Update], two
+// more for the first take of a key that does.
 func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
-	g, err := r.route(&req, req.CheckTake(ctx))
+	s, err := r.enter(req.CheckTake(ctx))
 	if err != nil {
 		return backend.Result{}, err
 	}
-	return g.take(ctx, req)
+	if !r.moves(s, &req) {
+		result, err := s.owner(req.Key).take(ctx, req)
+		if err == nil || !left(err) {
+			return result, err
+		}
+	}
+	return r.takeMoving(ctx, s, req)
+}
+
+// moves reports whether a key may have counts elsewhere than at its owner.
+func (r *Router) moves(s *snapshot, req *backend.Request) bool {
+	return len(s.from) > 0 && len(s.origins(req.Key, r.hold(req.Policy))) > 0
 }
 
 // Peek implements [backend.Peeker]. It asks a replica while one is fit to be read.
 func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
-	g, err := r.route(&req, req.CheckTake(ctx))
+	s, err := r.enter(req.CheckTake(ctx))
 	if err != nil {
 		return backend.Result{}, err
 	}
-	return g.peek(ctx, req)
+	if !r.moves(s, &req) {
+		return s.owner(req.Key).peek(ctx, req)
+	}
+	snapshot, err := r.loadMoving(ctx, s, req)
+	if err != nil {
+		return backend.Result{}, err
+	}
+	return snapshot.Peek(&req), nil
 }
 
 // Load implements [backend.Loader]. It asks a replica while one is fit to be read, and then the snapshot, whose Source
 // is backend.Replica, may lack the latest charges.
 func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	g, err := r.route(&req, req.Check(ctx))
+	s, err := r.enter(req.Check(ctx))
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	return g.load(ctx, req)
+	if !r.moves(s, &req) {
+		return s.owner(req.Key).load(ctx, req)
+	}
+	return r.loadMoving(ctx, s, req)
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	g, err := r.route(&req, req.Check(ctx))
-	if err != nil {
-		return err
-	}
-	return g.refund(ctx, req, receipt, amount)
+	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.refund(ctx, req, receipt, amount) })
 }
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Reset(ctx context.Context, req backend.Request) error {
-	g, err := r.route(&req, req.Check(ctx))
-	if err != nil {
-		return err
-	}
-	return g.reset(ctx, req)
+	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.reset(ctx, req) })
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	g, err := r.route(&req, req.Check(ctx))
+	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.seed(ctx, req, state) })
+}
+
+// update makes a change at the primary of the key's group.
+func (r *Router) update(ctx context.Context, req backend.Request, do func(*group, backend.Request) error) error {
+	s, err := r.enter(req.Check(ctx))
 	if err != nil {
 		return err
 	}
-	return g.seed(ctx, req, state)
+	if !r.moves(s, &req) {
+		if err := do(s.owner(req.Key), req); err == nil || !left(err) {
+			return err
+		}
+	}
+	return r.updateMoving(ctx, s, req, do)
 }
 
-// Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't.
-func (r *Router) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	g, err := r.route(&req, req.CheckSeal(ctx))
+// Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't. It is for a [backend.Dual] that holds
+// the router.
+func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
+	s, err := r.enter(req.CheckSeal(ctx))
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	return g.seal(ctx, req)
+	err = r.way(s, req).do(ctx, func(g *group, req backend.Request) (err error) {
+		snapshot, err = g.seal(ctx, req)
+		return err
+	})
+	if err != nil {
+		return backend.Snapshot{}, err
+	}
+	snapshot.State.Unstamp(limit.Topology)
+	return snapshot, nil
 }
 
-// route finds the group of a request, unless checking it gave an error. The nodes would refuse it too, but behind the
-// breaker, where it would look like the answer of a healthy server.
-func (r *Router) route(req *backend.Request, err error) (*group, error) {
-	if r.closed.Load() {
+// enter is the snapshot that a call goes by, unless checking it gave an error. The nodes would refuse bad input too, but
+// behind the breaker, where it would look like the answer of a healthy server.
+func (r *Router) enter(err error) (*snapshot, error) {
+	s := r.snapshot.Load()
+	switch {
+	case r.closed.Load():
 		return nil, backend.ErrClosed
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
-	return r.snapshot.Load().owner(req.Key), nil
+	return s, s.refused
 }
 
 // Ping implements [backend.Pinger]: it asks every node that can be asked, all at once, and joins what they say. It
@@ -183,7 +193,9 @@ func (r *Router) Ping(ctx context.Context) error {
 func (r *Router) Close() error {
 	var err error
 	r.closing.Do(func() {
+		r.changing.Lock() // nothing new begins to run after this
 		r.closed.Store(true)
+		r.changing.Unlock()
 		r.stop()
 		r.running.Wait()
 		err = r.each(func(n *node) error { return n.backend.Close() })

@@ -2,6 +2,8 @@ package router
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +15,8 @@ import (
 
 // Topology says which groups there are. All processes that share keys must use the same.
 type Topology struct {
-	// Epoch numbers the topologies that people publish, upwards.
+	// Epoch numbers the topologies that people publish, upwards, to 2^53-1. 0 is for one that is never changed: it can't be
+	// told to other processes.
 	Epoch uint64 `json:"epoch"`
 
 	// Seed changes the place of every key on the ring. A router inside a group of another router needs a seed of its
@@ -21,6 +24,23 @@ type Topology struct {
 	Seed uint64 `json:"seed,omitempty"`
 
 	Groups []Group `json:"groups"`
+
+	// Previous is the topology before this one, and stays here while windows that began under it can be alive: a process
+	// that starts meanwhile finds there what a key has used. One that saw the change by [Router.Update] knows it already.
+	Previous *Topology `json:"previous,omitempty"`
+}
+
+// Digest is a word for what the topology says, whatever the order of its groups and whether or not it still names its
+// Previous. Two topologies of one epoch must have the same.
+func (t Topology) Digest() string {
+	t.Previous = nil
+	t.Groups = slices.SortedFunc(slices.Values(t.Groups), func(a, b Group) int { return strings.Compare(a.Name, b.Name) })
+	text, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // there is nothing in it that has no JSON
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // Group is one primary and its replicas, the unit of sharding. It names exactly one of: Primary, with or without

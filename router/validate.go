@@ -8,11 +8,14 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 const (
 	maxWeight      = 1024 // of one group, as in package ring
 	maxTotalWeight = 2048 // what package ring has points for
+	maxPrevious    = 4    // topologies that keys may still have counts under
 )
 
 var (
@@ -22,7 +25,31 @@ var (
 
 // Validate reports everything that is wrong with the topology, as [*ConfigError] values joined.
 func (t Topology) Validate() error {
-	var v validator
+	errs := []error{t.validate("")}
+	refuse := func(field, value, format string, args ...any) {
+		errs = append(errs, &ConfigError{Field: field, Value: value, Bound: fmt.Sprintf(format, args...)})
+	}
+	if t.Epoch > uint64(limit.MaxCount) {
+		refuse("epoch", strconv.FormatUint(t.Epoch, 10), "must be from 0 to %d", limit.MaxCount)
+	}
+	where := "previous."
+	for older, p := 0, t.Previous; p != nil; older, p = older+1, p.Previous {
+		if older == maxPrevious {
+			refuse(where[:len(where)-1], "set", "must not be there: at most %d topologies are looked back at", maxPrevious)
+			break
+		}
+		errs = append(errs, p.validate(where))
+		if p.Epoch >= t.Epoch {
+			refuse(where+"epoch", strconv.FormatUint(p.Epoch, 10), "must be below %d", t.Epoch)
+		}
+		t, where = *p, where+"previous."
+	}
+	return errors.Join(errs...)
+}
+
+// validate checks the groups. Fields are named from where.
+func (t Topology) validate(where string) error {
+	v := validator{where: where}
 	if len(t.Groups) == 0 {
 		v.refuse("groups", "none", "must have at least one")
 	}
@@ -48,6 +75,7 @@ func (t Topology) Validate() error {
 
 // validator collects problems. Its zero value is ready to use.
 type validator struct {
+	where    string // before every field
 	problems []error
 	names    map[string]string // group name to the field that has it
 	nodes    map[string]string // address of a node to the field that has it
@@ -56,7 +84,7 @@ type validator struct {
 }
 
 func (v *validator) refuse(field, value, format string, args ...any) {
-	v.problems = append(v.problems, &ConfigError{Field: field, Value: value, Bound: fmt.Sprintf(format, args...)})
+	v.problems = append(v.problems, &ConfigError{Field: v.where + field, Value: value, Bound: fmt.Sprintf(format, args...)})
 }
 
 func (v *validator) err() error {

@@ -2,14 +2,14 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- then, under a move, 'm', version, step (0 or 2): see enter in state.lua
+-- then, under a move, its mover ('m' or 't'), version, step (0 or 2): see enter in state.lua
 -- then for each limit whose charge is not over, by the first letter of its id
 --   f a g  id, amount, reset of the window that was charged (Unix ms), charged there after the charge
 --   s      id, amount, end of the sub-bucket that was charged (Unix ms), charged there after the charge, precision (ms)
 --   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate
 --
 -- Reply    1 if the state changed, else 0: the windows are over, or the charge is not known here.
--- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not
+-- Errors   CORRUPT: the stored value is no state. SEALED m n: the key has moved under version n of m. FLOOR: the key has not
 --          been adopted here under the request's version. Nothing is written.
 --
 -- The TTL stays: the state must outlive every copy that doesn't know of the refund. The same as
@@ -20,10 +20,10 @@ local stored = redis.call('GET', KEYS[1]) or ''
 local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
 local first, refusal = 2, nil
-if ARGV[2] == STAMP then
-  first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))
+if MOVERS[ARGV[2]] then
+  first, refusal = 5, enter(bodies, now, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), 0, true)
 else
-  refusal = enter(bodies[STAMP], now, 0, 0)
+  refusal = enter(bodies, now, MIGRATION, 0, 0, 0, true)
 end
 if refusal then return redis.error_reply(refusal) end
 

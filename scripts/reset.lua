@@ -2,11 +2,11 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- then, under a move, 'm', version, step (0 or 2): see enter in state.lua
+-- then, under a move, its mover ('m' or 't'), version, step (0 or 2): see enter in state.lua
 -- then for each limit: id, and for a bucket (b) its rate
 --
 -- Reply    1 if anything was given back, else 0.
--- Errors   CORRUPT: the stored value is no state. SEALED n: the key has moved under version n. FLOOR: the key has not
+-- Errors   CORRUPT: the stored value is no state. SEALED m n: the key has moved under version n of m. FLOOR: the key has not
 --          been adopted here under the request's version. Nothing is written.
 --
 -- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
@@ -17,10 +17,10 @@ local stored = redis.call('GET', KEYS[1]) or ''
 local bodies = parse(stored)
 if not bodies then return redis.error_reply('CORRUPT state') end
 local first, refusal = 2, nil
-if ARGV[2] == STAMP then
-  first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))
+if MOVERS[ARGV[2]] then
+  first, refusal = 5, enter(bodies, now, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), 0, true)
 else
-  refusal = enter(bodies[STAMP], now, 0, 0)
+  refusal = enter(bodies, now, MIGRATION, 0, 0, 0, true)
 end
 if refusal then return redis.error_reply(refusal) end
 

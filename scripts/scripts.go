@@ -51,6 +51,8 @@ var (
 	reset string
 	//go:embed seal.lua
 	seal string
+	//go:embed post.lua
+	post string
 )
 
 // Script is the source of a script and the SHA-1 that EVALSHA names it by.
@@ -66,10 +68,11 @@ var (
 	Refund     = script("refund", refund)
 	Reset      = script("reset", reset)
 	Seal       = script("seal", seal)
+	Post       = plain("post", post)
 )
 
 // All lists every script, to load them ahead of use.
-var All = []Script{Take, Takes, TakesFixed, Refund, Reset, Seal}
+var All = []Script{Take, Takes, TakesFixed, Refund, Reset, Seal, Post}
 
 func script(name, source string) Script { return plain(name, state+"\n"+source) }
 

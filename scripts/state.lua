@@ -4,14 +4,17 @@
 --   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
 --   b1s:1795225200123456.1;              bucket: arrival in us and 1/rate us
 --   b1s:1795225200123456,1795225200123458.1,2.2;    once there is credit: end, arrival, credit
---   m:1795225200123,7,6;                 stamp of a hand-over: end in ms, version adopted, version sealed
+--   m:1795225200123,7,6;                 stamp of a migration: end in ms, version adopted, version sealed
+--   t:1795225200123,2,0;                 stamp of a topology, the same
 --
 -- Counts are charged, charged-refunded, or charged-refunded-void, void being what a reset gave back.
 -- An entry is over from its first number on. Numbers are whole and at most 2^53-1, which Lua's doubles hold; they
 -- are written by %.0f, because .. and tostring lose digits past the 14th.
 
 local byte, format, gmatch, match = string.byte, string.format, string.gmatch, string.match
-local SLIDING, BUCKET, STAMP = 115, 98, 'm' -- 's', 'b'
+local SLIDING, BUCKET = 115, 98 -- 's', 'b'
+local MIGRATION, TOPOLOGY = 'm', 't'
+local MOVERS = {m = true, t = true}
 local MAX_COUNT = 9007199254740991
 local MAX_CREDIT = 4503599627370496
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
@@ -95,12 +98,25 @@ local function format_stamp(stop, adopted, sealed)
   return format('%.0f,%.0f,%.0f', stop, adopted, sealed)
 end
 
--- enter judges a request that acts under a move: its version (0 for none), its step (0 ask, 1 adopt, 2 alone), and
--- until when a stamp is kept (ms). It returns the error that refuses the request, nil for none, and the stamp to store,
--- nil if it stays. The same as limit.State.Enter.
-local function enter(body, now, version, step, keep)
-  local stop, adopted, sealed = parse_stamp(body, now)
-  if sealed > adopted and version <= sealed then return format('SEALED %.0f', sealed) end
+-- frozen returns the error for a request under a version at a place that the key has left; nil for none.
+local function frozen(mover, adopted, sealed, version)
+  if sealed > adopted and version <= sealed then return format('SEALED %s %.0f', mover, sealed) end
+end
+
+-- enter judges a request that acts under a move: its mover, its version (0 for none), its step (0 ask, 1 adopt, 2 alone),
+-- until when a stamp is kept (ms), and whether it charges or gives back. It returns the error that refuses the request, nil
+-- for none, and the stamp to store, nil if it stays. The same as limit.State.Enter.
+local function enter(bodies, now, mover, version, step, keep, charges)
+  local stop, adopted, sealed = parse_stamp(bodies[MIGRATION], now)
+  local tstop, tadopted, tsealed = parse_stamp(bodies[TOPOLOGY], now)
+  local refusal
+  if mover == TOPOLOGY then
+    refusal = frozen(TOPOLOGY, tadopted, tsealed, version) or charges and frozen(MIGRATION, adopted, sealed, 0)
+    stop, adopted, sealed = tstop, tadopted, tsealed
+  else
+    refusal = frozen(TOPOLOGY, tadopted, tsealed, 0) or frozen(MIGRATION, adopted, sealed, version)
+  end
+  if refusal then return refusal end
   if version <= adopted or step == 2 then return nil end
   if step == 0 then return 'FLOOR wanted' end
   return nil, format_stamp(math.max(stop, keep), version, sealed)

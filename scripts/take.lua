@@ -4,7 +4,7 @@
 -- ARGV[1]  now, Unix us
 -- ARGV[2]  cost; 0 charges nothing and only stores what the floor knows
 -- ARGV[3]  floor: what the caller knows of the key, as a state; empty for nothing
--- then, under a move, 'm', version, step, until when a stamp is kept (Unix ms): see enter in state.lua
+-- then, under a move, its mover ('m' or 't'), version, step, until when a stamp is kept (Unix ms): see enter in state.lua
 -- then for each limit, by the first letter of its id
 --   f a g  id, max, reset of a window that starts now (Unix ms)
 --   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
@@ -12,7 +12,7 @@
 --
 -- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take stores nothing
 --          but what the floor knew and the store did not.
--- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED n: the key has moved under version n. FLOOR:
+-- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED m n: the key has moved under version n of m. FLOOR:
 --          the key has not been adopted here under the request's version. Nothing is written.
 --
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
@@ -26,16 +26,21 @@ if not (bodies and floors) then return redis.error_reply('CORRUPT state') end
 
 local allowed, learned = cost > 0, false
 
-local first, stamp = 4, bodies[STAMP]
-if stamp or ARGV[4] == STAMP then
+local first, mover, stamp = 4, MOVERS[ARGV[4]] and ARGV[4], nil
+if mover or bodies[MIGRATION] or bodies[TOPOLOGY] then
   local version, step, keep, refusal = 0, 0, 0, nil
-  if ARGV[4] == STAMP then
-    first, version, step, keep = 8, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+  if mover then first, version, step, keep = 8, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]) end
+  refusal, stamp = enter(bodies, now, mover or MIGRATION, version, step, keep, cost > 0)
+  if stamp and mover == TOPOLOGY then -- the stamp of a migration comes along, and may freeze this place
+    local stop, adopted, sealed = parse_stamp(bodies[MIGRATION], now)
+    local fstop, fadopted, fsealed = parse_stamp(floors[MIGRATION], now)
+    stop, adopted, sealed = math.max(stop, fstop), math.max(adopted, fadopted), math.max(sealed, fsealed)
+    refusal = cost > 0 and frozen(MIGRATION, adopted, sealed, 0)
+    bodies[MIGRATION] = stop > 0 and format_stamp(stop, adopted, sealed) or nil
   end
-  refusal, stamp = enter(stamp, now, version, step, keep)
   if refusal then return redis.error_reply(refusal) end
 end
-if stamp then bodies[STAMP], learned = stamp, true end
+if stamp then bodies[mover], learned = stamp, true end
 
 -- join_* return what two bodies of one entry know together.
 
@@ -170,7 +175,7 @@ for j = 1, n do
 end
 if stamp then -- with an adoption come entries that are not this policy's
   for j = 1, n do floors[ids[j]] = nil end
-  floors[STAMP] = nil
+  floors[MIGRATION], floors[TOPOLOGY] = nil, nil
   for id, floor in pairs(floors) do bodies[id] = join(id, bodies[id], floor) end
 end
 if stamp or entries > mine then -- others' entries: a stamp, another policy's; two may be alive during a deploy

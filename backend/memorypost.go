@@ -1,0 +1,39 @@
+package backend
+
+import (
+	"context"
+	"sync"
+)
+
+// Post implements [Poster], for the routers of one process.
+func (m *Memory) Post(ctx context.Context, n Notice) (Notice, error) {
+	if m.closed.Load() {
+		return Notice{}, ErrClosed
+	}
+	if ctx == nil {
+		return Notice{}, errNoContext
+	}
+	if err := n.check(); err != nil {
+		return Notice{}, err
+	}
+	return m.board.post(n), ctx.Err()
+}
+
+// board is where a notice is left.
+type board struct {
+	mu     sync.Mutex // guards notice
+	notice Notice
+}
+
+func (b *board) post(n Notice) Notice {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.notice.Version < n.Version && n.Text != "" {
+		b.notice = n
+	}
+	there := b.notice
+	if there.Version <= n.Version {
+		there.Text = ""
+	}
+	return there
+}

@@ -1,0 +1,37 @@
+package backend
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/scripts"
+)
+
+// noticeName follows the prefix in the name of the key that holds the notice. No key of a policy has this name: theirs
+// have a colon.
+const noticeName = "topology"
+
+// Post implements [Poster].
+func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
+	if ctx == nil {
+		return Notice{}, errNoContext
+	}
+	if err := n.check(); err != nil {
+		return Notice{}, err
+	}
+	e := newErrand()
+	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
+	stored, _, err := r.run(ctx, "post", r.calls.deadline(), e)
+	if err != nil || stored == "" {
+		return Notice{}, err
+	}
+	head, text, _ := strings.Cut(stored, "\n")
+	version, digest, _ := strings.Cut(head, " ")
+	number, err := strconv.ParseInt(version, 10, 64)
+	if err != nil || digest == "" {
+		return Notice{}, &Error{Op: "post", Node: r.calls.node, Kind: Corrupt, Err: limit.ErrCorruptState}
+	}
+	return Notice{Version: number, Digest: digest, Text: text}, nil
+}

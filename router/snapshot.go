@@ -1,0 +1,116 @@
+package router
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/ring"
+)
+
+// snapshot is what a call routes by. It never changes; a call sees one snapshot from its start to its end, unless it is
+// told on its way that there is a newer one.
+type snapshot struct {
+	topology Topology // of a router made by New only its Seed is set
+	digest   string
+	ring     *ring.Ring
+	groups   []*group // in the order given
+	byName   map[string]*group
+	from     []former // where keys may have counts that were not handed over, the latest first
+	refused  error    // why no call may go by it, if so
+}
+
+// former is a snapshot that was in force.
+type former struct {
+	*snapshot
+	left time.Time // when it was no longer in force
+}
+
+func newSnapshot(topology Topology, groups []*group, from []former) (*snapshot, error) {
+	members := make([]ring.Member, len(groups))
+	byName := make(map[string]*group, len(groups))
+	for i, g := range groups {
+		members[i] = ring.Member{Name: g.name, Weight: g.weight}
+		byName[g.name] = g
+	}
+	r, err := ring.New(members, ring.Config{Seed: topology.Seed})
+	return &snapshot{
+		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, from: from,
+	}, err
+}
+
+func (s *snapshot) owner(key string) *group { return s.byName[s.ring.Owner(key)] }
+
+// version is that of the moves to where this snapshot has the keys.
+func (s *snapshot) version() int64 { return int64(s.topology.Epoch) }
+
+// remembers reports whether the topology of an epoch is among the former ones.
+func (s *snapshot) remembers(version int64) bool {
+	return slices.ContainsFunc(s.from, func(f former) bool { return f.version() == version })
+}
+
+// nodes returns all nodes, group by group, primaries first; and then those that only former snapshots have.
+func (s *snapshot) nodes() []*node {
+	all := nodesOf(s.groups)
+	for _, f := range s.from {
+		for _, n := range nodesOf(f.groups) {
+			if !slices.Contains(all, n) {
+				all = append(all, n)
+			}
+		}
+	}
+	return all
+}
+
+func nodesOf(groups []*group) []*node {
+	var all []*node
+	for _, g := range groups {
+		all = append(all, g.primary)
+		all = append(all, g.replicas...)
+	}
+	return all
+}
+
+// origins returns the groups that a key may come from, as far as windows that began there can be alive: their snapshot was
+// left less than hold ago. A group is known by its name, whatever its addresses.
+func (s *snapshot) origins(key string, hold time.Duration) (all []*group) {
+	owner := s.ring.Owner(key)
+	for _, f := range s.from {
+		if time.Since(f.left) >= hold {
+			break // those behind it were left earlier
+		}
+		if name := f.ring.Owner(key); name != owner {
+			all = s.with(all, f.byName[name])
+		}
+	}
+	return all
+}
+
+// others returns all groups known but the key's owner.
+func (s *snapshot) others(key string) (all []*group) {
+	owner := s.ring.Owner(key)
+	for _, f := range append([]former{{snapshot: s}}, s.from...) {
+		for _, g := range f.groups {
+			if g.name != owner {
+				all = s.with(all, g)
+			}
+		}
+	}
+	return all
+}
+
+// with appends a group, as it is now, unless it is there.
+func (s *snapshot) with(all []*group, g *group) []*group {
+	if now := s.byName[g.name]; now != nil {
+		g = now
+	}
+	if slices.ContainsFunc(all, func(have *group) bool { return have.name == g.name }) {
+		return all
+	}
+	return append(all, g)
+}
+
+// hold is how long counts under a policy are handed over after a change.
+func (r *Router) hold(p *limit.Policy) time.Duration {
+	return min(p.Horizon()+r.cfg.Settle, 2*limit.MaxWindow)
+}

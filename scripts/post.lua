@@ -1,0 +1,19 @@
+-- post: keep a notice for all clients of this server, such as the topology that they share, unless there is a newer one.
+--
+-- KEYS[1]  where it is kept: the version, a space, the digest, a newline, the text
+-- ARGV[1]  version, from 1 to 2^53-1
+-- ARGV[2]  digest of the text, without spaces
+-- ARGV[3]  text; empty to look only
+--
+-- Reply    what is there afterwards: all of it if its version is above the given one, else its first line, or '' for
+--          nothing
+-- Errors   CORRUPT: the stored value is no notice. Nothing is written.
+
+local stored = redis.call('GET', KEYS[1]) or ''
+local head, version = string.match(stored, '^((%d+) %S+)\n')
+if stored ~= '' and not head then return redis.error_reply('CORRUPT notice') end
+if (tonumber(version) or 0) > tonumber(ARGV[1]) then return stored end
+if (tonumber(version) or 0) == tonumber(ARGV[1]) or ARGV[3] == '' then return head or '' end
+head = ARGV[1] .. ' ' .. ARGV[2]
+redis.call('SET', KEYS[1], head .. '\n' .. ARGV[3])
+return head
