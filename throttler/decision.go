@@ -59,6 +59,9 @@ const (
 	Primary  = backend.Primary  // the primary of the key's group
 	Replica  = backend.Replica  // a replica: it may deny or show, it never admits
 	Fallback = backend.Fallback // the failure policy, because the backend gave no verdict
+
+	Leased    = backend.Leased    // this process, from a batch that was charged in advance
+	LocalDeny = backend.LocalDeny // this process, by what it knows of the key
 )
 
 // Guarantee says how far a decision can be off; see package backend.
