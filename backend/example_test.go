@@ -1,0 +1,34 @@
+package backend_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// A Lease goes around what counts: a Redis node, a router, a Dual. Here it is a Memory, to run anywhere.
+func ExampleNewLease() {
+	counts, err := backend.NewMemory(backend.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	lease, err := backend.NewLease(counts, backend.LeaseConfig{Processes: 2, Batch: 50, Steady: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	policy := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(1000)}}
+	for range 200 {
+		if _, err := lease.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	s := lease.Stats()
+	fmt.Printf("%d calls for 200 requests, %d leased and not spent\n", s.Straight+s.Fetches, s.Stranded)
+	if err := lease.Close(); err != nil { // what is leased goes back
+		log.Fatal(err)
+	}
+	// Output: 5 calls for 200 requests, 1 leased and not spent
+}
