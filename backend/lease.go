@@ -124,6 +124,7 @@ type Lease struct {
 
 	closed  atomic.Bool
 	stop    chan struct{}
+	wake    chan struct{}  // that something is to be given back
 	running sync.WaitGroup // fetches, and the goroutine that gives back
 }
 
@@ -148,8 +149,8 @@ type LeaseStats struct {
 	Straight int64 // takes that went on
 	Fetches  int64 // batches asked for
 	Returned int64 // cost of leases that went back
-	Lost     int64 // cost of leases that could not be given back: it counts until its windows end
-	Stranded int64 // cost that is leased now and not spent
+	Lost     int64 // cost of batches that was charged, perhaps, and is in no lease nor back: it counts until its windows end
+	Stranded int64 // cost that is leased now and not spent, or on its way back
 	Keys     int   // of which a view is kept
 }
 
@@ -165,10 +166,10 @@ func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 	}
 	l := &Lease{
 		cfg: cfg, inner: inner, seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]leaseShard, 1<<width),
-		stop: make(chan struct{}),
+		stop: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	for i := range l.shards {
-		l.shards[i].steady = cfg.Steady
+		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
 	start := time.Now()
@@ -214,11 +215,8 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 		}
 		return asked, nil
 	}
-	if b := &v.batch; b.left > 0 && now >= b.deadline { // before more is charged: no key has more than one batch out
-		r := s.endLocked(c, now)
-		s.mu.Unlock()
-		l.giveBack(ctx, &r)
-		s.mu.Lock()
+	if b := &v.batch; b.left > 0 && now >= b.deadline {
+		s.endLocked(c, now)
 	}
 	if f := l.boardLocked(ctx, s, c, &req, hot, now); f != nil {
 		s.mu.Unlock()
@@ -274,14 +272,22 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && c.value.hasLocked(&req, now) {
-		result.Verdict = c.value.batch.charged.Offer(c.value.batch.left)
-		c.value.vouchLocked(now, &result)
+	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && l.knowsLocked(&c.value, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
 	s.mu.Unlock()
 	return peeker.Peek(ctx, req)
+}
+
+// knowsLocked looks without a call, where a take would need none.
+func (l *Lease) knowsLocked(v *view, req *Request, now int64, result *Result) bool {
+	if v.hasLocked(req, now) {
+		result.Verdict = v.batch.charged.Offer(v.batch.left)
+		v.vouchLocked(now, result)
+		return true
+	}
+	return l.cfg.Recheck >= 0 && now < v.recheck && v.denyLocked(req, now, result)
 }
 
 // Refund implements [Refunder].
@@ -331,7 +337,7 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
 	if c := s.cells.find(hash, &req); c != nil {
-		s.oweLocked(s.endLocked(c, l.clock()))
+		s.endLocked(c, l.clock())
 		c.value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
@@ -391,6 +397,7 @@ func (l *Lease) Stats() LeaseStats {
 		sum.Returned += s.stats.Returned
 		sum.Lost += s.stats.Lost
 		sum.Keys += s.cells.taken
+		sum.Stranded += s.owed
 		for _, slot := range s.cells.slots {
 			if slot.cell != nil && now < slot.cell.value.batch.deadline {
 				sum.Stranded += slot.cell.value.batch.left
@@ -439,15 +446,14 @@ type leaseShard struct {
 	steady bool
 	closed bool
 	due    []remainder // to be given back
-	stats  LeaseStats  // Stranded and Keys are not kept
+	owed   int64       // cost that is due, or on its way back
+	wake   chan struct{}
+	stats  LeaseStats // Stranded and Keys are not kept
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
 
-const (
-	forgetAmong = 16      // how many views a full shard looks at to forget one
-	maxDue      = 1 << 12 // of a shard: what is more is lost
-)
+const forgetAmong = 16 // is how many views a full shard looks at to forget one
 
 // addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
 func (s *leaseShard) addLocked(hash uint64, req *Request, now int64) *keyed[view] {
@@ -481,141 +487,9 @@ func (s *leaseShard) forgetLocked(now int64) bool {
 	if victim < 0 {
 		return false
 	}
-	s.oweLocked(s.endLocked(s.cells.slots[victim].cell, now))
+	s.endLocked(s.cells.slots[victim].cell, now)
 	s.cells.remove(victim)
 	return true
-}
-
-// remainder is what is left of a lease, on its way back. Its receipt's Cost is how much; 0 for nothing.
-type remainder struct {
-	hash    uint64
-	req     Request
-	receipt limit.Receipt
-}
-
-// endLocked ends a lease, and returns what is left of it. If that is half of it the next batch is half as large.
-func (s *leaseShard) endLocked(c *keyed[view], now int64) remainder {
-	v := &c.value
-	b := &v.batch
-	if 2*b.left >= b.size && b.left > 0 && !s.steady {
-		v.size = max(1, v.size/2)
-	}
-	left := b.left
-	b.left, b.deadline = 0, 0
-	return remains(c, &b.charged, b.policy, left, now)
-}
-
-// remains is what goes back of a batch, as far as it still counts.
-func remains(c *keyed[view], charged *Result, policy *limit.Policy, amount, now int64) remainder {
-	if amount == 0 || c.value.serverAt(now) >= charged.CountsUntil() {
-		return remainder{}
-	}
-	r := remainder{c.value.hash, Request{Key: c.key(), Policy: policy}, charged.Receipt()}
-	r.receipt.Cost = amount
-	return r
-}
-
-// oweLocked leaves something for the sweeper to give back.
-func (s *leaseShard) oweLocked(r remainder) {
-	switch {
-	case r.receipt.Cost == 0:
-	case len(s.due) < maxDue:
-		s.due = append(s.due, r)
-	default:
-		s.stats.Lost += r.receipt.Cost
-	}
-}
-
-// sweep ends leases that are over, and gives back what is due.
-func (l *Lease) sweep() {
-	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
-	defer tick.Stop()
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	slots := make(chan struct{}, givingBack)
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-tick.C:
-		}
-		for _, r := range l.due(func(b *batch, now int64) bool { return now >= b.deadline }) {
-			select {
-			case slots <- struct{}{}:
-			case <-l.stop:
-				l.lose(&r)
-				continue
-			}
-			busy.Go(func() {
-				l.giveBack(context.Background(), &r)
-				<-slots
-			})
-		}
-	}
-}
-
-const (
-	givingBack      = 16              // calls at once
-	closingIn       = 5 * time.Second // is how long Close gives back
-	givingBackAtEnd = 64              // calls at once, while closing
-)
-
-// due ends leases and returns what has to go back.
-func (l *Lease) due(over func(*batch, int64) bool) []remainder {
-	var all []remainder
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		now := l.clock()
-		for _, slot := range s.cells.slots {
-			if c := slot.cell; c != nil && c.value.batch.left > 0 && over(&c.value.batch, now) {
-				s.oweLocked(s.endLocked(c, now))
-			}
-		}
-		all = append(all, s.due...)
-		clear(s.due)
-		s.due = s.due[:0]
-		s.mu.Unlock()
-	}
-	return all
-}
-
-func (l *Lease) giveBackAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
-	defer cancel()
-	all := l.due(func(*batch, int64) bool { return true })
-	var next atomic.Int64
-	var busy sync.WaitGroup
-	for range min(givingBackAtEnd, len(all)) {
-		busy.Go(func() {
-			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
-				l.giveBack(ctx, &all[i-1])
-			}
-		})
-	}
-	busy.Wait()
-}
-
-func (l *Lease) giveBack(ctx context.Context, r *remainder) {
-	if r.receipt.Cost == 0 {
-		return
-	}
-	s := &l.shards[r.hash>>l.shift]
-	if l.inner.(Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost) != nil {
-		l.lose(r)
-		return
-	}
-	l.recheck(s, r.hash, &r.req)
-	s.mu.Lock()
-	s.stats.Returned += r.receipt.Cost
-	s.mu.Unlock()
-}
-
-func (l *Lease) lose(r *remainder) {
-	s := &l.shards[r.hash>>l.shift]
-	s.mu.Lock()
-	s.stats.Lost += r.receipt.Cost
-	s.mu.Unlock()
 }
 
 func smallestQuota(p *limit.Policy) int64 {

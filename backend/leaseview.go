@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -23,6 +24,8 @@ type view struct {
 	resets    int64
 
 	batch   batch
+	owing   int           // parts of earlier batches that are on their way back
+	lost    bool          // the last fetch failed: none is made until a take has succeeded
 	policy  *limit.Policy // a copy of the one that was last leased under
 	fetch   *fetch        // under way
 	size    int64         // of the next batch
@@ -118,8 +121,11 @@ func (v *view) floorLocked() *limit.State {
 // learnLocked takes in what a take has shown.
 func (v *view) learnLocked(req *Request, result *Result, now int64) {
 	if !result.State.Empty() {
-		v.state.Join(req.Policy, req.at(result.Now), &result.State)
+		at := req.at(result.Now)
+		v.state.Join(req.Policy, at, &result.State)
+		v.state.Forget(at)
 	}
+	v.lost = false
 	if v.server == 0 || result.Now > v.serverAt(now) || now-v.heard > int64(time.Second) {
 		v.server, v.heard = result.Now, now
 	}
@@ -130,7 +136,7 @@ func (v *view) learnLocked(req *Request, result *Result, now int64) {
 // nextSizeLocked is the size of the batch to ask for; at most 1 for none. A batch that was used up before half its life
 // makes the next one larger.
 func (v *view) nextSizeLocked(cfg *LeaseConfig, p *limit.Policy, hot bool, now int64) int64 {
-	if cfg.Batch < 0 || !hot {
+	if cfg.Batch < 0 || !hot || v.owing > 0 || v.lost {
 		return 0
 	}
 	quota := smallestQuota(p)
@@ -192,7 +198,14 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 		v.fetch = nil
 	}
 	f.landed, f.err = true, err
-	if err != nil {
+	if err != nil { // as long as replies are lost, a batch each would be, too
+		v.lost = true
+		if !s.steady {
+			v.size = 1
+		}
+		if failed, ok := errors.AsType[*Error](err); ok && failed.MayHaveCharged {
+			s.stats.Lost += f.size
+		}
 		return
 	}
 	f.charged = *result
@@ -206,17 +219,12 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 	f.deadline = f.asked + min(int64(l.cfg.Life), (result.SpendBefore(result.Now)-result.Now)*1000-took)
 	f.spare = f.size - f.promised
 	if !wanted || s.closed {
-		s.oweLocked(remains(c, &f.charged, f.policy, f.spare, now))
+		s.oweLocked(c, &f.charged, f.policy, f.spare, now)
 		return
 	}
+	s.endLocked(c, now) // what is left may be worth nothing any more, if another process has reset the key
 	b := &v.batch
-	left := f.spare
-	if b.left > 0 && b.charged.Joins(&result.Verdict) {
-		left += b.left
-	} else {
-		s.oweLocked(s.endLocked(c, now))
-	}
-	*b = batch{left: left, size: left, deadline: f.deadline, policy: f.policy, charged: f.charged}
+	*b = batch{left: f.spare, size: f.spare, deadline: f.deadline, policy: f.policy, charged: f.charged}
 	if b.charged.Guarantee == Exact && hasBucket(f.policy) {
 		b.charged.Guarantee, b.charged.Cause = Bounded, ErrBucketLeased
 	}
@@ -248,7 +256,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 	now := l.clock()
 	s.mu.Lock()
 	if f.charged.Allowed {
-		s.oweLocked(remains(c, &f.charged, f.policy, req.Cost, now))
+		s.oweLocked(c, &f.charged, f.policy, req.Cost, now)
 	}
 	var result Result
 	switch v := &c.value; {

@@ -53,22 +53,6 @@ func (v *Verdict) Offer(spare int64) (offer Verdict) {
 	return offer
 }
 
-// Joins reports whether what two admissions charged lies in the same windows and sub-buckets, so that it may be spent as
-// one. Charges to a bucket don't join.
-func (v *Verdict) Joins(o *Verdict) bool {
-	if len(v.policy.Limits) != len(o.policy.Limits) {
-		return false
-	}
-	for i := range v.policy.Limits {
-		l := &v.policy.Limits[i]
-		if l.Algorithm == Bucket || l.identity() != o.policy.Limits[i].identity() ||
-			v.facts(i).reset != o.facts(i).reset {
-			return false
-		}
-	}
-	return true
-}
-
 // Covers reports whether a receipt is for a part of what v charged.
 func (v *Verdict) Covers(r *Receipt) bool {
 	if v.cost == 0 || r.policy != v.policy {

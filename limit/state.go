@@ -137,6 +137,9 @@ func (s *State) forget(n int, now At) {
 	}
 }
 
+// Forget drops what is over.
+func (s *State) Forget(now At) { s.forget(0, now) }
+
 // place brings the entry of id to position i, making it where there is none.
 func (s *State) place(i int, id identity) {
 	for j := i + 1; j < len(s.entries); j++ {

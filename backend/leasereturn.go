@@ -1,0 +1,155 @@
+package backend
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// remainder is what is left of a batch, on its way back.
+type remainder struct {
+	hash    uint64
+	req     Request
+	receipt limit.Receipt // Cost is how much
+}
+
+const (
+	maxDue          = 1 << 12         // remainders that wait in a shard; what is more is lost
+	givingBack      = 16              // calls at once
+	closingIn       = 5 * time.Second // is how long Close gives back
+	givingBackAtEnd = 64              // calls at once, while closing
+)
+
+// endLocked ends a lease: what is left of it goes back. If that is half of it the next batch is half as large.
+func (s *leaseShard) endLocked(c *keyed[view], now int64) {
+	v := &c.value
+	b := &v.batch
+	if 2*b.left >= b.size && b.left > 0 && !s.steady {
+		v.size = max(1, v.size/2)
+	}
+	left := b.left
+	b.left, b.deadline = 0, 0
+	s.oweLocked(c, &b.charged, b.policy, left, now)
+}
+
+// oweLocked has a part of what a batch was charged given back, as far as it still counts. Until that is done the key gets
+// no other batch: one for each process is what others may be denied for.
+func (s *leaseShard) oweLocked(c *keyed[view], charged *Result, policy *limit.Policy, amount, now int64) {
+	if amount == 0 || c.value.serverAt(now) >= charged.CountsUntil() {
+		return
+	}
+	if len(s.due) >= maxDue {
+		s.stats.Lost += amount
+		return
+	}
+	r := remainder{c.value.hash, Request{Key: c.key(), Policy: policy}, charged.Receipt()}
+	r.receipt.Cost = amount
+	s.due = append(s.due, r)
+	s.owed += amount
+	c.value.owing++
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sweep ends leases that are over, and gives back what is due.
+func (l *Lease) sweep() {
+	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
+	defer tick.Stop()
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	slots := make(chan struct{}, givingBack)
+	for {
+		var all []remainder
+		select {
+		case <-l.stop:
+			return
+		case <-l.wake:
+			all = l.due(nil)
+		case <-tick.C:
+			all = l.due(func(b *batch, now int64) bool { return now >= b.deadline })
+		}
+		for i := range all {
+			select {
+			case slots <- struct{}{}:
+			case <-l.stop:
+				l.giveBackLater(all[i:])
+				return
+			}
+			busy.Go(func() {
+				l.giveBack(context.Background(), &all[i])
+				<-slots
+			})
+		}
+	}
+}
+
+// due ends leases, unless over is nil, and returns what has to go back.
+func (l *Lease) due(over func(*batch, int64) bool) []remainder {
+	var all []remainder
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		now := l.clock()
+		for _, slot := range s.cells.slots {
+			if c := slot.cell; over != nil && c != nil && c.value.batch.left > 0 && over(&c.value.batch, now) {
+				s.endLocked(c, now)
+			}
+		}
+		all = append(all, s.due...)
+		clear(s.due)
+		s.due = s.due[:0]
+		s.mu.Unlock()
+	}
+	return all
+}
+
+func (l *Lease) giveBackLater(all []remainder) {
+	for _, r := range all {
+		s := &l.shards[r.hash>>l.shift]
+		s.mu.Lock()
+		s.due = append(s.due, r)
+		s.mu.Unlock()
+	}
+}
+
+// giveBackAll gives everything back, for as long as Close takes.
+func (l *Lease) giveBackAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
+	defer cancel()
+	all := l.due(func(*batch, int64) bool { return true })
+	var next atomic.Int64
+	var busy sync.WaitGroup
+	for range min(givingBackAtEnd, len(all)) {
+		busy.Go(func() {
+			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
+				l.giveBack(ctx, &all[i-1])
+			}
+		})
+	}
+	busy.Wait()
+}
+
+func (l *Lease) giveBack(ctx context.Context, r *remainder) {
+	err := l.inner.(Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost)
+	s := &l.shards[r.hash>>l.shift]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owed -= r.receipt.Cost
+	if err != nil {
+		s.stats.Lost += r.receipt.Cost
+	} else {
+		s.stats.Returned += r.receipt.Cost
+	}
+	if c := s.cells.find(r.hash, &r.req); c != nil {
+		v := &c.value
+		v.owing = max(v.owing-1, 0) // another view of the key may have been forgotten meanwhile
+		if err == nil {
+			v.recheck, v.resets = 0, 0
+		}
+	}
+}
