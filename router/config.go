@@ -16,10 +16,15 @@ type Config struct {
 	// count twice or outlive a deadline is overridden, see backend.OpenRedis. Nil: go-redis's defaults. Only for Open.
 	Redis *redis.Options
 
+	// Sentinel is the template of the options for sentinels, for their credentials and TLS; Addr and DB are ignored, and
+	// nothing is taken over from Redis. Nil: go-redis's defaults. Only for Open.
+	Sentinel *redis.Options
+
 	// Backend configures every node; the timeout of a call is there. Only for Open.
 	Backend backend.RedisConfig
 
-	// Node makes the backend of a node, in place of backend.OpenRedis with the two above. Only for Open.
+	// Node makes the backend of a node, in place of backend.OpenRedis with Redis and Backend. Not for a Redis Cluster. Only
+	// for Open.
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that

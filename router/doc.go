@@ -15,6 +15,25 @@
 //
 // [Open] makes Redis nodes from addresses; [New] takes any backends as nodes.
 //
+// # Kinds of groups
+//
+//	{"name": "eu-1", "primary": "10.0.0.1:6379", "replicas": ["10.0.0.2:6379"]}
+//	{"name": "eu-2", "sentinels": ["10.0.0.7:26379", "10.0.0.8:26379", "10.0.0.9:26379"], "master": "main"}
+//	{"name": "eu-3", "cluster": ["10.0.2.1:6379", "10.0.2.2:6379"]}
+//
+// The nodes of a group with sentinels are those that the sentinels name. They are asked at once, now and then, and when the
+// primary is away or says READONLY; and they tell of a failover. Of what they say the newest failover counts, so that one
+// that was cut off leads nobody back. Calls go to the new primary from then on, and no key changes its owner; but a failover
+// may lose the latest counts, since servers replicate later than they answer: at most Max more are admitted for each loss.
+// While all sentinels are away the nodes stay as they are.
+//
+// A Redis Cluster is one group, which shares its keys out itself. Takes go to its primaries and follow slots that move;
+// peeks go to its replicas, while all of those that answer hear of their primaries. A shard that is away fails its keys
+// only, so no single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. A server that hangs
+// may hold up calls for others that share its round trip, until their timeout. A cluster has the policy
+// cluster-require-full-coverage for keys of other shards; set it to no. Its credentials need +cluster|slots and +command
+// besides what backend.Redis names.
+//
 // # Where a call goes
 //
 // A consistent-hash ring (package ring) over the names and weights of the groups says who owns a key. Only a new
@@ -51,5 +70,6 @@
 // the floor of a request that carries one. A node is judged as a whole, so it should be one server: a composite behind
 // one breaker would fail as a whole when a part of it does.
 //
-// A Router is safe for concurrent use. It runs a goroutine per node, and one for events, until Close.
+// A Router is safe for concurrent use. It runs a goroutine per node, one per sentinel and group that it serves, one more for
+// each such group, and one for events, until Close.
 package router

@@ -12,8 +12,12 @@ import (
 // breaker is open. Nothing was charged.
 var ErrBreakerOpen = errors.New("circuit breaker is open")
 
-// ErrNotSupported is in the chain of a [*ConfigError] about a kind of group that this version can't open.
-var ErrNotSupported = errors.New("not supported by this version")
+// ErrNotSupported is in the chain of a [*ConfigError] about a change of the topology of a router made by [New].
+var ErrNotSupported = errors.New("not supported")
+
+// ErrNoPrimary is in the chain of an error about a group whose sentinels have not named its primary yet. Nothing was
+// charged.
+var ErrNoPrimary = errors.New("no sentinel has named the primary yet")
 
 // ConfigError is one value of a topology, a Config or a list of nodes that was refused. All that is wrong is reported
 // at once, joined.

@@ -15,8 +15,10 @@ type Event struct {
 	Node  string // as in [NodeStatus]
 	Kind  EventKind
 
-	From, To string // of Restarted the run ids, of RoleChanged the roles, of TopologyChanged the epochs
-	Err      error  // of Misconfigured, TopologyRejected, and BreakerOpened where it is known: what was met
+	// From and To are of Restarted the run ids, of RoleChanged the roles, of PrimaryChanged the addresses, of
+	// TopologyChanged the epochs.
+	From, To string
+	Err      error // of Misconfigured, TopologyRejected, and BreakerOpened where it is known: what was met
 
 	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
 	Lost uint64
@@ -47,12 +49,14 @@ const (
 	// TopologyRejected: a topology from a file or of another process was refused; or the one in force differs from what
 	// another process has posted under the same epoch, and no calls are made until there is a newer one.
 	TopologyRejected
+	// PrimaryChanged: the sentinels of a group name another primary, and calls go there. From is empty for the first one.
+	PrimaryChanged
 )
 
 func (k EventKind) String() string {
 	names := [...]string{
 		"event?", "breaker opened", "breaker closed", "restarted", "role changed", "link down", "link up", "misconfigured",
-		"topology changed", "topology rejected",
+		"topology changed", "topology rejected", "primary changed",
 	}
 	if int(k) < len(names) {
 		return names[k]

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -16,15 +17,19 @@ type group struct {
 	primary  *node
 	replicas []*node
 
+	follower *follower // of a group with sentinels
+	pending  bool      // whether it has not named the primary yet
+
 	clock       backend.Clock // the primary's; nil if it has none
 	maxLag      time.Duration
 	readTimeout time.Duration
+	timeout     time.Duration // of other calls that wait for a primary
 }
 
 func newGroup(name string, weight int, primary *node, replicas []*node, cfg Config) *group {
 	g := &group{
 		name: name, weight: weight, primary: primary, replicas: replicas,
-		maxLag: cfg.MaxLag, readTimeout: cfg.ReadTimeout,
+		maxLag: cfg.MaxLag, readTimeout: cfg.ReadTimeout, timeout: cmp.Or(cfg.Backend.Timeout, defaultReadTimeout),
 	}
 	if primary != nil {
 		g.clock, _ = primary.backend.(backend.Clock)
@@ -35,42 +40,57 @@ func newGroup(name string, weight int, primary *node, replicas []*node, cfg Conf
 // The write path: the primary, once.
 
 func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
+	if g.pending {
+		return later(ctx, g, g.timeout, "take", func(ctx context.Context, g *group) (backend.Result, error) { return g.take(ctx, req) })
+	}
 	err = g.primary.do("take", func() (err error) {
 		result, err = g.primary.backend.Take(ctx, req)
 		return err
 	})
 	if err != nil {
-		return backend.Result{}, err
+		return backend.Result{}, g.failed(err)
 	}
 	result.Source = ofPrimary(result.Source)
 	return result, nil
 }
 
 func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+	if g.pending {
+		return g.laterDo(ctx, "refund", func(ctx context.Context, g *group) error { return g.refund(ctx, req, receipt, amount) })
+	}
 	refunder, ok := g.primary.backend.(backend.Refunder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.primary.do("refund", func() error { return refunder.Refund(ctx, req, receipt, amount) })
+	return g.failed(g.primary.do("refund", func() error { return refunder.Refund(ctx, req, receipt, amount) }))
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
+	if g.pending {
+		return g.laterDo(ctx, "reset", func(ctx context.Context, g *group) error { return g.reset(ctx, req) })
+	}
 	resetter, ok := g.primary.backend.(backend.Resetter)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.primary.do("reset", func() error { return resetter.Reset(ctx, req) })
+	return g.failed(g.primary.do("reset", func() error { return resetter.Reset(ctx, req) }))
 }
 
 func (g *group) seed(ctx context.Context, req backend.Request, state limit.State) error {
+	if g.pending {
+		return g.laterDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, state) })
+	}
 	seeder, ok := g.primary.backend.(backend.Seeder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.primary.do("seed", func() error { return seeder.Seed(ctx, req, state) })
+	return g.failed(g.primary.do("seed", func() error { return seeder.Seed(ctx, req, state) }))
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
+	if g.pending {
+		return later(ctx, g, g.timeout, "seal", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.seal(ctx, req) })
+	}
 	sealer, ok := g.primary.backend.(backend.Sealer)
 	if !ok {
 		return backend.Snapshot{}, backend.ErrUnsupported
@@ -80,10 +100,16 @@ func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend
 		return err
 	})
 	if err != nil {
-		return backend.Snapshot{}, err
+		return backend.Snapshot{}, g.failed(err)
 	}
 	snapshot.Source = ofPrimary(snapshot.Source)
 	return snapshot, nil
+}
+
+// laterDo is later for calls that return nothing.
+func (g *group) laterDo(ctx context.Context, op string, call func(context.Context, *group) error) error {
+	_, err := later(ctx, g, g.timeout, op, func(ctx context.Context, g *group) (struct{}, error) { return struct{}{}, call(ctx, g) })
+	return err
 }
 
 // ofPrimary says what a memory is here: the primary of a group. Anything else knows better who decided.
@@ -97,6 +123,9 @@ func ofPrimary(s backend.Source) backend.Source {
 // The read path: a replica, another one, the primary.
 
 func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if g.pending {
+		return later(ctx, g, g.readTimeout, "peek", func(ctx context.Context, g *group) (backend.Result, error) { return g.peek(ctx, req) })
+	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
 	if snapshot, ok := g.loadFromReplica(limited, req); ok {
@@ -123,6 +152,9 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 }
 
 func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if g.pending {
+		return later(ctx, g, g.readTimeout, "load", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.load(ctx, req) })
+	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
 	if snapshot, ok := g.loadFromReplica(limited, req); ok {

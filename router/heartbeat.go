@@ -91,7 +91,7 @@ func (n *node) beat(ctx context.Context, timeout time.Duration) error {
 
 // compare reports what has changed since the last heartbeat, or at the first one, what is not as the topology says.
 func (n *node) compare(last, now *beat) {
-	role, linkUp := n.role, true
+	role, linkUp := Role(n.role.Load()), true
 	if last != nil {
 		role, linkUp = last.role(), last.LinkUp
 		if last.RunID != now.RunID && last.RunID != "" && now.RunID != "" {
@@ -102,7 +102,7 @@ func (n *node) compare(last, now *beat) {
 		n.emit(Event{Kind: RoleChanged, From: role.String(), To: now.role().String()})
 	}
 	switch {
-	case now.Primary || n.role == RolePrimary: // it has no link, or one that only its role change explains
+	case now.Primary || n.is(RolePrimary): // it has no link, or one that only its role change explains
 	case linkUp && !now.LinkUp:
 		n.emit(Event{Kind: LinkDown})
 	case !linkUp && now.LinkUp:

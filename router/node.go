@@ -30,7 +30,7 @@ func (r Role) String() string {
 // node is a backend with what is known of its health. Every call to the backend goes through do or guard.
 type node struct {
 	group, name string
-	role        Role
+	role        atomic.Uint32 // a Role; another one once its group has changed its primary
 	backend     backend.Backend
 	events      *events
 
@@ -41,32 +41,49 @@ type node struct {
 	latency latency
 	loading atomic.Int64 // loads under way
 
-	watched  bool          // whether heartbeats are sent
-	leave    func()        // ends them; nil before they begin
-	knows    atomic.Int64  // the epoch that it was told of
-	suspect  chan struct{} // asks for a heartbeat soon
-	lastBeat atomic.Pointer[beat]
+	heartbeats bool          // whether it says how it is, and is not only pinged
+	watched    bool          // whether heartbeats are sent
+	many       bool          // whether it is many servers
+	leave      func()        // ends them; nil before they begin
+	knows      atomic.Int64  // the epoch that it was told of
+	suspect    chan struct{} // asks for a heartbeat soon
+	lastBeat   atomic.Pointer[beat]
 
 	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
 
 func newNode(group, name string, role Role, b backend.Backend, cfg Config, events *events) *node {
 	n := &node{
-		group: group, name: name, role: role, backend: b, events: events,
+		group: group, name: name, backend: b, events: events,
 		latency: latency{start: time.Now()}, suspect: make(chan struct{}, 1),
 	}
+	n.play(role)
 	n.breaker = newBreaker(cfg, n.open.Store)
-	_, heartbeats := b.(backend.Heartbeater)
+	_, n.heartbeats = b.(backend.Heartbeater)
 	_, pings := b.(backend.Pinger)
-	n.watched = cfg.Heartbeat > 0 && (heartbeats || pings)
+	n.watched = cfg.Heartbeat > 0 && (n.heartbeats || pings)
 	return n
 }
+
+// play gives the node a role. What it was told as a primary it may have lost since, with writes of its last moments.
+func (n *node) play(role Role) {
+	if n.role.Swap(uint32(role)) != uint32(role) {
+		n.knows.Store(0)
+	}
+}
+
+func (n *node) is(role Role) bool { return n.role.Load() == uint32(role) }
 
 // do makes a caller's call: through the breaker, measured. A call that finds the node slow or gone asks for a
 // heartbeat: callers whose deadlines are shorter than the node's timeout say nothing to the breaker, heartbeats do.
 func (n *node) do(op string, call func() error) error {
 	began := n.latency.clock()
-	err := n.guard(op, call)
+	var err error
+	if n.many {
+		err = n.pass(op, call)
+	} else {
+		err = n.guard(op, call)
+	}
 	ended := n.latency.clock()
 	took := time.Duration(ended - began)
 	if err == nil {
@@ -97,6 +114,17 @@ func (n *node) guard(op string, call func() error) error {
 	if refused(err) {
 		return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
 	}
+	return err
+}
+
+// pass makes a caller's call to a node that is many servers. Only the heartbeat tells its breaker anything: the keys of one
+// server that is away must not make the others' fail.
+func (n *node) pass(op string, call func() error) error {
+	if n.open.Load() {
+		return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
+	}
+	err := call()
+	n.tell(err)
 	return err
 }
 
@@ -154,7 +182,7 @@ func (n *node) readable(maxLag time.Duration) bool {
 	if n.open.Load() && (n.watched || n.breaker.State() != gobreaker.StateHalfOpen) {
 		return false // half open: the heartbeat tries, if there is one, rather than a caller
 	}
-	if _, ok := n.backend.(backend.Heartbeater); !ok {
+	if !n.heartbeats {
 		return true
 	}
 	last := n.lastBeat.Load()

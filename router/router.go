@@ -47,9 +47,17 @@ func newRouter(cfg Config, events *events, opener *opener) *Router {
 	return r
 }
 
-// enforce makes calls go by a snapshot from now on, and lets the hearts of its nodes beat.
+// enforce makes calls go by a snapshot from now on, lets the hearts of its nodes beat and its followers run.
 func (r *Router) enforce(s *snapshot) {
+	s.cast()
 	r.snapshot.Store(s)
+	for _, f := range s.followers() {
+		if f.leave == nil {
+			life, leave := context.WithCancel(r.life)
+			f.leave = leave
+			r.running.Go(func() { f.run(life) })
+		}
+	}
 	for _, n := range s.nodes() {
 		if n.watched && n.leave == nil {
 			life, leave := context.WithCancel(r.life)
@@ -196,11 +204,16 @@ func (r *Router) Close() error {
 		r.changing.Lock() // nothing new begins to run after this
 		r.closed.Store(true)
 		r.changing.Unlock()
-		r.stop()
-		r.running.Wait()
+		r.stopAll()
 		err = r.each(func(n *node) error { return n.backend.Close() })
 	})
 	return err
+}
+
+// stopAll ends all that runs, and waits for it.
+func (r *Router) stopAll() {
+	r.stop()
+	r.running.Wait()
 }
 
 // each does something with every node at once and joins the errors in the order of the nodes.

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -69,6 +70,53 @@ func nodesOf(groups []*group) []*node {
 		all = append(all, g.replicas...)
 	}
 	return all
+}
+
+// cast gives each node its role: that in the latest snapshot that has it.
+func (s *snapshot) cast() {
+	roles := make(map[*node]Role)
+	for _, snapshot := range append([]former{{snapshot: s}}, s.from...) {
+		for _, g := range snapshot.groups {
+			for i, n := range append([]*node{g.primary}, g.replicas...) {
+				role := RoleReplica
+				if i == 0 {
+					role = RolePrimary
+				}
+				if _, cast := roles[n]; !cast {
+					roles[n] = role
+					n.play(role)
+				}
+			}
+		}
+	}
+}
+
+// followers returns all who follow the primary of a group, once each.
+func (s *snapshot) followers() (all []*follower) {
+	for _, snapshot := range append([]former{{snapshot: s}}, s.from...) {
+		for _, g := range snapshot.groups {
+			if g.follower != nil && !slices.Contains(all, g.follower) {
+				all = append(all, g.follower)
+			}
+		}
+	}
+	return all
+}
+
+// relocated is the snapshot with other groups in place of those that a follower has; the former ones likewise.
+func (s *snapshot) relocated(f *follower, moved func(weight int) *group) *snapshot {
+	next := *s
+	next.groups, next.byName, next.from = slices.Clone(s.groups), maps.Clone(s.byName), slices.Clone(s.from)
+	for i, g := range next.groups {
+		if g.follower == f {
+			next.groups[i] = moved(g.weight)
+			next.byName[g.name] = next.groups[i]
+		}
+	}
+	for i := range next.from {
+		next.from[i].snapshot = next.from[i].relocated(f, moved)
+	}
+	return &next
 }
 
 // origins returns the groups that a key may come from, as far as windows that began there can be alive: their snapshot was

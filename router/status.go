@@ -9,7 +9,7 @@ import (
 // NodeStatus is what is known of a node at a moment, for people and dashboards.
 type NodeStatus struct {
 	Group string
-	Node  string // the address; for New "primary", "replica-1", "replica-2" and so on
+	Node  string // the address; for New "primary", "replica-1", "replica-2" and so on; "unknown" before a sentinel names it
 	Role  Role   // as the topology says; the server's own word is Heartbeat.Primary
 
 	Breaker  string        // "closed", "open" or "half-open"
@@ -36,9 +36,9 @@ func (r *Router) Nodes() []NodeStatus {
 
 func (n *node) status(maxLag time.Duration) NodeStatus {
 	s := NodeStatus{
-		Group: n.group, Node: n.name, Role: n.role,
+		Group: n.group, Node: n.name, Role: Role(n.role.Load()),
 		Breaker:  n.breaker.State().String(),
-		Readable: n.role == RoleReplica && n.readable(maxLag),
+		Readable: n.is(RoleReplica) && n.readable(maxLag),
 		Latency:  n.latency.now(),
 	}
 	if last := n.lastBeat.Load(); last != nil {

@@ -56,11 +56,13 @@ type Group struct {
 	Primary  string   `json:"primary,omitempty"`  // host:port
 	Replicas []string `json:"replicas,omitempty"` // host:port
 
-	// Sentinels watch over the primary that they know as Master. Not supported by this version.
+	// Sentinels watch over the primary that they know as Master: host:port each. The primary and its replicas are those
+	// that they name, now and after each failover. Some of them may be away.
 	Sentinels []string `json:"sentinels,omitempty"`
 	Master    string   `json:"master,omitempty"`
 
-	// Cluster is some nodes of a Redis Cluster. Not supported by this version.
+	// Cluster is some nodes of a Redis Cluster, by which the others are found: host:port each. The cluster is one group:
+	// it shares the group's keys out among its own nodes.
 	Cluster []string `json:"cluster,omitempty"`
 }
 

@@ -158,9 +158,12 @@ func TestOpenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = router.Open(topology, router.Config{Seed: 1})
-	want := []string{"groups[2].sentinels", "groups[3].sentinels", "groups[4].cluster", "Seed"}
-	if got := refusedFields(err); !slices.Equal(got, want) || !errors.Is(err, router.ErrNotSupported) {
-		t.Errorf("refused %q, want %q: %v", got, want, err)
+	if got := refusedFields(err); !slices.Equal(got, []string{"Seed"}) {
+		t.Errorf("refused %q: %v", got, err)
+	}
+	_, err = router.Open(topology, router.Config{Redis: &redis.Options{DB: 1}})
+	if got := refusedFields(err); !slices.Equal(got, []string{"Redis.DB"}) {
+		t.Errorf("another database of a cluster: refused %q: %v", got, err)
 	}
 	if _, err := router.Open(router.Topology{}, router.Config{}); !slices.Equal(refusedFields(err), []string{"groups"}) {
 		t.Errorf("empty topology: %v", err)
@@ -170,8 +173,8 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("bad prefix: %v", err)
 	}
 	nodes := []router.Nodes{{Name: "a", Primary: memory(t)}}
-	_, err = router.New(nodes, router.Config{Redis: &redis.Options{}})
-	if got := refusedFields(err); !slices.Equal(got, []string{"Redis"}) {
+	_, err = router.New(nodes, router.Config{Redis: &redis.Options{}, Sentinel: &redis.Options{}})
+	if got := refusedFields(err); !slices.Equal(got, []string{"Redis", "Sentinel"}) {
 		t.Errorf("New with redis options: refused %q: %v", got, err)
 	}
 }

@@ -33,7 +33,7 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // key which has moved on learns of it there, and so does one that starts. Where an old owner is out of reach, a key starts
 // without its counts, and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
 func (r *Router) Update(topology Topology) error {
-	if err := errors.Join(topology.Validate(), topology.supported()); err != nil {
+	if err := errors.Join(topology.Validate(), topology.suits(r.cfg)); err != nil {
 		return err
 	}
 	r.changing.Lock()
@@ -71,18 +71,24 @@ func (r *Router) updateLocked(topology Topology) error {
 		}
 	}
 	from[0].snapshot = s.alone()
-	next, err := r.opener.snapshot(topology, from, s.nodes())
-	if err != nil {
+	m := r.opener.maker(s)
+	next := m.snapshot(topology, from)
+	if err := m.end(); err != nil {
 		return err
 	}
 	r.enforce(next)
 	r.retire(s, next)
 	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(s.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
+	r.spread()
+	return nil
+}
+
+// spread has the primaries consulted soon.
+func (r *Router) spread() {
 	select {
 	case r.news <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // alone is a snapshot without its own past, so that pasts don't pile up.
@@ -92,8 +98,15 @@ func (s *snapshot) alone() *snapshot {
 	return &c
 }
 
-// retire closes the nodes that no snapshot needs any more.
+// retire closes the nodes that no snapshot needs any more, and ends the followers. Calls that began before may still be on
+// their way to a node, so it is closed after a while.
 func (r *Router) retire(before, now *snapshot) {
+	followed := now.followers()
+	for _, f := range before.followers() {
+		if !slices.Contains(followed, f) && f.leave != nil {
+			f.leave()
+		}
+	}
 	kept := now.nodes()
 	for _, n := range before.nodes() {
 		if slices.Contains(kept, n) {
@@ -102,9 +115,14 @@ func (r *Router) retire(before, now *snapshot) {
 		if n.leave != nil {
 			n.leave()
 		}
-		r.running.Go(func() { _ = n.backend.Close() }) // it waits for calls under way
+		r.running.Go(func() {
+			sleep(r.life, retireAfter+4*r.cfg.Backend.Timeout, nil)
+			_ = n.backend.Close()
+		})
 	}
 }
+
+const retireAfter = 5 * time.Second // longer than a call goes by a snapshot that was replaced
 
 // drain forgets former snapshots whose windows are over. It is called now and then.
 func (r *Router) drain() {
@@ -242,19 +260,17 @@ func (r *Router) recall(ctx context.Context, n *node) {
 	}
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	s = r.snapshot.Load()
-	next := *s
+	if s = r.snapshot.Load(); r.closed.Load() {
+		return
+	}
+	next, m := *s, r.opener.maker(s)
 	for p := topology.Previous; p != nil; p = p.Previous {
 		if p.Epoch >= s.topology.Epoch || next.remembers(int64(p.Epoch)) {
 			continue
 		}
-		f, err := r.opener.snapshot(*p, nil, next.nodes())
-		if err != nil {
-			return
-		}
-		next.from = append(slices.Clip(next.from), former{f, time.Now()})
+		next.from = append(slices.Clip(next.from), former{m.snapshot(*p, nil), time.Now()})
 	}
-	if !r.closed.Load() {
+	if m.end() == nil {
 		slices.SortFunc(next.from, func(a, b former) int { return b.left.Compare(a.left) })
 		r.enforce(&next)
 	}

@@ -30,6 +30,7 @@ type machine struct {
 	down  atomic.Bool
 	mute  atomic.Bool // it posts nothing
 	calls atomic.Int64
+	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
 var errDown = errors.New("down")
@@ -43,6 +44,9 @@ func (m *machine) err() error {
 }
 
 func (m *machine) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if err := m.fault.Load(); err != nil {
+		return backend.Result{}, err
+	}
 	if err := m.err(); err != nil {
 		return backend.Result{}, err
 	}
@@ -294,10 +298,10 @@ func TestUpdateRefused(t *testing.T) {
 		topology router.Topology
 		want     error
 	}{
-		"older":           {topo(4, 1, 2, 3), router.ErrTopologyOld},
-		"the same epoch":  {topo(5, 1, 3), router.ErrTopologyConflict},
-		"of another kind": {router.Topology{Epoch: 6, Groups: []router.Group{{Name: "g1", Cluster: []string{"10.0.0.1:1"}}}}, router.ErrNotSupported},
-		"empty":           {router.Topology{Epoch: 6}, nil},
+		"older":          {topo(4, 1, 2, 3), router.ErrTopologyOld},
+		"the same epoch": {topo(5, 1, 3), router.ErrTopologyConflict},
+		"of two kinds":   {router.Topology{Epoch: 6, Groups: []router.Group{{Name: "g1", Primary: "h:1", Cluster: []string{"h:2"}}}}, nil},
+		"empty":          {router.Topology{Epoch: 6}, nil},
 	} {
 		err := r.Update(test.topology)
 		var bad *router.ConfigError

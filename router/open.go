@@ -1,0 +1,167 @@
+package router
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all that is wrong with the
+// topology and the configuration, as [*ConfigError] values for the most part.
+//
+// Of a group with sentinels the primary is not known yet: they are asked at once, in the background. Calls that come before
+// the first answer wait for it, as long as they may take anyway, and fail as [backend.Unavailable] after that.
+func Open(topology Topology, cfg Config) (*Router, error) {
+	cfg = cfg.withDefaults()
+	errs := []error{topology.Validate(), cfg.validate(), topology.suits(cfg)}
+	if cfg.Seed != 0 {
+		errs = append(errs, &ConfigError{
+			Field: "Seed", Value: strconv.FormatUint(cfg.Seed, 10), Bound: "must be 0: the topology has the seed",
+		})
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+
+	o := &opener{cfg: cfg, events: newEvents(cfg.OnEvent)}
+	r := newRouter(cfg, o.events, o)
+	o.relocate = r.relocate
+	m := o.maker(nil)
+	var from []former
+	for previous := topology.Previous; previous != nil; previous = previous.Previous {
+		from = append(from, former{m.snapshot(*previous, nil), time.Now()}) // just now for all that is known here
+	}
+	s := m.snapshot(topology, from)
+	if err := m.end(); err != nil {
+		r.stopAll()
+		return nil, err
+	}
+	r.enforce(s)
+	r.running.Go(r.confer)
+	return r, nil
+}
+
+// suits refuses what can't be had with this topology.
+func (t *Topology) suits(cfg Config) error {
+	if cfg.Redis == nil || cfg.Redis.DB == 0 {
+		return nil
+	}
+	for p := t; p != nil; p = p.Previous {
+		if slices.ContainsFunc(p.Groups, func(g Group) bool { return len(g.Cluster) > 0 }) {
+			return &ConfigError{Field: "Redis.DB", Value: strconv.Itoa(cfg.Redis.DB), Bound: "must be 0: a Redis Cluster has no other"}
+		}
+	}
+	return nil
+}
+
+// opener makes the nodes of topologies.
+type opener struct {
+	cfg      Config
+	events   *events
+	relocate func(*follower, sighting) error
+}
+
+// open makes the backend of a node.
+func (o *opener) open(address string) (backend.Backend, error) {
+	if o.cfg.Node != nil {
+		return o.cfg.Node(address)
+	}
+	var options redis.Options
+	if o.cfg.Redis != nil {
+		options = *o.cfg.Redis
+	}
+	options.Addr = address
+	return backend.OpenRedis(&options, o.cfg.Backend)
+}
+
+// maker makes snapshots that belong together, of nodes and followers that are there already and of new ones.
+type maker struct {
+	*opener
+	nodes     []*node
+	followers []*follower
+	made      []*node // those of them that are new
+	err       error   // the first; what is made after it is of no use
+}
+
+// maker returns one that knows what a snapshot has, if there is one.
+func (o *opener) maker(s *snapshot) *maker {
+	m := &maker{opener: o}
+	if s != nil {
+		m.nodes, m.followers = s.nodes(), s.followers()
+	}
+	return m
+}
+
+// end says whether all could be made. If not, what was made is closed.
+func (m *maker) end() error {
+	if m.err != nil {
+		for _, n := range m.made {
+			_ = n.backend.Close() // nothing was sent yet
+		}
+	}
+	return m.err
+}
+
+// snapshot makes what a topology describes.
+func (m *maker) snapshot(topology Topology, from []former) *snapshot {
+	groups := make([]*group, len(topology.Groups))
+	for i := range topology.Groups {
+		groups[i] = m.group(&topology.Groups[i])
+	}
+	s, err := newSnapshot(topology, groups, from)
+	m.fail(err)
+	return s
+}
+
+func (m *maker) fail(err error) {
+	if m.err == nil {
+		m.err = err
+	}
+}
+
+func (m *maker) group(g *Group) *group {
+	switch {
+	case len(g.Cluster) > 0:
+		return m.cluster(g)
+	case len(g.Sentinels) > 0:
+		return m.followed(g.Name, g.Weight, m.follower(g))
+	}
+	return newGroup(g.Name, g.Weight, m.node(g.Name, g.Primary, RolePrimary), m.replicas(g.Name, g.Replicas), m.cfg)
+}
+
+func (m *maker) replicas(group string, addresses []string) []*node {
+	all := make([]*node, len(addresses))
+	for i, address := range addresses {
+		all[i] = m.node(group, address, RoleReplica)
+	}
+	return all
+}
+
+// node finds or makes the node of a group at an address. It gets its role when it is put in force.
+func (m *maker) node(group, address string, role Role) *node {
+	return m.find(group, address, role, func() (backend.Backend, error) { return m.open(address) })
+}
+
+func (m *maker) find(group, name string, role Role, open func() (backend.Backend, error)) *node {
+	for _, n := range m.nodes {
+		if n.group == group && n.name == name {
+			return n
+		}
+	}
+	if m.err != nil {
+		return nil
+	}
+	b, err := open()
+	if err != nil {
+		m.fail(err)
+		return nil
+	}
+	n := newNode(group, name, role, b, m.cfg, m.events)
+	m.nodes, m.made = append(m.nodes, n), append(m.made, n)
+	return n
+}
