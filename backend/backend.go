@@ -169,7 +169,7 @@ func (n *Notice) check() error {
 	case n.Version < 1 || n.Version > limit.MaxCount:
 		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),
 			Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
-	case n.Digest == "" || strings.ContainsAny(n.Digest, " \n"):
+	case n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"): // what post.lua takes for its end
 		return &limit.Error{Field: "notice: digest", Value: strconv.Quote(n.Digest), Bound: "must be a word"}
 	}
 	return nil

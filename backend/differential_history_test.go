@@ -24,6 +24,7 @@ type operation struct {
 	pick   uint64
 	pick2  uint64
 	move   limit.Move
+	past   []limit.Move // what the floor has been through: adopted under a move, or sealed if it only asks
 }
 
 // A history is what happens to one key.
@@ -75,7 +76,7 @@ func drawHistory(seed, n uint64) *history {
 	moving := rand.New(rand.NewPCG(n, seed))
 	moves := moving.IntN(3) == 0
 	if moves {
-		kinds = append(kinds, "seal", "seal")
+		kinds = append(kinds, "seal", "seal", "seed", "floor", "floor")
 	}
 	h.worn = r.IntN(12) == 0
 	current := 0
@@ -92,6 +93,9 @@ func drawHistory(seed, n uint64) *history {
 		}
 		if moves && (op.kind == "seal" || moving.IntN(4) > 0) {
 			op.move = drawMove(moving)
+		}
+		if moves {
+			op.past = drawPast(moving)
 		}
 		h.ops = append(h.ops, op)
 	}
@@ -153,6 +157,9 @@ func drawPlainHistory(seed, n uint64) *history {
 		if moves && (op.kind == "seal" || r.IntN(4) == 0) {
 			op.move = drawMove(r)
 		}
+		if moves && r.IntN(2) == 0 {
+			op.past = drawPast(r)
+		}
 		h.ops = append(h.ops, op)
 	}
 	return h
@@ -166,6 +173,16 @@ func drawMove(r *rand.Rand) limit.Move {
 		Step:    steps[r.IntN(len(steps))],
 		Hold:    time.Duration(oneOf(r, 0, 1, 1500, 100_000, 60_000_000, 3_600_000_000)) * time.Microsecond,
 	}
+}
+
+// drawPast is what a place that a floor comes from has seen of the two movers.
+func drawPast(r *rand.Rand) (past []limit.Move) {
+	for range r.IntN(4) {
+		m := drawMove(r)
+		m.Step = limit.Step(r.IntN(2))
+		past = append(past, m)
+	}
+	return past
 }
 
 func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {

@@ -51,6 +51,8 @@ func differ(t *testing.T, draw func(seed, n uint64) *history, share uint64) {
 		last /= share
 	}
 	var next, steps, allowed, denied, learned atomic.Uint64
+	var mu sync.Mutex // guards met
+	met := make(map[string]uint64)
 	next.Store(first - 1)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -64,6 +66,11 @@ func differ(t *testing.T, draw func(seed, n uint64) *history, share uint64) {
 				allowed.Add(run.allowed)
 				denied.Add(run.denied)
 				learned.Add(run.learned)
+				mu.Lock()
+				for what, n := range run.met {
+					met[what] += n
+				}
+				mu.Unlock()
 				if run.err != nil {
 					t.Errorf("-run='^%s$' -differential.seed=%d -differential.only=%d\n%s", t.Name(), *differentialSeed, n, arena.report(h))
 				}
@@ -75,6 +82,14 @@ func differ(t *testing.T, draw func(seed, n uint64) *history, share uint64) {
 		*differentialSeed, last-first+1, steps.Load(), allowed.Load(), denied.Load(), learned.Load())
 	if *differentialOnly == 0 && (allowed.Load() < last || denied.Load() < last || learned.Load() < last/8*4/share) {
 		t.Error("too few of a kind: the histories test too little")
+	}
+	for _, what := range encounters {
+		if *differentialOnly == 0 && last >= 6000 && share == 1 && met[what] == 0 {
+			t.Errorf("never happened: %s", what)
+		}
+		if testing.Verbose() {
+			t.Logf("%6d %s", met[what], what)
+		}
 	}
 }
 
@@ -114,6 +129,7 @@ type outcome struct {
 	trace []string
 
 	steps, allowed, denied, learned uint64
+	met                             map[string]uint64 // how often each of encounters was met
 }
 
 // fight runs a history, and again if the two differ: on a machine that stood still for a second the server may have
@@ -168,6 +184,7 @@ type contest struct {
 
 func (a *arena) run(h *history) outcome {
 	c := &contest{arena: a, h: h, at: limit.At{Micros: h.start, Phase: keyhash.Sum(h.key)}}
+	c.met = make(map[string]uint64)
 	c.lose()
 	if h.worn {
 		c.copies = [2]limit.State{c.worn(h.policies[0], 3), c.worn(h.policies[len(h.policies)-1], 40)}
@@ -316,6 +333,13 @@ func (c *contest) floor(op *operation) *limit.State {
 	default:
 		s = c.model.Clone()
 	}
+	for _, m := range op.past {
+		if m.Step == limit.Adopt {
+			_, _ = s.Arrive(c.policy, c.at, m, nil, false)
+		} else {
+			_, _ = s.Seal(c.at, m)
+		}
+	}
 	return &s
 }
 
@@ -347,6 +371,7 @@ func (c *contest) step(op *operation) error {
 		c.note("seed %s", floor.String())
 		return c.lasting(func() error {
 			err := c.redis.Seed(ctx, c.request(0, nil), *floor)
+			c.meet("seed", floor)
 			news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor, false)
 			if err != nil || refusal != nil {
 				return c.compareRefusals(err, refusal)
@@ -378,6 +403,7 @@ func (c *contest) step(op *operation) error {
 		return c.lasting(func() error {
 			began := time.Now()
 			snapshot, err := c.redis.Seal(ctx, c.request(0, nil))
+			c.meet("seal", nil)
 			changed, refusal := c.model.Seal(c.at, c.move)
 			if err != nil || refusal != nil {
 				return c.compareRefusals(err, refusal)
@@ -444,6 +470,7 @@ func (c *contest) asks() {
 
 // enter makes the change to the model that was made at the server, unless both refuse it.
 func (c *contest) enter(err error, change func()) error {
+	c.meet("give back", nil)
 	_, refusal := c.model.Enter(c.at, c.move)
 	if err != nil || refusal != nil {
 		return c.compareRefusals(err, refusal)
@@ -455,56 +482,6 @@ func (c *contest) enter(err error, change func()) error {
 func (c *contest) compareRefusals(err, refusal error) error {
 	if c.note(" -> %v", refusal); !reflect.DeepEqual(err, refusal) {
 		return fmt.Errorf("the script refuses with %v\npackage limit with      %v", err, refusal)
-	}
-	return nil
-}
-
-// garbage is no state, and every script can tell.
-var garbage = []string{"garbage", "5", "f1m", "f1m:", "f1m:;", ":;", ";", "f1m:9999999999999,1;x", "{}", "\xff\x00", " "}
-
-// spoil puts garbage in the key's place, which every call must leave alone.
-func (c *contest) spoil(text string) error {
-	ctx := context.Background()
-	c.note("the key holds %q", text)
-	defer c.lose()
-	if err := c.client.Set(ctx, c.stored(), text, 0).Err(); err != nil {
-		return err
-	}
-	_, taken := c.redis.Take(ctx, c.request(1, nil))
-	calls := map[string]error{
-		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), limit.State{}),
-	}
-	if r := c.receipt(&operation{}); r != nil {
-		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)
-	}
-	for name, err := range calls {
-		var failed *backend.Error
-		if !errors.As(err, &failed) || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
-			return fmt.Errorf("%s with %q stored: %v", name, text, err)
-		}
-	}
-	if now := c.client.Get(ctx, c.stored()).Val(); now != text {
-		return fmt.Errorf("%q was replaced by %q", text, now)
-	}
-	return nil
-}
-
-// spoilType puts a value of another type in the key's place, which a take must leave alone.
-func (c *contest) spoilType() error {
-	ctx := context.Background()
-	c.note("the key holds a hash")
-	c.lose()
-	defer c.lose()
-	if err := c.client.HSet(ctx, c.stored(), "field", "value").Err(); err != nil {
-		return err
-	}
-	_, err := c.redis.Take(ctx, c.request(1, nil))
-	var failed *backend.Error
-	if !errors.As(err, &failed) || failed.Kind != backend.Misconfigured || failed.MayHaveCharged {
-		return fmt.Errorf("take with a hash stored: %v", err)
-	}
-	if kind := c.client.Type(ctx, c.stored()).Val(); kind != "hash" {
-		return fmt.Errorf("a hash was replaced by a %s", kind)
 	}
 	return nil
 }
@@ -555,6 +532,7 @@ func (c *contest) take(cost int64, floor *limit.State) error {
 		c.note(", floor %s", floor.String())
 	}
 	got, err := c.redis.Take(ctx, c.request(cost, floor))
+	c.meet("take", floor)
 	news, refusal := c.model.Arrive(c.policy, c.at, c.move, floor, true)
 	if err != nil || refusal != nil {
 		if now := c.client.Get(ctx, c.stored()).Val(); c.thorough && now != was {

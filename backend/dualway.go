@@ -96,6 +96,8 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 	}
 	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
 	switch {
+	case elsewhere && moved.Mover != limit.Migration:
+		return strayed()
 	case elsewhere && !w.dual.cfg.CarryOver: // another process carries over, or this one did: stay, and start afresh
 		w.Move = limit.Move{Version: min(moved.Version+1, limit.MaxCount), Step: limit.Alone}
 		return nil
@@ -125,8 +127,13 @@ func (w *way) fetch(ctx context.Context) error {
 		return b.(Sealer).Seal(ctx, w.Request)
 	})
 	moved, elsewhere := errors.AsType[*limit.MovedError](err)
+	if elsewhere && moved.Mover != limit.Migration {
+		err, elsewhere = strayed(), false
+	}
 	switch {
 	case err == nil:
+		// The stamp is the other side's. A router that brings the key from group to group meanwhile would store it there.
+		sealed.State.Unstamp(limit.Migration)
 		if w.floor != nil {
 			sealed.State.Join(w.Policy, limit.At{Micros: sealed.Now}, w.floor)
 		}
@@ -151,7 +158,14 @@ func outOfReach(err error) bool {
 	return errors.Is(err, ErrUnsupported) || errors.Is(err, context.DeadlineExceeded)
 }
 
-var errRestless = errors.New("the key moved again at every turn")
+// strayed is for a side whose versions say nothing to a Dual: a router had moved the key away from it, and it is used here
+// without that router.
+func strayed() error { return &Error{Op: opMove, Kind: Misconfigured, Err: errStrayed} }
+
+var (
+	errRestless = errors.New("the key moved again at every turn")
+	errStrayed  = errors.New("a router has moved the key from this side to another group")
+)
 
 const (
 	opMove = "move"

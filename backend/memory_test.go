@@ -60,7 +60,7 @@ func TestMemoryConformance(t *testing.T) {
 				return newMemory(t, backend.MemoryConfig{Now: now, MaxKeys: max})
 			},
 				backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
-				backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](),
+				backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Poster](),
 				backendtest.Require[backend.Clock](),
 			)
 		})

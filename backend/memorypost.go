@@ -16,7 +16,10 @@ func (m *Memory) Post(ctx context.Context, n Notice) (Notice, error) {
 	if err := n.check(); err != nil {
 		return Notice{}, err
 	}
-	return m.board.post(n), ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return Notice{}, err
+	}
+	return m.board.post(n), nil
 }
 
 // board is where a notice is left.

@@ -40,16 +40,6 @@ var mutants = []mutant{
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous or us == ous and frac <= ofrac"},
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous"},
 	{"", ", 'KEEPTTL')", ")"},
-	{"", "if stop * 1000 <= now then return 0, 0, 0 end", "if stop * 1000 < now then return 0, 0, 0 end"},
-	{"", "if sealed > adopted and version <= sealed then", "if sealed > adopted and version < sealed then"},
-	{"", "if sealed > adopted and version <= sealed then", "if version <= sealed then"},
-	{"", "if version <= adopted or step == 2 then", "if version < adopted or step == 2 then"},
-	{"", "if version <= adopted or step == 2 then", "if version <= adopted then"},
-	{"", "if version <= adopted or step == 2 then", "if step == 2 then"},
-	{"", "if step == 0 then return 'FLOOR wanted' end", ""},
-	{"", "format_stamp(math.max(stop, keep), version, sealed)", "format_stamp(keep, version, sealed)"},
-	{"", "format_stamp(math.max(stop, keep), version, sealed)", "format_stamp(math.max(stop, keep), version, 0)"},
-
 	{"take", "cost > 0, false", "cost >= 0, false"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) >= tonumber(reset)"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) < tonumber(reset)"},
@@ -99,13 +89,6 @@ var mutants = []mutant{
 	{"take", "last = math.max(last, stop)", ""},
 	{"take", "/ 1000) + 1000)", "/ 1000))"},
 	{"take", "'PX'", "'EX'"},
-	{"take", "if stamp or ARGV[4] == STAMP then", "if ARGV[4] == STAMP then"},
-	{"take", "  floors[STAMP] = nil\n", ""},
-	{"take", "if stamp then bodies[STAMP], learned = stamp, true end", "if stamp then bodies[STAMP] = stamp end"},
-	{"take", "if stamp then -- with", "if false then -- with"},
-	{"take", "if stamp then -- with", "if true then -- with"},
-	{"take", "bodies[id] = join(id, bodies[id], floor) end", "bodies[id] = floor end"},
-	{"take", "if stamp or entries > mine then", "if entries > mine then"},
 
 	{"refund", "if reset ~= mark then return body end", ""},
 	{"refund", "math.min(spent, back + amount)", "back + amount"},
@@ -126,19 +109,6 @@ var mutants = []mutant{
 	{"reset", "if c >= MAX_CREDIT then return body end", ""},
 	{"reset", "count(spent, spent, spent)", "count(spent, spent, 0)"},
 	{"reset", "cf = math.min(cf, rate - 1)", ""},
-
-	{"refund", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
-	{"reset", "refusal = enter(bodies[STAMP], now, 0, 0)", ""},
-	{"reset", "first, refusal = 5, enter(bodies[STAMP], now, tonumber(ARGV[3]), tonumber(ARGV[4]))", "first = 5"},
-	{"refund", "tonumber(ARGV[4]))", "0)"},
-
-	{"seal", "adopted >= version or sealed > version", "adopted > version or sealed > version"},
-	{"seal", "adopted >= version or sealed > version", "adopted >= version"},
-	{"seal", "math.max(adopted, sealed)))", "adopted))"},
-	{"seal", "if sealed == version then return stored end", ""},
-	{"seal", "math.max(stop, tonumber(ARGV[3]))", "tonumber(ARGV[3])"},
-	{"seal", "adopted, version)", "0, version)"},
-	{"seal", "last = math.max(last, over)", ""},
 }
 
 var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
@@ -147,7 +117,7 @@ var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
 func TestMutants(t *testing.T) {
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
-	list := slices.Concat(mutants, plainMutants)
+	list := slices.Concat(mutants, plainMutants, moveMutants)
 	if *mutantsOf != "" {
 		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
 	}

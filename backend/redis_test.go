@@ -138,7 +138,7 @@ func TestRedisConformance(t *testing.T) {
 		return openRedis(t, server.Addr, backend.RedisConfig{Now: now, Prefix: newPrefix()})
 	},
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
-		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](),
+		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Poster](),
 		backendtest.Require[backend.Clock](), backendtest.Require[backend.Heartbeater](),
 	)
 }

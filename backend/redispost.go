@@ -27,11 +27,21 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	if err != nil || stored == "" {
 		return Notice{}, err
 	}
-	head, text, _ := strings.Cut(stored, "\n")
+	there, err := parseNotice(stored)
+	if err != nil {
+		return Notice{}, &Error{Op: "post", Node: r.calls.node, Kind: Corrupt, Err: err}
+	}
+	return there, nil
+}
+
+// parseNotice reads what post.lua answers: a notice, or its first line.
+func parseNotice(reply string) (Notice, error) {
+	head, text, _ := strings.Cut(reply, "\n")
 	version, digest, _ := strings.Cut(head, " ")
 	number, err := strconv.ParseInt(version, 10, 64)
-	if err != nil || digest == "" {
-		return Notice{}, &Error{Op: "post", Node: r.calls.node, Kind: Corrupt, Err: limit.ErrCorruptState}
+	n := Notice{Version: number, Digest: digest, Text: text}
+	if err != nil || n.check() != nil {
+		return Notice{}, limit.ErrCorruptState
 	}
-	return Notice{Version: number, Digest: digest, Text: text}, nil
+	return n, nil
 }

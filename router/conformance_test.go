@@ -15,7 +15,7 @@ import (
 var everyOperation = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Sealer](),
+	backendtest.Require[backend.Sealer](), backendtest.Routes(),
 }
 
 func TestConformanceOfMemories(t *testing.T) {

@@ -36,7 +36,7 @@ if mover or bodies[MIGRATION] or bodies[TOPOLOGY] then
     local fstop, fadopted, fsealed = parse_stamp(floors[MIGRATION], now)
     stop, adopted, sealed = math.max(stop, fstop), math.max(adopted, fadopted), math.max(sealed, fsealed)
     refusal = cost > 0 and frozen(MIGRATION, adopted, sealed, 0)
-    bodies[MIGRATION] = stop > 0 and format_stamp(stop, adopted, sealed) or nil
+    bodies[MIGRATION] = format_stamp(stop, adopted, sealed) -- which is left out where there is none: it is over
   end
   if refusal then return redis.error_reply(refusal) end
 end

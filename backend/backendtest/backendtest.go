@@ -42,6 +42,7 @@ type config struct {
 	withheld int64
 	contends bool
 	lags     bool
+	routes   bool
 }
 
 // Require demands an optional interface of package backend, so that one that got lost by a refactoring fails. An
@@ -62,6 +63,10 @@ func Contends() Option { return func(c *config) { c.contends = true } }
 
 // Lags allows peeks and loads to answer from a copy that lags behind: the suite asks again, for some seconds.
 func Lags() Option { return func(c *config) { c.lags = true } }
+
+// Routes says that the backend moves keys between places of its own under a [limit.Topology]: it has its own answers to
+// moves of that kind, which are not checked.
+func Routes() Option { return func(c *config) { c.routes = true } }
 
 // Run checks the backends that open returns. Each is to be empty and to read the time from now alone; open is called
 // for every part of the suite. Run closes what it got.
@@ -110,6 +115,9 @@ var parts = []struct {
 	{"Floor", testFloor},
 	{"FloorKept", testFloorKept},
 	{"HandOver", testHandOver},
+	{"TwoMovers", testTwoMovers},
+	{"Post", testPost},
+	{"PostAtOnce", testPostAtOnce},
 	{"BadInput", testBadInput},
 	{"Context", testContext},
 	{"Keys", testKeys},
@@ -283,8 +291,8 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.R
 	}
 
 	now := m.at()
-	if floor != nil {
-		m.model.Join(m.policy, now, floor)
+	if _, err := m.model.Arrive(m.policy, now, m.moving, floor, true); err != nil {
+		t.Fatalf("package limit refuses with %v", err)
 	}
 	taken := m.model.Clone()
 	want := taken.Take(m.policy, now, cost)

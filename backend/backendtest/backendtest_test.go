@@ -3,6 +3,7 @@ package backendtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -24,7 +25,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 var all = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](),
+	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](), backendtest.Require[backend.Poster](),
 }
 
 // fragile is a backend with all optional interfaces that can be broken in one way at a time.
@@ -32,7 +33,8 @@ type fragile struct {
 	now    func() time.Time
 	broken string
 	states map[string]*limit.State
-	mu     sync.Mutex // guards states and what they point to
+	notice backend.Notice
+	mu     sync.Mutex // guards states and what they point to, and notice
 	closed atomic.Bool
 }
 
@@ -107,6 +109,8 @@ func (b *fragile) check(ctx context.Context, req *backend.Request, cost bool) er
 		return refuse("key")
 	case req.Policy == nil, len(req.Policy.Limits) == 0:
 		return refuse("policy")
+	case req.Move.Validate() != nil && b.broken != "any mover will do":
+		return refuse("move")
 	}
 	if cost {
 		err := req.Policy.CheckCost(req.Cost)
@@ -154,7 +158,7 @@ func (b *fragile) Take(ctx context.Context, req backend.Request) (backend.Result
 		b.mu.Lock()
 		*state = read
 	}
-	if err := b.enter(state, at, req.Move, true); err != nil {
+	if err := b.enter(state, at, req, req.Floor, true); err != nil {
 		return backend.Result{}, err
 	}
 	before := state.Clone()
@@ -269,7 +273,7 @@ func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
 }
 
 func (b *fragile) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+	return b.change(ctx, req, &state, func(s *limit.State, at limit.At) {
 		switch b.broken {
 		case "a seed replaces":
 			*s = state.Clone()
@@ -284,36 +288,103 @@ func (b *fragile) Seed(ctx context.Context, req backend.Request, state limit.Sta
 }
 
 func (b *fragile) update(ctx context.Context, req backend.Request, change func(*limit.State, limit.At)) error {
+	return b.change(ctx, req, nil, change)
+}
+
+func (b *fragile) change(ctx context.Context, req backend.Request, seed *limit.State, change func(*limit.State, limit.At)) error {
 	if err := b.check(ctx, &req, false); err != nil {
 		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.enter(b.state(req), b.at(req), req.Move, false); err != nil {
-		return err
+	if b.broken != "seals hold takes only" {
+		if err := b.enter(b.state(req), b.at(req), req, seed, seed == nil); err != nil {
+			return err
+		}
 	}
 	change(b.state(req), b.at(req))
 	return nil
 }
 
-func (b *fragile) enter(s *limit.State, at limit.At, m limit.Move, take bool) error {
+// enter lets a request in, with the stamps that its floor brings along.
+func (b *fragile) enter(s *limit.State, at limit.At, req backend.Request, floor *limit.State, charges bool) error {
+	m := req.Move
 	switch {
 	case b.broken == "moves are ignored",
-		b.broken == "seals hold takes only" && !take,
 		b.broken == "seals hold versions only" && m.Version == 0:
 		return nil
 	case b.broken == "floors are not waited for" && m.Step == limit.Ask:
 		m.Step = limit.Alone
 	case b.broken == "whoever is alone adopts" && m.Step == limit.Alone:
 		m.Step = limit.Adopt
+	case b.broken == "all movers are one":
+		m.Mover = limit.Migration
+	case b.broken == "seeds are takes":
+		charges = true
+	case b.broken == "takes are seeds":
+		charges = false
+	case b.broken == "stamps stay behind" && floor != nil:
+		known := floor.Clone()
+		known.Unstamp(limit.Migration)
+		floor = &known
+	case b.broken == "stamps always come along" && floor != nil && m.Step == limit.Adopt:
+		_, err := s.Enter(at, m)
+		if err == nil {
+			*s = limit.Merge(*s, *floor, at)
+		}
+		return err
 	}
-	_, err := s.Enter(at, m)
+	if m.Step != limit.Adopt {
+		_, err := s.Arrive(req.Policy, at, m, nil, charges)
+		return err
+	}
+	stamps := limit.State{} // the counts are for the caller to join
+	if floor != nil && b.broken != "floors are ignored" {
+		stamps = *floor
+	}
+	_, err := s.Arrive(req.Policy, at, m, &stamps, charges)
 	return err
+}
+
+func (b *fragile) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+	switch {
+	case b.closed.Load():
+		return backend.Notice{}, backend.ErrClosed
+	case ctx == nil:
+		return backend.Notice{}, &limit.Error{Field: "context", Value: "nil", Bound: "must be one"}
+	case ctx.Err() != nil:
+		return backend.Notice{}, ctx.Err()
+	case b.broken == "any notice will do":
+	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
+		return backend.Notice{}, &limit.Error{Field: "notice", Value: "bad", Bound: "must be good"}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	newer := n.Version > b.notice.Version
+	switch b.broken {
+	case "the last notice stays":
+		newer = true
+	case "versions are words":
+		newer = fmt.Sprint(n.Version) > fmt.Sprint(b.notice.Version)
+	case "of two notices the last stays":
+		newer = n.Version >= b.notice.Version
+	}
+	if newer && (n.Text != "" || b.broken == "looking leaves a notice") {
+		b.notice = n
+	}
+	there := b.notice
+	if there.Version <= n.Version && b.broken != "texts always come" || b.broken == "texts never come" {
+		there.Text = ""
+	}
+	return there, nil
 }
 
 func (b *fragile) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	if err := b.check(ctx, &req, false); err != nil {
 		return backend.Snapshot{}, err
+	}
+	if req.Move.Version == 0 {
+		return backend.Snapshot{}, &limit.Error{Field: "move", Value: "0", Bound: "must be a version"}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -403,6 +474,21 @@ var breakages = []struct{ broken, part string }{
 	{"whoever is alone adopts", "HandOver"},
 	{"stamps are short", "HandOver"},
 	{"floors are ignored", "HandOver"},
+	{"all movers are one", "TwoMovers"},
+	{"seeds are takes", "TwoMovers"},
+	{"takes are seeds", "TwoMovers"},
+	{"stamps stay behind", "TwoMovers"},
+	{"stamps always come along", "TwoMovers"},
+	{"moves are ignored", "TwoMovers"},
+	{"any mover will do", "BadInput"},
+	{"any notice will do", "Post"},
+	{"the last notice stays", "Post"},
+	{"versions are words", "Post"},
+	{"of two notices the last stays", "Post"},
+	{"of two notices the last stays", "PostAtOnce"},
+	{"looking leaves a notice", "Post"},
+	{"texts always come", "Post"},
+	{"texts never come", "Post"},
 	{"a floor replaces", "Floor"},
 	{"denials forget the floor", "Floor"},
 	{"the floor is kept", "Floor"},

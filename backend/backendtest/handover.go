@@ -17,17 +17,27 @@ func testHandOver(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Sealer); !ok {
 		return
 	}
-	s.eachAlgorithm(t, 5, func(t *testing.T, m *mirror) {
-		under := func(version int64, step limit.Step) limit.Move {
-			return limit.Move{Version: version, Step: step, Hold: 10 * time.Minute}
+	for _, mover := range []limit.Mover{limit.Migration, limit.Topology} {
+		if mover != limit.Topology || !s.routes {
+			t.Run(mover.String(), func(t *testing.T) { testHandOverBy(t, s, mover) })
 		}
+	}
+}
+
+func testHandOverBy(t *testing.T, s *subject, mover limit.Mover) {
+	s.eachAlgorithm(t, 5, func(t *testing.T, m *mirror) {
+		m.policy = &limit.Policy{Name: m.policy.Name + "-" + mover.String(), Limits: m.policy.Limits}
+		under := func(version int64, step limit.Step) limit.Move {
+			return limit.Move{Mover: mover, Version: version, Step: step, Hold: 10 * time.Minute}
+		}
+		moved := func(version int) string { return fmt.Sprintf("moved under %d of a %s", version, mover) }
 		receipt := m.charge(t, 2)
 		frozen := m.seal(t, under(2, limit.Ask), "")
 		m.compareStates(t, "Seal", frozen)
 		m.seal(t, under(2, limit.Ask), "") // again: the mover may have died before it came to the new place
-		m.seal(t, under(1, limit.Ask), "moved under 2")
+		m.seal(t, under(1, limit.Ask), moved(2))
 		for _, move := range []limit.Move{{}, under(1, limit.Ask), under(2, limit.Adopt), under(2, limit.Alone)} {
-			m.refused(t, move, receipt, "moved under 2")
+			m.refused(t, move, receipt, moved(2))
 		}
 		if _, ok := s.Backend.(backend.Peeker); ok {
 			m.peek(t, 1) // what is frozen may be looked at
@@ -41,8 +51,8 @@ func testHandOver(t *testing.T, s *subject) {
 		m.move(t, under(3, limit.Ask), nil, 1)
 		m.move(t, under(1, limit.Ask), nil, 1) // whoever is behind, too
 		m.move(t, limit.Move{}, nil, 1)
-		m.seal(t, under(3, limit.Ask), "moved under 3")
-		m.seal(t, under(2, limit.Ask), "moved under 3")
+		m.seal(t, under(3, limit.Ask), moved(3))
+		m.seal(t, under(2, limit.Ask), moved(3))
 		if refunder, ok := s.Backend.(backend.Refunder); ok {
 			req := m.request(0, nil)
 			req.Move = under(3, limit.Ask)
@@ -56,15 +66,115 @@ func testHandOver(t *testing.T, s *subject) {
 
 		m.seal(t, under(5, limit.Ask), "")
 		m.clock.step(10*time.Minute - time.Microsecond)
-		m.refused(t, limit.Move{}, receipt, "moved under 5")
+		m.refused(t, limit.Move{}, receipt, moved(5))
 		m.clock.step(2 * time.Millisecond) // a stamp is kept for its Hold, rounded up to a millisecond
 		m.move(t, limit.Move{}, nil, 1)
 		m.compareLoad(t)
 	})
 	m := s.mirror("nobody has asked for it", limit.Fixed(5, time.Hour))
-	m.seal(t, limit.Move{Version: 2, Hold: time.Minute}, "")
-	m.refused(t, limit.Move{}, limit.Receipt{}, "moved under 2")
-	m.seal(t, limit.Move{Version: 3, Hold: time.Minute}, "")
+	m.policy.Name = mover.String()
+	m.seal(t, limit.Move{Mover: mover, Version: 2, Hold: time.Minute}, "")
+	m.refused(t, limit.Move{}, limit.Receipt{}, fmt.Sprintf("moved under 2 of a %s", mover))
+	m.seal(t, limit.Move{Mover: mover, Version: 3, Hold: time.Minute}, "")
+}
+
+// testTwoMovers: a migration and a topology move the same key. Each has stamps of its own; what a topology brings from group
+// to group keeps those of the migration.
+func testTwoMovers(t *testing.T, s *subject) {
+	if _, ok := s.Backend.(backend.Sealer); !ok || s.routes {
+		return
+	}
+	under := func(mover limit.Mover) func(int64, limit.Step) limit.Move {
+		return func(version int64, step limit.Step) limit.Move {
+			return limit.Move{Mover: mover, Version: version, Step: step, Hold: 10 * time.Minute}
+		}
+	}
+	migration, topology := under(limit.Migration), under(limit.Topology)
+	s.eachAlgorithm(t, 5, func(t *testing.T, m *mirror) {
+		receipt := m.charge(t, 1)
+		// Frozen by a migration: a take under a topology is refused, a seed brings what another group held.
+		m.seal(t, migration(4, limit.Ask), "")
+		for _, move := range []limit.Move{{}, topology(1, limit.Ask), topology(9, limit.Adopt), topology(9, limit.Alone)} {
+			m.refused(t, move, receipt, "moved under 4 of a migration")
+		}
+		elsewhere := m.model.Clone()
+		elsewhere.Take(m.policy, m.at(), 1)
+		m.bring(t, topology(1, limit.Adopt), elsewhere, "")
+		m.refused(t, topology(1, limit.Ask), receipt, "moved under 4 of a migration")
+		// The migration brings the key back. Its versions and the topology's say nothing of each other.
+		m.refused(t, migration(5, limit.Ask), receipt, "floor wanted")
+		m.move(t, migration(5, limit.Adopt), &elsewhere, 1)
+		m.move(t, topology(1, limit.Ask), nil, 1)
+		m.refused(t, topology(2, limit.Ask), receipt, "floor wanted")
+
+		// Left under a topology: nobody but a newer topology is let in, and a migration finds nothing to seal.
+		frozen := m.seal(t, topology(2, limit.Ask), "")
+		m.compareStates(t, "Seal", frozen)
+		for _, move := range []limit.Move{{}, migration(9, limit.Ask), migration(9, limit.Adopt), migration(9, limit.Alone), topology(2, limit.Adopt)} {
+			m.refused(t, move, receipt, "moved under 2 of a topology")
+		}
+		m.seal(t, migration(9, limit.Ask), "moved under 2 of a topology")
+
+		// Back under a topology, once a migration has taken the key away from the other group: a take is refused, although
+		// nothing has frozen this place but what comes along; a seed brings that.
+		gone := frozen.Clone()
+		if _, err := gone.Seal(m.at(), migration(6, limit.Ask)); err == nil {
+			t.Fatal("package limit seals for a migration where the key has left")
+		}
+		gone.Unstamp(limit.Topology)
+		if _, err := gone.Seal(m.at(), migration(6, limit.Ask)); err != nil {
+			t.Fatal(err)
+		}
+		m.moving = topology(3, limit.Adopt)
+		req := m.request(1, &gone)
+		m.moving = limit.Move{}
+		if _, err := m.Take(context.Background(), req); sayRefusal(err) != "moved under 6 of a migration" {
+			t.Errorf("a take that brings a seal along: %v", err)
+		}
+		m.compareLoad(t)
+		m.bring(t, topology(3, limit.Adopt), gone, "")
+		m.refused(t, limit.Move{}, receipt, "moved under 6 of a migration")
+		m.refused(t, topology(3, limit.Ask), receipt, "moved under 6 of a migration")
+		m.seal(t, migration(5, limit.Ask), "moved under 6 of a migration")
+		m.move(t, migration(7, limit.Adopt), &gone, 1)
+		m.move(t, topology(3, limit.Ask), nil, 1)
+
+		// What a migration brings has no stamps that would count here.
+		strange := gone.Clone()
+		if _, err := strange.Seal(m.at(), topology(8, limit.Ask)); err != nil {
+			t.Fatal(err)
+		}
+		m.move(t, migration(11, limit.Adopt), &strange, 1)
+		m.move(t, topology(3, limit.Ask), nil, 1)
+		m.compareLoad(t)
+		// And what a topology brings under a take thaws, if the key has come back elsewhere.
+		m.seal(t, topology(4, limit.Ask), "")
+		back := m.model.Clone()
+		back.Unstamp(limit.Topology)
+		if _, err := back.Enter(m.at(), migration(13, limit.Adopt)); err != nil {
+			t.Fatal(err)
+		}
+		m.move(t, topology(5, limit.Adopt), &back, 1)
+		m.seal(t, migration(13, limit.Ask), "moved under 13 of a migration")
+	})
+}
+
+// bring calls Seed under a move.
+func (m *mirror) bring(t *testing.T, move limit.Move, state limit.State, refusal string) {
+	t.Helper()
+	seeder, ok := m.Backend.(backend.Seeder)
+	if !ok {
+		t.Fatalf("%T is a Sealer but no Seeder", m.Backend)
+	}
+	req := m.request(0, nil)
+	req.Move = move
+	if got := sayRefusal(seeder.Seed(context.Background(), req, state)); got != refusal {
+		t.Errorf("Seed under %+v: %q, want %q", move, got, refusal)
+	}
+	if _, err := m.model.Arrive(m.policy, m.at(), move, &state, false); sayRefusal(err) != refusal {
+		t.Fatalf("package limit answers a seed with %v", err)
+	}
+	m.compareLoad(t)
 }
 
 // seal calls Seal, which must refuse as said.
@@ -88,9 +198,6 @@ func (m *mirror) seal(t *testing.T, move limit.Move, refusal string) limit.State
 // move is a take under a move that is let in.
 func (m *mirror) move(t *testing.T, move limit.Move, floor *limit.State, cost int64) {
 	t.Helper()
-	if _, err := m.model.Enter(m.at(), move); err != nil {
-		t.Fatalf("package limit refuses with %v", err)
-	}
 	m.moving = move
 	defer func() { m.moving = limit.Move{} }()
 	m.takeFloor(t, cost, floor)
@@ -101,27 +208,40 @@ func (m *mirror) refused(t *testing.T, move limit.Move, receipt limit.Receipt, r
 	t.Helper()
 	ctx, req := context.Background(), m.request(1, nil)
 	req.Move = move
-	check := func(op string, err error) {
+	check := func(op string, err error, refusal string) {
 		t.Helper()
 		if got := sayRefusal(err); got != refusal {
 			t.Errorf("%s under %+v: %q, want %q", op, move, got, refusal)
 		}
 	}
 	_, err := m.Take(ctx, req)
-	check("Take", err)
+	check("Take", err, refusal)
 	if seeder, ok := m.Backend.(backend.Seeder); ok {
-		check("Seed", seeder.Seed(ctx, req, limit.State{}))
+		if want := m.seedRefusal(move, refusal); want != "" {
+			check("Seed", seeder.Seed(ctx, req, limit.State{}), want)
+		}
 	}
 	if move.Step != limit.Ask { // the others have no floor to adopt with
 		return
 	}
 	if refunder, ok := m.Backend.(backend.Refunder); ok && receipt.Cost > 0 {
-		check("Refund", refunder.Refund(ctx, req, receipt, 1))
+		check("Refund", refunder.Refund(ctx, req, receipt, 1), refusal)
 	}
 	if resetter, ok := m.Backend.(backend.Resetter); ok {
-		check("Reset", resetter.Reset(ctx, req))
+		check("Reset", resetter.Reset(ctx, req), refusal)
 	}
 	m.compareLoad(t)
+}
+
+// seedRefusal is what a seed is told where a take is refused: the same, but that a topology may bring what a migration
+// froze. It is empty if the seed is let in.
+func (m *mirror) seedRefusal(move limit.Move, refusal string) string {
+	if move.Mover != limit.Topology {
+		return refusal
+	}
+	state := m.model.Clone()
+	_, err := state.Arrive(m.policy, m.at(), move, nil, false)
+	return sayRefusal(err)
 }
 
 func sayRefusal(err error) string {
@@ -132,7 +252,7 @@ func sayRefusal(err error) string {
 	case errors.Is(err, limit.ErrFloorWanted):
 		return "floor wanted"
 	case errors.As(err, &moved):
-		return fmt.Sprintf("moved under %d", moved.Version)
+		return fmt.Sprintf("moved under %d of a %s", moved.Version, moved.Mover)
 	}
 	return err.Error()
 }

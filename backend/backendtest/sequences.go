@@ -387,16 +387,17 @@ func testBigNumbers(t *testing.T, s *subject) {
 func testBadInput(t *testing.T, s *subject) {
 	const key = "secret-7f3a"
 	policy := &limit.Policy{Name: "suite", Limits: []limit.Limit{limit.Fixed(5, time.Hour), limit.TokenBucket(9, time.Hour, 3)}}
-	ok := backend.Request{Key: key, Policy: policy, Cost: 1}
+	good := backend.Request{Key: key, Policy: policy, Cost: 1}
 	ctx := context.Background()
 	var none context.Context
-	refused := []struct {
+	type bad struct {
 		name   string
 		ctx    context.Context
 		req    backend.Request
 		cost   bool // it is the cost that is bad
 		exceed bool
-	}{
+	}
+	refused := []bad{
 		{name: "cost 0", ctx: ctx, req: backend.Request{Key: key, Policy: policy}, cost: true},
 		{name: "cost -1", ctx: ctx, req: backend.Request{Key: key, Policy: policy, Cost: -1}, cost: true},
 		{name: "least cost", ctx: ctx, req: backend.Request{Key: key, Policy: policy, Cost: -1 << 63}, cost: true},
@@ -405,9 +406,20 @@ func testBadInput(t *testing.T, s *subject) {
 		{name: "cost above a quota", ctx: ctx, req: backend.Request{Key: key, Policy: policy, Cost: 4}, cost: true, exceed: true},
 		{name: "cost above both", ctx: ctx, req: backend.Request{Key: key, Policy: policy, Cost: 6}, cost: true, exceed: true},
 		{name: "no key", ctx: ctx, req: backend.Request{Policy: policy, Cost: 1}},
-		{name: "no context", ctx: none, req: ok},
+		{name: "no context", ctx: none, req: good},
 		{name: "no policy", ctx: ctx, req: backend.Request{Key: key, Cost: 1}},
 		{name: "no limit", ctx: ctx, req: backend.Request{Key: key, Cost: 1, Policy: &limit.Policy{Name: "suite"}}},
+	}
+	if _, ok := s.Backend.(backend.Sealer); ok {
+		for name, move := range map[string]limit.Move{
+			"unknown mover": {Mover: limit.Topology + 1, Version: 1}, "another one": {Mover: 255, Version: 1}, "mover without version": {Mover: 2},
+			"version -1": {Version: -1}, "version 2^53": {Version: 1 << 53}, "unknown step": {Version: 1, Step: limit.Alone + 1},
+			"hold -1": {Version: 1, Hold: -1}, "hold too long": {Version: 1, Hold: 2*limit.MaxWindow + 1},
+		} {
+			req := good
+			req.Move = move
+			refused = append(refused, bad{name: name, ctx: ctx, req: req})
+		}
 	}
 	receipt := (&mirror{subject: s, key: "another", policy: policy}).charge(t, 1)
 	for _, bad := range refused {
@@ -445,6 +457,16 @@ func testBadInput(t *testing.T, s *subject) {
 		}
 		if l, ok := s.Backend.(backend.Seeder); ok {
 			check("Seed", l.Seed(bad.ctx, bad.req, limit.State{}))
+		}
+		if l, ok := s.Backend.(backend.Sealer); ok {
+			_, err = l.Seal(bad.ctx, bad.req)
+			check("Seal", err)
+		}
+	}
+	if l, ok := s.Backend.(backend.Sealer); ok {
+		var typed *limit.Error
+		if _, err := l.Seal(ctx, good); !errors.As(err, &typed) {
+			t.Errorf("Seal without a version: %v, want a *limit.Error", err)
 		}
 	}
 	m := &mirror{subject: s, key: key, policy: policy}

@@ -1,0 +1,100 @@
+package backendtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// testPost: the newest notice stays, and of two that are equally new the first.
+func testPost(t *testing.T, s *subject) {
+	poster, ok := s.Backend.(backend.Poster)
+	if !ok {
+		return
+	}
+	ctx := context.Background()
+	type notice = backend.Notice
+	n := func(version int64, digest, text string) notice {
+		return notice{Version: version, Digest: digest, Text: text}
+	}
+	for i, step := range []struct{ post, want notice }{
+		{n(1, "look", ""), notice{}}, // there is none, and looking leaves none
+		{n(limit.MaxCount, "look", ""), notice{}},
+		{n(5, "first", "five\nlines 9\n"), n(5, "first", "")}, // who left it knows the text
+		{n(5, "first", "five\nlines 9\n"), n(5, "first", "")},
+		{n(5, "second", "other"), n(5, "first", "")}, // the digest tells that it is another
+		{n(5, "look", ""), n(5, "first", "")},
+		{n(6, "look", ""), n(5, "first", "")},
+		{n(4, "look", ""), n(5, "first", "five\nlines 9\n")}, // newer than what the caller knows
+		{n(4, "late", "four"), n(5, "first", "five\nlines 9\n")},
+		{n(10, "ten", "\x00 \xff"), n(10, "ten", "")}, // versions are numbers, not words
+		{n(9, "nine", "nine"), n(10, "ten", "\x00 \xff")},
+		{n(limit.MaxCount, "last", "."), n(limit.MaxCount, "last", "")},
+		{n(limit.MaxCount-1, "look", ""), n(limit.MaxCount, "last", ".")},
+	} {
+		if got, err := poster.Post(ctx, step.post); err != nil || got != step.want {
+			t.Fatalf("post %d, %+v: %+v, %v; want %+v", i, step.post, got, err, step.want)
+		}
+	}
+
+	var none context.Context
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	bad := []struct {
+		ctx    context.Context
+		notice notice
+	}{{none, n(1, "d", "t")}}
+	for _, version := range []int64{0, -1, -1 << 63, limit.MaxCount + 1, 1<<63 - 1} {
+		bad = append(bad, struct {
+			ctx    context.Context
+			notice notice
+		}{ctx, n(version, "d", "t")})
+	}
+	for _, digest := range []string{"", " ", "a b", " a", "a ", "a\n", "a\tb", "a\r", "\v", "\f"} {
+		bad = append(bad, struct {
+			ctx    context.Context
+			notice notice
+		}{ctx, n(1, digest, "t")})
+	}
+	for _, b := range bad {
+		var typed *limit.Error
+		if got, err := poster.Post(b.ctx, b.notice); !errors.As(err, &typed) || typed.Field == "" || got != (notice{}) {
+			t.Errorf("%+v: %+v, %v; want a *limit.Error", b.notice, got, err)
+		}
+	}
+	if _, err := poster.Post(ended, n(1, "d", "t")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+}
+
+// testPostAtOnce: of many at once one wins, and all learn which.
+func testPostAtOnce(t *testing.T, s *subject) {
+	poster, ok := s.Backend.(backend.Poster)
+	if !ok {
+		return
+	}
+	for version := int64(1); version <= 20; version++ {
+		var all sync.WaitGroup
+		digests := make([]string, 16)
+		for i := range digests {
+			all.Go(func() {
+				there, err := poster.Post(context.Background(), backend.Notice{Version: version, Digest: fmt.Sprint("d", i), Text: strings.Repeat("t", i+1)})
+				if err != nil || there.Version != version {
+					t.Errorf("version %d: %+v, %v", version, there, err)
+				}
+				digests[i] = there.Digest
+			})
+		}
+		all.Wait()
+		if slices.Sort(digests); len(slices.Compact(digests)) != 1 {
+			t.Fatalf("version %d: all were told of %q", version, digests)
+		}
+	}
+}
