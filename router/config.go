@@ -98,5 +98,8 @@ func (c Config) validate() error {
 	positive("OpenFor", c.OpenFor)
 	positive("Settle", c.Settle)
 	positive("Drain", c.Drain)
+	if c.Drain < c.Settle {
+		errs = append(errs, &ConfigError{Field: "Drain", Value: c.Drain.String(), Bound: "must not be less than Settle"})
+	}
 	return errors.Join(errs...)
 }

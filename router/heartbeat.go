@@ -95,6 +95,7 @@ func (n *node) compare(last, now *beat) {
 	if last != nil {
 		role, linkUp = last.role(), last.LinkUp
 		if last.RunID != now.RunID && last.RunID != "" && now.RunID != "" {
+			n.knows.Store(0) // it may have forgotten
 			n.emit(Event{Kind: Restarted, From: last.RunID, To: now.RunID})
 		}
 	}

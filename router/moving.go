@@ -211,7 +211,7 @@ func (w *way) advance() bool {
 
 // learn gets the topology that another process knows, from a node that has met it.
 func (w *way) learn(ctx context.Context, g *group) error {
-	err := w.router.consult(ctx, g.primary)
+	err := w.router.consult(ctx, g.primary, false)
 	if err == nil && w.advance() {
 		return nil
 	}
@@ -280,8 +280,18 @@ func (w *way) seal(ctx context.Context, g *group) (backend.Snapshot, error) {
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
 	req.Move.Step = limit.Ask
+	if w.at.gap { // the key may have been elsewhere under a topology that isn't known here: the stamp would tell
+		held, err := g.primary.load(ctx, req)
+		if err != nil {
+			return backend.Snapshot{}, err
+		}
+		_, sealed := held.State.Stamp(limit.Topology, limit.At{Micros: held.Now})
+		if sealed > 0 && sealed < w.at.version() && !w.at.remembers(sealed) {
+			return backend.Snapshot{}, ErrTopologyOld
+		}
+	}
 	if g.primary.knows.Load() < req.Move.Version {
-		if err := w.router.consult(ctx, g.primary); errors.Is(err, ErrTopologyConflict) {
+		if err := w.router.consult(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
 			return backend.Snapshot{}, err
 		}
 	}

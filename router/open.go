@@ -32,11 +32,8 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 	r := newRouter(cfg, o.events, o)
 	o.relocate = r.relocate
 	m := o.maker(nil)
-	var from []former
-	for previous := topology.Previous; previous != nil; previous = previous.Previous {
-		from = append(from, former{m.snapshot(*previous, nil), time.Now()}) // just now for all that is known here
-	}
-	s := m.snapshot(topology, from)
+	s := m.snapshot(topology, nil)
+	s.remember(m, topology.Previous, time.Now()) // left just now, for all that is known here
 	if err := m.end(); err != nil {
 		r.stopAll()
 		return nil, err

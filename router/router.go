@@ -189,7 +189,7 @@ func (r *Router) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	}
-	return r.each(func(n *node) error {
+	return each(nodesOf(r.snapshot.Load().groups), func(n *node) error { // those of former topologies may be gone
 		if pinger, ok := n.backend.(backend.Pinger); ok {
 			return pinger.Ping(ctx)
 		}
@@ -205,7 +205,7 @@ func (r *Router) Close() error {
 		r.closed.Store(true)
 		r.changing.Unlock()
 		r.stopAll()
-		err = r.each(func(n *node) error { return n.backend.Close() })
+		err = each(r.snapshot.Load().nodes(), func(n *node) error { return n.backend.Close() })
 	})
 	return err
 }
@@ -217,8 +217,7 @@ func (r *Router) stopAll() {
 }
 
 // each does something with every node at once and joins the errors in the order of the nodes.
-func (r *Router) each(do func(*node) error) error {
-	nodes := r.snapshot.Load().nodes()
+func each(nodes []*node, do func(*node) error) error {
 	errs := make([]error, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {

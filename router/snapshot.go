@@ -18,6 +18,7 @@ type snapshot struct {
 	groups   []*group // in the order given
 	byName   map[string]*group
 	from     []former // where keys may have counts that were not handed over, the latest first
+	gap      bool     // whether there may have been another topology before it that isn't known here
 	refused  error    // why no call may go by it, if so
 }
 
@@ -37,6 +38,7 @@ func newSnapshot(topology Topology, groups []*group, from []former) (*snapshot, 
 	r, err := ring.New(members, ring.Config{Seed: topology.Seed})
 	return &snapshot{
 		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, from: from,
+		gap: topology.Epoch > 1,
 	}, err
 }
 
@@ -135,13 +137,17 @@ func (s *snapshot) origins(key string, hold time.Duration) (all []*group) {
 }
 
 // others returns all groups known but the key's owner.
-func (s *snapshot) others(key string) (all []*group) {
+func (s *snapshot) others(key string) []*group {
 	owner := s.ring.Owner(key)
-	for _, f := range append([]former{{snapshot: s}}, s.from...) {
+	return slices.DeleteFunc(s.all(), func(g *group) bool { return g.name == owner })
+}
+
+// all returns all groups known, those of former snapshots behind the present ones.
+func (s *snapshot) all() []*group {
+	all := slices.Clone(s.groups)
+	for _, f := range s.from {
 		for _, g := range f.groups {
-			if g.name != owner {
-				all = s.with(all, g)
-			}
+			all = s.with(all, g)
 		}
 	}
 	return all

@@ -35,6 +35,11 @@ type Topology struct {
 func (t Topology) Digest() string {
 	t.Previous = nil
 	t.Groups = slices.SortedFunc(slices.Values(t.Groups), func(a, b Group) int { return strings.Compare(a.Name, b.Name) })
+	for i := range t.Groups {
+		g := &t.Groups[i]
+		g.Weight = max(g.Weight, 1)
+		g.Replicas, g.Sentinels, g.Cluster = slices.Sorted(slices.Values(g.Replicas)), slices.Sorted(slices.Values(g.Sentinels)), slices.Sorted(slices.Values(g.Cluster))
+	}
 	text, err := json.Marshal(t)
 	if err != nil {
 		panic(err) // there is nothing in it that has no JSON

@@ -1,15 +1,10 @@
 package router
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -73,6 +68,7 @@ func (r *Router) updateLocked(topology Topology) error {
 	from[0].snapshot = s.alone()
 	m := r.opener.maker(s)
 	next := m.snapshot(topology, from)
+	next.remember(m, topology.Previous, now)
 	if err := m.end(); err != nil {
 		return err
 	}
@@ -142,175 +138,3 @@ func (r *Router) drain() {
 	r.snapshot.Store(&next)
 	r.retire(s, &next)
 }
-
-// Posting: the primaries keep the newest topology for those who don't know it.
-
-// notice is the topology as it is posted. Its former ones go along, for those who learn of it but have not seen them.
-func (s *snapshot) notice() (backend.Notice, error) {
-	topology := s.topology
-	last := &topology
-	for _, f := range s.from {
-		if len(s.from) > maxPrevious {
-			break
-		}
-		previous := f.topology
-		previous.Previous = nil
-		last.Previous = &previous
-		last = &previous
-	}
-	text, err := json.Marshal(topology)
-	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, err
-}
-
-// consult compares the topology in force with what a node's notice says, and takes over a newer one.
-func (r *Router) consult(ctx context.Context, n *node) error {
-	poster, ok := n.backend.(backend.Poster)
-	s := r.snapshot.Load()
-	if !ok || s.version() == 0 {
-		return backend.ErrUnsupported
-	}
-	mine, err := s.notice()
-	if err != nil {
-		return err
-	}
-	text := mine.Text
-	mine.Text = ""
-	var there backend.Notice
-	ask := func() (err error) {
-		there, err = poster.Post(ctx, mine)
-		return err
-	}
-	if err = n.guard("post", ask); err == nil && there.Version < mine.Version {
-		mine.Text = text
-		err = n.guard("post", ask)
-	}
-	switch {
-	case err != nil:
-		return err
-	case there.Version == mine.Version && there.Digest != mine.Digest:
-		r.conflict(s, n, there.Digest)
-		return ErrTopologyConflict
-	case there.Version == mine.Version:
-		n.knows.Store(mine.Version)
-	case there.Version > mine.Version:
-		topology, err := ParseTopology([]byte(there.Text))
-		if err == nil {
-			err = r.Update(topology)
-		}
-		if err != nil && !errors.Is(err, ErrTopologyOld) {
-			r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: err})
-			return err
-		}
-	}
-	return nil
-}
-
-// conflict stops a snapshot that differs from what was posted under its epoch: until there is a newer one no call is made.
-func (r *Router) conflict(s *snapshot, n *node, digest string) {
-	stopped := *s
-	stopped.refused = &ConfigError{
-		Field: "topology", Value: s.digest, Bound: fmt.Sprintf("must be %s, which %s has as epoch %d", digest, n.title(), s.topology.Epoch),
-		Err: ErrTopologyConflict,
-	}
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	if r.snapshot.Load() != s {
-		return
-	}
-	r.snapshot.Store(&stopped)
-	r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: stopped.refused})
-}
-
-// confer consults the primaries at the start, after each change, and now and then, until the router is closed.
-func (r *Router) confer() {
-	for {
-		var all sync.WaitGroup
-		for _, g := range r.snapshot.Load().groups {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(r.life, beatTimeout(r.cfg))
-				defer cancel()
-				_ = r.consult(ctx, g.primary) // what matters is in the events, and a node that is away is asked again
-			})
-		}
-		all.Wait()
-		r.drain()
-		if !sleep(r.life, jitter(conferEvery), r.news) {
-			return
-		}
-	}
-}
-
-const conferEvery = 10 * time.Second
-
-// recall adds the former topologies that a node's notice names to those that keys may come from.
-func (r *Router) recall(ctx context.Context, n *node) {
-	poster, ok := n.backend.(backend.Poster)
-	s := r.snapshot.Load()
-	if !ok || s.version() < 2 {
-		return
-	}
-	var there backend.Notice
-	err := n.guard("post", func() (err error) { // what is newer than the epoch before comes with its text
-		there, err = poster.Post(ctx, backend.Notice{Version: s.version() - 1, Digest: s.digest})
-		return err
-	})
-	topology, bad := ParseTopology([]byte(there.Text))
-	if err != nil || bad != nil {
-		return
-	}
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	if s = r.snapshot.Load(); r.closed.Load() {
-		return
-	}
-	next, m := *s, r.opener.maker(s)
-	for p := topology.Previous; p != nil; p = p.Previous {
-		if p.Epoch >= s.topology.Epoch || next.remembers(int64(p.Epoch)) {
-			continue
-		}
-		next.from = append(slices.Clip(next.from), former{m.snapshot(*p, nil), time.Now()})
-	}
-	if m.end() == nil {
-		slices.SortFunc(next.from, func(a, b former) int { return b.left.Compare(a.left) })
-		r.enforce(&next)
-	}
-}
-
-// WatchFile reads the topology from a file again whenever it changes, and puts it in force, until Close. A file that can't
-// be read, or holds what [Router.Update] refuses, changes nothing and is reported as an event, once for each content.
-func (r *Router) WatchFile(path string) error {
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	switch {
-	case r.closed.Load():
-		return backend.ErrClosed
-	case r.opener == nil:
-		return &ConfigError{Field: "file", Value: strconv.Quote(path), Bound: "must be for a router made by Open", Err: ErrNotSupported}
-	}
-	r.running.Go(func() {
-		var last []byte
-		for sleep(r.life, fileEvery, nil) {
-			data, err := os.ReadFile(path)
-			if err == nil && bytes.Equal(data, last) {
-				continue
-			}
-			if err == nil {
-				last = data
-				var topology Topology
-				if topology, err = ParseTopology(data); err == nil {
-					err = r.Update(topology)
-				}
-			} else if last == nil {
-				continue // it was reported
-			} else {
-				last = nil
-			}
-			if err != nil && !errors.Is(err, ErrTopologyOld) {
-				r.events.emit(Event{Kind: TopologyRejected, Err: err})
-			}
-		}
-	})
-	return nil
-}
-
-const fileEvery = time.Second // is how often a topology file is looked at

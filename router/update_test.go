@@ -88,6 +88,17 @@ func (p *plant) machine(address string) *machine {
 	return m
 }
 
+// restart makes a machine lose all it had.
+func (p *plant) restart(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	if err != nil {
+		panic(err)
+	}
+	p.nodes[address].Memory = memory
+}
+
 // topo is a topology of groups g1 to gN, each of one node.
 func topo(epoch uint64, groups ...int) router.Topology {
 	t := router.Topology{Epoch: epoch}
@@ -384,6 +395,10 @@ func TestWatchFile(t *testing.T) {
 			changed.Add(1)
 		}
 	}})
+	if err := r.WatchFile(path); !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	write(`{"epoch": 1, "groups": [{"name": "g1", "primary": "10.0.0.1:6379"}]}`)
 	if err := r.WatchFile(path); err != nil {
 		t.Fatal(err)
 	}
@@ -393,6 +408,8 @@ func TestWatchFile(t *testing.T) {
 	await(t, "an event", func() bool { return rejected.Load() == 1 })
 	write(`{"epoch": 3, "groups": [{"name": "g3", "primary": "10.0.0.3:6379"}]}`)
 	await(t, "the mended file's topology", func() bool { return r.Owner("k") == "g3" })
+	write(`{"epoch": 2, "groups": [{"name": "g4", "primary": "10.0.0.4:6379"}]}`)
+	await(t, "an event about a roll-back", func() bool { return rejected.Load() == 2 })
 }
 
 // TestDrain: nodes that no topology has any more are closed once their windows are over.
@@ -495,5 +512,78 @@ func TestReshardWithoutHandOver(t *testing.T) {
 	}
 	if over < 10 {
 		t.Errorf("%d of 100 keys were admitted twice", over)
+	}
+}
+
+// TestStoppedRoutersPostNothing: a process that is to be stopped doesn't win over the healthy ones at a server that has lost
+// its notice, because it has looked at all of them before.
+func TestStoppedRoutersPostNothing(t *testing.T) {
+	p, ctx := newPlant(), context.Background()
+	healthy := p.open(t, topo(3, 1, 2, 3), router.Config{})
+	has := func(g int, digest string) func() bool {
+		return func() bool {
+			n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Post(ctx, backend.Notice{Version: 1, Digest: "x"})
+			return err == nil && n.Version == 3 && n.Digest == digest
+		}
+	}
+	good := topo(3, 1, 2, 3).Digest()
+	for g := 1; g <= 3; g++ {
+		await(t, "the healthy topology is posted", has(g, good))
+	}
+	p.restart("10.0.0.2:6379")
+	canary := p.open(t, topo(3, 1, 2, 4), router.Config{})
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	await(t, "the canary stops", func() bool {
+		_, err := canary.Take(ctx, req)
+		return errors.Is(err, router.ErrTopologyConflict)
+	})
+	if _, err := healthy.Take(ctx, req); err != nil {
+		t.Errorf("the healthy process: %v", err)
+	}
+}
+
+// TestSkippedTopology: keys that went from A to B to C, and a process that never heard of B: it finds out that it doesn't
+// know where the counts are, by the stamp that they left at A, and looks them up or says so.
+func TestSkippedTopology(t *testing.T) {
+	p := newPlant()
+	var key string
+	one, two, three := topo(1, 1, 2), topo(2, 3, 4), topo(3, 5, 6)
+	key, _, _ = moved(t, p, one, two)
+	ahead, behind := p.open(t, one, router.Config{}), p.open(t, one, router.Config{})
+	takeN(t, ahead, key, tenAnHour, 2)
+	update(t, ahead, two)
+	takeN(t, ahead, key, tenAnHour, 5)
+	update(t, behind, three)
+	admitted := 0
+	for range 10 {
+		r, err := behind.Take(context.Background(), backend.Request{Key: key, Policy: tenAnHour, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Allowed && r.Guarantee == backend.Exact {
+			admitted++
+		}
+	}
+	if admitted > 3 {
+		t.Errorf("%d admitted, said to be exact, and 3 were left", admitted)
+	}
+}
+
+// TestRestartWithoutPrevious: a process that starts with the newest topology and no Previous learns of the former ones from
+// the servers.
+func TestRestartWithoutPrevious(t *testing.T) {
+	p := newPlant()
+	key, _, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
+	r := p.open(t, topo(1, 1, 2, 3), router.Config{})
+	takeN(t, r, key, tenAnHour, 8)
+	update(t, r, topo(2, 1, 2, 3, 4))
+	await(t, "it is posted", func() bool {
+		n, err := p.machine("10.0.0.4:6379").Post(context.Background(), backend.Notice{Version: 1, Digest: "x"})
+		return err == nil && n.Version == 2
+	})
+	fresh := p.open(t, topo(2, 1, 2, 3, 4), router.Config{})
+	await(t, "it has learned of the first", func() bool { return strings.Count(fmt.Sprint(fresh.Nodes()), "10.0.0") >= 4 && fresh.Formers() == 1 })
+	if n := takeN(t, fresh, key, tenAnHour, 10); n != 2 {
+		t.Errorf("%d admitted, and 2 were left", n)
 	}
 }

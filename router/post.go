@@ -1,0 +1,169 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// The primaries keep the newest topology, as a notice, for those who don't know it. The former ones go along, for those who
+// were not there when they were in force.
+
+// notice is the topology as it is posted.
+func (s *snapshot) notice() (backend.Notice, error) {
+	topology := s.topology
+	last := &topology
+	last.Previous = nil
+	for _, f := range s.from[:min(len(s.from), maxPrevious)] {
+		previous := f.topology
+		previous.Previous = nil
+		last.Previous = &previous
+		last = &previous
+	}
+	text, err := json.Marshal(topology)
+	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
+}
+
+// consult compares the topology in force with what a node's notice says, and takes over a newer one. Where there is an older
+// one or none, it leaves its own if that is wanted, unless the router was stopped because others have another topology.
+func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
+	poster, ok := n.backend.(backend.Poster)
+	s := r.snapshot.Load()
+	if !ok || s.version() == 0 {
+		return backend.ErrUnsupported
+	}
+	mine, err := s.notice()
+	if err != nil {
+		return err
+	}
+	text := mine.Text
+	mine.Text = ""
+	var there backend.Notice
+	ask := func() (err error) {
+		there, err = poster.Post(ctx, mine)
+		return err
+	}
+	if err = n.guard("post", ask); err == nil && there.Version < mine.Version && leave && s.refused == nil {
+		mine.Text = text
+		err = n.guard("post", ask)
+	}
+	switch {
+	case err != nil:
+		return err
+	case there.Version == mine.Version && there.Digest != mine.Digest:
+		n.knows.Store(0)
+		r.conflict(s, n, there.Digest)
+		return ErrTopologyConflict
+	case there.Version == mine.Version:
+		n.knows.Store(mine.Version)
+	case there.Version > mine.Version:
+		topology, err := ParseTopology([]byte(there.Text))
+		if err == nil {
+			err = r.Update(topology)
+		}
+		if err != nil && !errors.Is(err, ErrTopologyOld) {
+			r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: err})
+			return err
+		}
+	}
+	return nil
+}
+
+// conflict stops a snapshot that differs from what was posted under its epoch: until there is a newer one no call is made.
+func (r *Router) conflict(s *snapshot, n *node, digest string) {
+	stopped := *s
+	stopped.refused = &ConfigError{
+		Field: "topology", Value: s.digest, Bound: fmt.Sprintf("must be %s, which %s has as epoch %d", digest, n.title(), s.topology.Epoch),
+		Err: ErrTopologyConflict,
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if r.snapshot.Load() != s || s.refused != nil {
+		return
+	}
+	r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: stopped.refused})
+	r.snapshot.Store(&stopped)
+}
+
+// confer consults the primaries at the start, after each change, and now and then, until the router is closed; those of
+// former topologies, too, for there may be processes that know no others. It looks at all of them before it leaves its
+// notice anywhere, lest one that differs from all others wins at a server which has lost theirs.
+func (r *Router) confer() {
+	for {
+		for _, leave := range []bool{false, true} {
+			var all sync.WaitGroup
+			s := r.snapshot.Load()
+			for _, g := range s.all() {
+				if g.pending {
+					continue
+				}
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(r.life, beatTimeout(r.cfg))
+					defer cancel()
+					if s.gap && !leave && s.byName[g.name] != nil {
+						r.recall(ctx, g.primary)
+					}
+					_ = r.consult(ctx, g.primary, leave) // what matters is in the events, and a node that is away is asked again
+				})
+			}
+			all.Wait()
+		}
+		r.drain()
+		if !sleep(r.life, jitter(conferEvery), r.news) {
+			return
+		}
+	}
+}
+
+const conferEvery = 10 * time.Second
+
+// recall adds the former topologies that a node's notice names to those that keys may come from.
+func (r *Router) recall(ctx context.Context, n *node) {
+	poster, ok := n.backend.(backend.Poster)
+	s := r.snapshot.Load()
+	if !ok || s.version() < 2 {
+		return
+	}
+	var there backend.Notice
+	err := n.guard("post", func() (err error) { // what is newer than the epoch before comes with its text
+		there, err = poster.Post(ctx, backend.Notice{Version: s.version() - 1, Digest: s.digest})
+		return err
+	})
+	topology, bad := ParseTopology([]byte(there.Text))
+	if err != nil || bad != nil || topology.Digest() != s.digest {
+		return
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if s = r.snapshot.Load(); r.closed.Load() || topology.Epoch != s.topology.Epoch {
+		return
+	}
+	next, m := *s, r.opener.maker(s)
+	next.remember(m, topology.Previous, time.Now())
+	if m.end() == nil {
+		r.enforce(&next)
+	}
+}
+
+// remember adds to the former topologies a chain of those that came before, as far as they are not known.
+func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
+	s.from = slices.Clip(s.from)
+	for p := previous; p != nil; p = p.Previous {
+		s.gap = false
+		if p.Epoch < s.topology.Epoch && !s.remembers(int64(p.Epoch)) {
+			s.from = append(s.from, former{m.snapshot(*p, nil), now})
+		}
+	}
+	slices.SortStableFunc(s.from, func(a, b former) int { return int(b.version() - a.version()) })
+	for i := 1; i < len(s.from); i++ { // none was left after a later one
+		if s.from[i].left.After(s.from[i-1].left) {
+			s.from[i-1].left = s.from[i].left
+		}
+	}
+}

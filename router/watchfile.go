@@ -1,0 +1,68 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// WatchFile puts the topology of a file in force now, and again whenever the file changes, until Close. It fails if the
+// file can't be read or holds what [Router.Update] refuses. Later such a file changes nothing and is reported as an event,
+// once for each content. So is one that goes back to an older epoch: a change is taken back by another, with a larger one.
+func (r *Router) WatchFile(path string) error {
+	r.changing.Lock()
+	closed := r.closed.Load()
+	r.changing.Unlock()
+	switch {
+	case closed:
+		return backend.ErrClosed
+	case r.opener == nil:
+		return &ConfigError{Field: "file", Value: strconv.Quote(path), Bound: "must be for a router made by Open", Err: ErrNotSupported}
+	}
+	last, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("router: topology: %w", err)
+	}
+	if err := r.follow(last); err != nil && !errors.Is(err, ErrTopologyOld) { // others may be ahead of this file
+		return err
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if r.closed.Load() {
+		return backend.ErrClosed
+	}
+	r.running.Go(func() {
+		reported := "" // what was wrong when it was last looked at
+		for sleep(r.life, fileEvery, nil) {
+			data, err := os.ReadFile(path)
+			if err == nil && bytes.Equal(data, last) {
+				reported = ""
+				continue
+			}
+			if err == nil {
+				last, err = data, r.follow(data)
+			}
+			if err != nil && err.Error() != reported {
+				reported = err.Error()
+				r.events.emit(Event{Kind: TopologyRejected, Err: err})
+			}
+		}
+	})
+	return nil
+}
+
+const fileEvery = time.Second // is how often a topology file is looked at
+
+// follow puts a file's topology in force.
+func (r *Router) follow(data []byte) error {
+	topology, err := ParseTopology(data)
+	if err != nil {
+		return err
+	}
+	return r.Update(topology)
+}
