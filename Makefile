@@ -12,16 +12,21 @@ each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test race lint bench bench-quick soak-attack benchmarks fuzz cover up down servers
+.PHONY: help run test test-containers race lint bench bench-quick soak-attack benchmarks fuzz cover scoreboard up down servers
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## run the quickstart example
 	go run ./examples/quickstart
 
 test: servers ## run all tests against real servers, which it installs where it may
 	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+
+# The tests remove what they start, so testcontainers' reaper, one more image to pull, is off unless you want it.
+test-containers: ## run the fault suite against servers in containers: needs a Docker engine
+	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
+		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 
 race: servers ## run all tests under the race detector
 	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
@@ -30,6 +35,7 @@ lint: ## check formatting, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
 	$(call each,go vet ./...)
 	$(call each,$(STATICCHECK) ./...)
+	cd integration && go vet -tags containers ./... && $(STATICCHECK) -tags containers ./...
 
 bench: servers ## compare with other limiters side by side; ten minutes, on an idle machine
 	@cd bench && go run .
@@ -55,6 +61,10 @@ cover: servers ## measure the coverage of the root module
 	go test -timeout $(TIMEOUT) -coverprofile=cover.out $(TESTFLAGS) ./...
 	@go tool cover -func=cover.out | tail -1
 	@echo "by line: go tool cover -html=cover.out"
+
+scoreboard: servers ## run the fault suite and write what it showed to docs/FAULTS.md
+	@mkdir -p docs
+	cd integration && go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) . -scoreboard ../docs/FAULTS.md
 
 up: ## start three groups of Redis and Memcached in containers
 	@.ci/compose up

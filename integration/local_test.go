@@ -1,0 +1,45 @@
+//go:build unix && !containers
+
+package integration_test
+
+import (
+	"net"
+	"os/exec"
+	"regexp"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-go/sluice/internal/testserver"
+)
+
+const form = "local processes"
+
+// engineLeaks are goroutines that outlive the tests in this form: none.
+var engineLeaks []goleak.Option
+
+// startRedis starts an empty Redis server that stores nothing on disk. args are as on its command line.
+func startRedis(t *testing.T, args ...string) *server {
+	t.Helper()
+	s := testserver.Redis(t, args...)
+	host, port, _ := net.SplitHostPort(s.Addr)
+	return &server{
+		addr: s.Addr, peerHost: host, peerPt: port, client: s.Client(),
+		kill: s.Kill, pause: s.Pause, resume: s.Resume, restart: s.Restart,
+	}
+}
+
+// startMemcached starts a Memcached server and returns its address.
+func startMemcached(t *testing.T) string {
+	t.Helper()
+	return testserver.Memcached(t).Addr
+}
+
+// serverVersion is what the servers are.
+func serverVersion() string {
+	out, _ := exec.Command("redis-server", "--version").Output()
+	if m := regexp.MustCompile(`v=(\S+)`).FindSubmatch(out); m != nil {
+		return "redis-server " + string(m[1])
+	}
+	return "redis-server"
+}

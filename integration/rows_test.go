@@ -1,0 +1,56 @@
+//go:build unix
+
+package integration_test
+
+// A row is a fault and what is promised under it. The scoreboard shows the rows in this order.
+type row struct {
+	id      string // as in report, and in the lines that tests log
+	fault   string
+	promise string
+	later   string // why there is no test yet; empty if there is one
+}
+
+// rows are all faults. What is promised is written out in the documentation of the packages; P1 to P13 in short:
+// exact while one primary decides, every count at most once, a bound for everything else.
+var rows = []row{
+	{id: "primary-killed", fault: "primary killed (SIGKILL)",
+		promise: "its keys get the failure policy, no key changes owner, all others stay exact; FailLocal admits at most processes x ceil(Max / processes) beside what the primary admitted"},
+	{id: "frozen-node", fault: "primary frozen for 6 s (SIGSTOP)",
+		promise: "every call returns by its deadline; after the thaw at most one count a call"},
+	{id: "slow-node", fault: "primary busy for 2 s (DEBUG SLEEP)",
+		promise: "every call returns by its deadline; afterwards at most one count a call"},
+	{id: "reply-lost", fault: "every third reply lost after execution",
+		promise: "at most one count a call; what is not known is reported, and denied"},
+	{id: "reply-broken", fault: "replies truncated or later than the caller waits",
+		promise: "nobody is given another caller's answer; at most one count a call"},
+	{id: "partition", fault: "one of two processes cut off from a server",
+		promise: "the failure policy for that process and that server alone: at most its share, ceil(Max / processes), above Max"},
+	{id: "failover-1", fault: "failover that lost all writes, 3 times in a window, 1 process",
+		promise: "at most what is admitted before a holder of the newest floor calls again"},
+	{id: "failover-5", fault: "the same, 5 processes", promise: "the same"},
+	{id: "failover-20", fault: "the same, 20 processes", promise: "the same"},
+	{id: "failover-no-floors", fault: "the same, 20 processes without floors", promise: "at most Max for each loss"},
+	{id: "sentinel-failover", fault: "Sentinel failover", promise: "follows the master",
+		later: "Sentinel groups can't be opened yet"},
+	{id: "split-brain", fault: "split brain: half of 10 processes on each side, then healed",
+		promise: "at most what the side that lost has admitted"},
+	{id: "restart-empty", fault: "primary restarts empty, 5 processes", promise: "at most what is admitted before a holder of the newest floor calls again; the restart is an event"},
+	{id: "flushed", fault: "FLUSHALL, 5 processes", promise: "the same bound"},
+	{id: "evicted", fault: "counts evicted (volatile-lru), 5 processes", promise: "the same bound"},
+	{id: "stale-replica", fault: "stale replica", promise: "it may deny, it never admits; past MaxLag it is not read"},
+	{id: "window-over", fault: "window over, replica still holds it", promise: "what is over counts for nothing"},
+	{id: "error-replies", fault: "LOADING, BUSY, OOM, READONLY, NOREPLICAS, MASTERDOWN, NOSCRIPT, WRONGTYPE, NOPERM, NOAUTH, max clients",
+		promise: "typed; a configuration error is loud and doesn't count as a node that is down"},
+	{id: "host-clock", fault: "an application host's clock 26 years behind, then 24 ahead",
+		promise: "0 above Max, one reset for all"},
+	{id: "reshard", fault: "reshard from 3 to 4 groups under load", promise: "0 above Max",
+		later: "a Router can't change its topology yet"},
+	{id: "flag-flipped", fault: "flag flipped forward and back under load, two processes that disagree",
+		promise: "0 above Max with the counts carried over"},
+	{id: "lease-killed", fault: "of three processes with leases one killed, one paused, two closed",
+		promise: "0 above Max; stranded at most one batch, that of the killed process"},
+	{id: "lease-paused", fault: "process with a lease paused past the end of its window",
+		promise: "0 above Max in each window"},
+	{id: "many-keys", fault: "one hot key and 50,000 random keys",
+		promise: "0 above Max of the hot key; memory, goroutines and connections are bounded"},
+}
