@@ -28,7 +28,8 @@ type Config struct {
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that
-	// change their owner are handed over for that long and the longest window of a policy. Zero: 10 minutes.
+	// change their owner are handed over for that long and the longest window of a policy. Of a router in a backend.Dual
+	// it must be as long as both Settles together. Zero: 10 minutes.
 	Settle time.Duration
 
 	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any

@@ -103,11 +103,17 @@ func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Requ
 		return do(g, req)
 	})
 	if err == nil && w.unmet != nil {
-		err = &backend.Error{
-			Op: "move", Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
-		}
+		err = w.lost()
 	}
 	return err
+}
+
+// lost is the error of a change, or a seal, that was made at the owner only: what it is about may be in a group that is out
+// of reach.
+func (w *way) lost() error {
+	return &backend.Error{
+		Op: opMove, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
+	}
 }
 
 // do makes a call where the key is, and goes after the key as long as the answer is that it is elsewhere.
@@ -191,6 +197,10 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 	case moved.Version < w.at.version() && w.move.Version == 0: // it went elsewhere and is to come back
 		w.recall(ctx, moved.Version)
 		return nil
+	case w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
+		return &backend.Error{
+			Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
+		}
 	}
 	return w.conflict(w.owner())
 }

@@ -156,10 +156,14 @@ func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backen
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	err = r.way(s, req).do(ctx, func(g *group, req backend.Request) (err error) {
+	w := r.way(s, req)
+	err = w.do(ctx, func(g *group, req backend.Request) (err error) {
 		snapshot, err = g.seal(ctx, req)
 		return err
 	})
+	if err == nil && w.unmet != nil { // what is sealed is not all that was counted
+		err = w.lost()
+	}
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
