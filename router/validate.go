@@ -15,7 +15,7 @@ import (
 const (
 	maxWeight      = 1024 // of one group, as in package ring
 	maxTotalWeight = 2048 // what package ring has points for
-	maxPrevious    = 4    // topologies that keys may still have counts under
+	maxPrevious    = 16   // topologies that keys may still have counts under
 )
 
 var (
