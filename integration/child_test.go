@@ -59,7 +59,7 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
-	r, err := router.Open(router.Topology{Epoch: 1, Groups: j.Groups}, router.Config{})
+	r, err := router.Open(router.Topology{Groups: j.Groups}, router.Config{})
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func newSluice(t testing.TB, s setup) *sluice {
 	if s.router.OpenFor == 0 {
 		s.router.OpenFor = 200 * time.Millisecond
 	}
-	r, err := router.Open(router.Topology{Epoch: 1, Groups: s.groups}, s.router)
+	r, err := router.Open(router.Topology{Groups: s.groups}, s.router)
 	if err != nil {
 		t.Fatal(err)
 	}

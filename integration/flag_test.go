@@ -54,7 +54,7 @@ func TestFlagFlipped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			redis, err := router.Open(router.Topology{Epoch: 1, Groups: groups},
+			redis, err := router.Open(router.Topology{Groups: groups},
 				router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: deadline}})
 			if err != nil {
 				t.Fatal(err)
