@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -115,7 +116,11 @@ func (r *Router) confer() {
 			all.Wait()
 		}
 		r.drain()
-		if !sleep(r.life, jitter(conferEvery), r.news) {
+		pause := jitter(conferEvery)
+		if r.snapshot.Load().version() == 0 {
+			pause = math.MaxInt64 // there is nothing to tell until there is a change
+		}
+		if !sleep(r.life, pause, r.news) {
 			return
 		}
 	}
