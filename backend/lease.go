@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/bits"
 	"reflect"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -160,10 +158,7 @@ func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 		return nil, fmt.Errorf("lease: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	width := bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
-	for width > 0 && cfg.MaxKeys < 64<<width { // few keys want few shards, to keep their bound
-		width--
-	}
+	width := shardBits(cfg.MaxKeys)
 	l := &Lease{
 		cfg: cfg, inner: inner, seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]leaseShard, 1<<width),
 		stop: make(chan struct{}), wake: make(chan struct{}, 1),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"math"
-	"math/bits"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,10 +70,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if max == 0 {
 		max = defaultMaxKeys
 	}
-	width := bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
-	for width > 0 && max > 0 && max < 64<<width { // small memories want few shards, to keep their bound
-		width--
-	}
+	width := shardBits(max)
 	m := &Memory{seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]memoryShard, 1<<width)}
 	for i := range m.shards {
 		m.shards[i].max = (max + len(m.shards) - 1) / len(m.shards)

@@ -1,6 +1,20 @@
 package backend
 
-import "strings"
+import (
+	"math/bits"
+	"runtime"
+	"strings"
+)
+
+// shardBits is how many bits of a hash choose a shard of those that keep maxKeys keys together; not positive for any number.
+// Few keys want few shards, to keep their bound.
+func shardBits(maxKeys int) int {
+	width := bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
+	for width > 0 && maxKeys > 0 && maxKeys < 64<<width {
+		width--
+	}
+	return width
+}
 
 // keyed is what is kept of one key under one policy.
 type keyed[V any] struct {

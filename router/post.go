@@ -16,8 +16,8 @@ import (
 // The primaries keep the newest topology, as a notice, for those who don't know it. The former ones go along, for those who
 // were not there when they were in force.
 
-// notice is the topology as it is posted.
-func (s *snapshot) notice() (backend.Notice, error) {
+// text is the topology as it is posted.
+func (s *snapshot) text() (string, error) {
 	topology := s.topology
 	last := &topology
 	last.Previous = nil
@@ -28,7 +28,7 @@ func (s *snapshot) notice() (backend.Notice, error) {
 		last = &previous
 	}
 	text, err := json.Marshal(topology)
-	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
+	return string(text), errors.Join(err, topology.Validate())
 }
 
 // consult compares the topology in force with what a node's notice says, and takes over a newer one. Where there is an older
@@ -39,24 +39,23 @@ func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
 	if !ok || s.version() == 0 {
 		return backend.ErrUnsupported
 	}
-	mine, err := s.notice()
-	if err != nil {
-		return err
-	}
-	text := mine.Text
-	mine.Text = ""
+	mine := backend.Notice{Version: s.version(), Digest: s.digest}
 	var there backend.Notice
 	ask := func() (err error) {
 		there, err = poster.Post(ctx, mine)
 		return err
 	}
-	if err = n.guard("post", ask); err == nil && there.Version < mine.Version && leave && s.refused == nil {
-		mine.Text = text
-		err = n.guard("post", ask)
+	err := n.guard("post", ask)
+	if err == nil && there.Version < mine.Version && leave && s.refused == nil {
+		if mine.Text, err = s.text(); err == nil {
+			err = n.guard("post", ask)
+		}
 	}
 	switch {
 	case err != nil:
 		return err
+	case there.Version < mine.Version:
+		n.knows.Store(0)
 	case there.Version == mine.Version && there.Digest != mine.Digest:
 		n.knows.Store(0)
 		r.conflict(s, n, there.Digest)
@@ -101,7 +100,7 @@ func (r *Router) confer() {
 			var all sync.WaitGroup
 			s := r.snapshot.Load()
 			for _, g := range s.all() {
-				if g.pending {
+				if g.pending || leave && g.primary.knows.Load() == s.version() {
 					continue
 				}
 				all.Go(func() {
