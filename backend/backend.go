@@ -51,6 +51,9 @@ type Request struct {
 	// charges or gives back may then be answered by limit.ErrFloorWanted or a *limit.MovedError: nothing has happened,
 	// and the caller must go on as they say. A place that the key has left says so even if Move is zero.
 	Move limit.Move
+
+	// Trace is told which way the request goes; nil if nobody wants to know. It isn't for other goroutines than the caller's.
+	Trace *Trace
 }
 
 // Result is a verdict with its provenance.
@@ -268,6 +271,7 @@ func (r *Request) giveBackMove() limit.Move {
 func (r *Request) clone() Request {
 	c := *r
 	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
+	c.Trace = nil
 	if r.Floor != nil {
 		floor := r.Floor.Clone()
 		c.Floor = &floor

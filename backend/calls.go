@@ -12,7 +12,8 @@ import (
 // calls is what backends that talk to a server have in common: every call is bounded and its error typed, and Close
 // waits for those under way.
 type calls struct {
-	node    string // the server's address, for errors
+	system  string // what kind of server it is
+	node    string // its address, for errors
 	timeout time.Duration
 	deaf    bool          // whether the client knows no deadlines
 	slots   chan struct{} // one for each call that may be under way; nil for any number
@@ -83,6 +84,18 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time,
 	default:
 		return none, c.typed(ctx, op, limited.Err())
 	}
+}
+
+// traced is call, and tells the trace of it.
+func traced[T any](ctx context.Context, c *calls, t *Trace, op, command string, deadline time.Time,
+	do func(context.Context) (T, error)) (T, error) {
+	if t == nil {
+		return call(ctx, c, op, deadline, do)
+	}
+	made := Call{System: c.system, Node: c.node, Op: op, Command: command, Start: time.Now()}
+	reply, err := call(ctx, c, op, deadline, do)
+	t.call(&made, err)
+	return reply, err
 }
 
 // begin counts a call, which must end with running.Done, unless it is refused.

@@ -185,6 +185,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 			result, err = w.side().Take(ctx, w.Request)
 		}
 	}
+	req.Trace.turn(&w)
 	if err != nil {
 		return Result{}, err
 	}
@@ -199,6 +200,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 	result.State.Unstamp(limit.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
 		d.shadows.ask(w.other(), &req, &result)
+		req.Trace.shadow()
 	}
 	return result, nil
 }
@@ -271,6 +273,7 @@ func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	req.Trace.turn(&w)
 	if peeker, ok := w.side().Backend.(Peeker); ok && !d.cfg.CarryOver {
 		return peeker.Peek(ctx, w.Request)
 	}

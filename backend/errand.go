@@ -25,6 +25,7 @@ type errand struct {
 	since    time.Time // when the call began
 	deadline time.Time
 	reply    string // empty where it is none
+	shared   int    // how many were in the script call that brought the reply
 	err      error
 
 	awaited bool          // its caller waits for done; otherwise it makes the round trip itself

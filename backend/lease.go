@@ -224,6 +224,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *Request, floor *limit.State) (Result, error) {
 	s.stats.Straight++
 	s.mu.Unlock()
+	req.Trace.lease(Passed, nil)
 	req.Floor = floor
 	result, err := l.inner.Take(ctx, *req)
 	if err != nil {

@@ -47,6 +47,7 @@ type fetch struct {
 	size     int64
 	promised int64 // to those who wait
 	asked    int64
+	trace    *Trace // nil if whoever began it isn't traced; may be read once done is closed
 	landed   bool
 
 	done     chan struct{} // closed when what follows is set
@@ -178,6 +179,10 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 	v.fetch = f
 	s.stats.Fetches++
 	batch := Request{Key: c.key(), Policy: f.policy, Cost: size, Floor: v.floorLocked()}
+	if req.Trace != nil {
+		f.trace = new(Trace)
+		batch.Trace = f.trace
+	}
 	ctx = context.WithoutCancel(ctx) // it is for all who wait
 	l.running.Go(func() {
 		result, err := l.inner.Take(ctx, batch)
@@ -240,10 +245,12 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		if !f.landed {
 			f.promised -= req.Cost
 			s.mu.Unlock()
+			req.Trace.lease(Fetched, nil)
 			return Result{}, &Error{Op: opTake, Kind: Interrupted, Err: ctx.Err()}
 		}
 		s.mu.Unlock()
 	}
+	req.Trace.lease(Fetched, f.trace)
 	switch {
 	case f.err != nil:
 		return Result{}, f.err

@@ -132,7 +132,8 @@ func NewMemcached(servers []string, cfg MemcachedConfig) (*Memcached, error) {
 	return &Memcached{
 		cfg: cfg, client: client,
 		calls: calls{
-			node: "memcached", timeout: cfg.Timeout, explain: explainMemcached,
+			system: "memcached",
+			node:   "memcached", timeout: cfg.Timeout, explain: explainMemcached,
 			deaf: true, slots: make(chan struct{}, cfg.MaxCalls),
 		},
 	}, nil
@@ -265,8 +266,9 @@ func (m *Memcached) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return call(ctx, &m.calls, "load", m.calls.deadline(), func(context.Context) (Snapshot, error) {
-		_, state, err := m.get(m.name(&req))
+	name := m.name(&req)
+	return traced(ctx, &m.calls, req.Trace, "load", "get", m.calls.deadline(), func(context.Context) (Snapshot, error) {
+		_, state, err := m.get(name)
 		return Snapshot{State: state, Now: m.NowMicros(), Source: Primary}, err
 	})
 }
@@ -334,7 +336,7 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
-	return call(ctx, &m.calls, op, m.calls.deadline(), func(ctx context.Context) (T, error) {
+	return traced(ctx, &m.calls, req.Trace, op, "", m.calls.deadline(), func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		for try := range m.cfg.Tries {

@@ -187,7 +187,7 @@ func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool i
 }
 
 func (r *Redis) init(node string, all []*lane, open int) {
-	r.calls = calls{node: node, timeout: r.cfg.Timeout, explain: explainRedis}
+	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, explain: explainRedis}
 	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 
@@ -284,7 +284,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	} else {
 		e.args = takeArgs(req.Policy.Limits, req.at(now), cost, known, req.Move)
 	}
-	text, now, err := r.run(ctx, op, deadline, e) // the time is that of all who went together
+	text, now, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
@@ -311,8 +311,9 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	text, err := call(ctx, &r.calls, "load", deadline, func(ctx context.Context) (string, error) {
-		text, err := r.client.Get(ctx, r.name(&req)).Result()
+	name := r.name(&req)
+	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (string, error) {
+		text, err := r.client.Get(ctx, name).Result()
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
@@ -464,12 +465,25 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 	}
 	e := newErrand()
 	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
-	return r.run(ctx, op, deadline, e)
+	return r.run(ctx, op, deadline, e, req.Trace)
 }
 
 // run makes a script call, and frees the errand. It also returns the moment that the script was given.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand) (reply string, nowMicros int64, err error) {
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand, t *Trace) (reply string, nowMicros int64, err error) {
 	defer func() { e.drop() }()
+	if t != nil {
+		script := e.script // the errand belongs to the lane from here on
+		if e.plain {
+			script = e.plan.script
+		}
+		c := Call{System: r.calls.system, Node: r.calls.node, Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
+		defer func() {
+			if err == nil {
+				c.Shared = e.shared
+			}
+			t.call(&c, err)
+		}()
+	}
 	if err = r.calls.begin(ctx); err != nil {
 		return "", 0, err
 	}

@@ -96,6 +96,7 @@ func (g *leg) settle(again []*errand) []*errand {
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	for _, e := range g.errands {
+		e.shared = len(g.errands)
 		switch {
 		case unknown && !e.loads: // it did not run
 			e.loads = true

@@ -43,6 +43,7 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 	if g.pending {
 		return later(ctx, g, g.timeout, "take", func(ctx context.Context, g *group) (backend.Result, error) { return g.take(ctx, req) })
 	}
+	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
 	err = g.primary.do("take", func() (err error) {
 		result, err = g.primary.backend.Take(ctx, req)
 		return err
@@ -140,6 +141,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 		return snapshot.Peek(&req), nil
 	}
 	var result backend.Result
+	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
 	err := g.primary.do("peek", func() (err error) {
 		result, err = peeker.Peek(limited, req)
 		return err
@@ -164,6 +166,7 @@ func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot
 }
 
 func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Request) (backend.Snapshot, error) {
+	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
 	snapshot, err := g.primary.load(limited, req)
 	if err != nil {
 		return backend.Snapshot{}, g.readError(ctx, "load", err)
@@ -178,6 +181,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 		if n == nil || ctx.Err() != nil {
 			break
 		}
+		req.Trace.Visit(g.name, n.name, backend.Replica)
 		deadline, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // a node that hangs leaves time for another
 		snapshot, err := n.load(half, req)

@@ -62,7 +62,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
 	var all sync.WaitGroup
 	for i := range charges {
 		all.Go(func() {
-			if err := charges[i].giveBack(refunds, charges[i].receipt.Cost); err != nil {
+			if err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost); err != nil {
 				t.log.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
 		})

@@ -48,6 +48,9 @@ type Config struct {
 	// leaves it to heartbeats to find a frozen node. Zero: the backend's own.
 	Timeout time.Duration
 
+	// Observer is told of every decision, for metrics and traces; see package otelthrottle. Nil: none.
+	Observer Observer
+
 	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.
 	// Nil: slog.Default().
 	Logger *slog.Logger

@@ -50,7 +50,7 @@ func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cau
 	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
 		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
 	}
-	t.log.outage(ctx, t.cfg.Failure, cause)
+	t.outage(ctx, req.Policy, cause)
 
 	now := time.Now()
 	d := Decision{
@@ -135,12 +135,17 @@ type outageLog struct {
 
 const logEvery = 60 // seconds
 
-func (o *outageLog) outage(ctx context.Context, how FailurePolicy, cause error) {
-	o.warn(ctx, "sluice: no verdict from the backend, the failure policy decides", cause,
-		slog.String("failure_policy", how.String()))
+// outage tells the logger and the observer that the failure policy decides.
+func (t *Throttler) outage(ctx context.Context, policy *limit.Policy, cause error) {
+	told := t.log.warn(ctx, "sluice: no verdict from the backend, the failure policy decides", cause,
+		slog.String("failure_policy", t.cfg.Failure.String()))
+	if told && t.observers.outages != nil {
+		t.observers.outages.Outage(ctx, OutageData{Policy: policy, Failure: t.cfg.Failure, Cause: cause})
+	}
 }
 
-func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) {
+// warn reports whether it said anything.
+func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
 	var e *backend.Error
 	kind, level := backend.Kind(0), slog.LevelWarn
 	if errors.As(cause, &e) {
@@ -151,5 +156,7 @@ func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs
 	last, now := &o.last[int(kind)%len(o.last)], time.Now().Unix()
 	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
 		o.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
+		return true
 	}
+	return false
 }

@@ -58,13 +58,15 @@ func newPrecheck(mode Precheck, b backend.Backend) precheck {
 }
 
 // denies looks a request up, if that pays, and reports whether the answer is a denial.
-func (p *precheck) denies(ctx context.Context, key string, policy *limit.Policy, cost int64, result *backend.Result) bool {
+func (p *precheck) denies(
+	ctx context.Context, key string, policy *limit.Policy, cost int64, trace *Trace, result *backend.Result,
+) bool {
 	if p.mode == PrecheckNever || p.mode == PrecheckAuto && !p.share(policy).high() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, precheckWithin)
 	defer cancel()
-	looked, err := p.peeker.Peek(ctx, backend.Request{Key: key, Policy: policy, Cost: cost})
+	looked, err := p.peeker.Peek(ctx, backend.Request{Key: key, Policy: policy, Cost: cost, Trace: trace})
 	if err != nil || looked.Allowed {
 		return false
 	}

@@ -66,7 +66,7 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	}
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
-	if err := r.charge.giveBack(ctx, reserved-actual); err != nil {
+	if err := r.throttle.giveBack(ctx, &r.charge, reserved-actual); err != nil {
 		if nothingSent(err) {
 			r.settled.Store(false)
 		}

@@ -21,15 +21,16 @@ var ErrUnsupported = backend.ErrUnsupported
 
 // Throttler decides. Make one with New for each policy, or one with PolicyFor for many.
 type Throttler struct {
-	cfg      Config
-	backend  backend.Backend
-	owned    *backend.Memory // the backend, if New made it
-	precheck precheck
-	fallback fallback
-	policies policyCache
-	log      outageLog
-	refunds  sync.WaitGroup // of AllowAll, that go on after it
-	closed   atomic.Bool
+	cfg       Config
+	backend   backend.Backend
+	owned     *backend.Memory // the backend, if New made it
+	precheck  precheck
+	fallback  fallback
+	policies  policyCache
+	log       outageLog
+	refunds   sync.WaitGroup // of AllowAll, that go on after it
+	closed    atomic.Bool
+	observers observers
 }
 
 // New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
@@ -47,6 +48,7 @@ func New(cfg Config) (*Throttler, error) {
 		}
 		t.backend, t.owned = memory, memory
 	}
+	t.observers = newObservers(cfg.Observer)
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
@@ -188,6 +190,9 @@ func (t *Throttler) take(ctx context.Context, key string, cost int64) (d Decisio
 // decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
 // passing them on by value takes longer than deciding.
 func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
+	if t.observers.decisions != nil {
+		return t.observed(ctx, key, cost, d, c)
+	}
 	policy, err := t.policy(ctx, key, cost)
 	if err != nil {
 		*d = refusal(policy, err)
@@ -196,19 +201,26 @@ func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decis
 	call, cancel := t.timeout(ctx)
 	defer cancel()
 	var result backend.Result
-	if !t.precheck.denies(call, key, policy, cost, &result) {
+	if !t.precheck.denies(call, key, policy, cost, nil, &result) {
 		result, err = t.backend.Take(call, backend.Request{Key: key, Policy: policy, Cost: cost})
 	}
-	if err == nil {
-		t.precheck.saw(policy, !result.Allowed)
-		d.fill(&result)
-		if c != nil {
-			*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
-		}
-		return nil
+	if err != nil {
+		return t.fallBack(ctx, key, policy, cost, err, d, c)
 	}
+	t.precheck.saw(policy, !result.Allowed)
+	d.fill(&result)
+	if c != nil {
+		*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
+	}
+	return nil
+}
+
+// fallBack is the end of decide for a request on which the backend gave no verdict.
+func (t *Throttler) fallBack(
+	ctx context.Context, key string, policy *limit.Policy, cost int64, cause error, d *Decision, c *charge,
+) (err error) {
 	var alone charge
-	*d, alone, err = t.withoutVerdict(ctx, backend.Request{Key: key, Policy: policy, Cost: cost}, err)
+	*d, alone, err = t.withoutVerdict(ctx, backend.Request{Key: key, Policy: policy, Cost: cost}, cause)
 	if c != nil {
 		*c = alone
 	}
@@ -222,11 +234,7 @@ func newCharge(by backend.Backend, req *backend.Request, result *backend.Result)
 	return charge{backend: by, req: *req, receipt: result.Receipt()}
 }
 
-// giveBack gives amount of the charge back.
 func (c *charge) giveBack(ctx context.Context, amount int64) error {
-	if amount == 0 || c.receipt.Cost == 0 {
-		return nil
-	}
 	return c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
 }
 

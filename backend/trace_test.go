@@ -1,0 +1,183 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// follow makes a take with a trace.
+func follow(t *testing.T, b backend.Backend, key string, p *limit.Policy, cost int64) (backend.Result, backend.Trace) {
+	t.Helper()
+	var trace backend.Trace
+	r, err := b.Take(t.Context(), backend.Request{Key: key, Policy: p, Cost: cost, Trace: &trace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, trace
+}
+
+// onlyCall is the one call of a trace, without its times, which are checked.
+func onlyCall(t *testing.T, trace backend.Trace) backend.Call {
+	t.Helper()
+	if len(trace.Calls) != 1 {
+		t.Fatalf("calls %+v, want one", trace.Calls)
+	}
+	c := trace.Calls[0]
+	if c.Duration <= 0 || time.Since(c.Start) < c.Duration {
+		t.Errorf("began %s and took %s", c.Start, c.Duration)
+	}
+	c.Start, c.Duration = time.Time{}, 0
+	return c
+}
+
+func TestTraceOfRedis(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	if err := b.Ping(t.Context()); err != nil { // the first call reads the clock
+		t.Fatal(err)
+	}
+	call := backend.Call{System: "redis", Node: server.Addr, Op: "take", Command: "EVALSHA", Script: "takesfixed", Shared: 1}
+	for range 2 { // admitted and denied; the script is loaded
+		_, trace := follow(t, b, "key", hour(1), 1)
+		if got := onlyCall(t, trace); got != call {
+			t.Errorf("a take: %+v, want %+v", got, call)
+		}
+	}
+	_, trace := follow(t, b, "other", &limit.Policy{Name: "b", Limits: []limit.Limit{limit.TokenBucket(1, time.Hour, 1)}}, 1)
+	call.Script = "take"
+	if got := onlyCall(t, trace); got != call {
+		t.Errorf("a bucket: %+v, want %+v", got, call)
+	}
+	var looked backend.Trace
+	if _, err := b.Peek(t.Context(), backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &looked}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := onlyCall(t, looked), (backend.Call{System: "redis", Node: server.Addr, Op: "load", Command: "GET"}); got != want {
+		t.Errorf("a peek: %+v, want %+v", got, want)
+	}
+
+	var together sync.WaitGroup // the race detector looks at traces of calls that go together, and of those that are given up
+	for i := range 64 {
+		together.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*100*time.Microsecond)
+			defer cancel()
+			var trace backend.Trace
+			_, err := b.Take(ctx, backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &trace})
+			for _, c := range trace.Calls {
+				if (c.Err == nil) != (err == nil) || (c.Shared > 0) != (err == nil) {
+					t.Errorf("%+v of a take that ended with %v", c, err)
+				}
+			}
+		})
+	}
+	together.Wait()
+
+	server.Kill()
+	trace = backend.Trace{}
+	_, err := b.Take(t.Context(), backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &trace})
+	if got := onlyCall(t, trace); err == nil || got.Err != err || got.Shared != 0 {
+		t.Errorf("a server that is away: %+v, %v", got, err)
+	}
+}
+
+func TestTraceOfMemcached(t *testing.T) {
+	t.Parallel()
+	b := openMemcached(t, backend.MemcachedConfig{}, testserver.Memcached(t).Addr)
+	_, trace := follow(t, b, "key", hour(1), 1)
+	if got, want := onlyCall(t, trace), (backend.Call{System: "memcached", Node: "memcached", Op: "take"}); got != want {
+		t.Errorf("a take: %+v, want %+v", got, want)
+	}
+}
+
+func TestTraceOfDual(t *testing.T) {
+	t.Parallel()
+	useNew := false
+	d := newDual(t, backend.DualConfig{
+		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), CarryOver: true,
+		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 1}[useNew] },
+		Shadow: func(key string) bool { return key == "shadowed" },
+	})
+	p := hour(10)
+	for _, test := range []struct {
+		key      string
+		useNew   bool
+		side     string
+		handed   bool
+		shadowed bool
+	}{
+		{"key", false, "old", true, false}, // the first call after a start asks the other side
+		{"key", false, "old", false, false},
+		{"key", true, "new", true, false},
+		{"key", true, "new", false, false},
+		{"shadowed", true, "new", true, true},
+	} {
+		useNew = test.useNew
+		_, trace := follow(t, d, test.key, p, 1)
+		if trace.Side != test.side || trace.HandedOver != test.handed || trace.Shadowed != test.shadowed {
+			t.Errorf("%+v: %+v", test, trace)
+		}
+	}
+}
+
+func TestTraceOfLease(t *testing.T) {
+	t.Parallel()
+	inner := newDual(t, backend.DualConfig{
+		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), UseNew: constant(true),
+	})
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: 100, Steady: true})
+	p := hour(100_000)
+	for _, test := range []struct {
+		cost   int64
+		use    backend.LeaseUse
+		side   string
+		source backend.Source
+	}{
+		{1, backend.Passed, "new", backend.Local},
+		{1, backend.Fetched, "new", backend.Local},
+		{1, backend.NoLease, "", backend.Leased},
+		{1000, backend.Passed, "new", backend.Local},
+	} {
+		r, trace := follow(t, lease, "key", p, test.cost)
+		if trace.Lease != test.use || trace.Side != test.side || r.Source != test.source {
+			t.Errorf("%+v: %+v by %s", test, trace, r.Source)
+		}
+	}
+}
+
+// TestTraceOfSharedFetch: all who wait for one fetch are told of its calls, whoever began it.
+func TestTraceOfSharedFetch(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	inner := openRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: 1000, Steady: true})
+	p := hour(1_000_000)
+	warm(t, lease, p)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			var trace backend.Trace
+			r, err := lease.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1, Trace: &trace})
+			if err != nil || (r.Source == backend.Leased) != (len(trace.Calls) == 0) {
+				t.Errorf("by %s with %d calls, %v", r.Source, len(trace.Calls), err)
+			}
+		})
+	}
+	all.Wait()
+
+	spent := hour(1)
+	spent.Name = "spent"
+	follow(t, lease, "key", spent, 1)
+	follow(t, lease, "key", spent, 1)
+	if r, trace := follow(t, lease, "key", spent, 1); r.Source != backend.LocalDeny || trace.Lease != backend.NoLease {
+		t.Errorf("denied by %s: %+v", r.Source, trace)
+	}
+}

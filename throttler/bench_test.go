@@ -1,0 +1,59 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// BenchmarkAllow decides in memory, from a lease and by the local view, for comparison of what surrounds a decision.
+func BenchmarkAllow(b *testing.B) {
+	for _, test := range []struct {
+		name   string
+		policy limit.Policy
+		leased bool
+	}{
+		{"allowed", one(limit.PerDay(1 << 40)), false},
+		{"denied", one(limit.PerDay(1)), false},
+		{"leased", one(limit.PerDay(1 << 40)), true},
+		{"denied locally", one(limit.PerDay(1)), true},
+	} {
+		var counts backend.Backend = newMemory(b, nil)
+		if test.leased {
+			counts = telling{newMemory(b, nil)}
+			lease, err := backend.NewLease(counts, backend.LeaseConfig{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer lease.Close()
+			counts = lease
+		}
+		for _, observer := range []throttler.Observer{nil, &idle{}} {
+			th := newThrottler(b, throttler.Config{Backend: counts, Policy: test.policy, Observer: observer})
+			ctx := context.Background()
+			b.Run(fmt.Sprintf("%s, observed %t", test.name, observer != nil), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := th.Allow(ctx, "user:42"); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// telling is a Memory that tells what it knows of a key, as servers do, which a lease's local view needs.
+type telling struct{ *backend.Memory }
+
+func (m telling) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	r, err := m.Memory.Take(ctx, req)
+	if snapshot, failed := m.Load(ctx, req); failed == nil {
+		r.State = snapshot.State
+	}
+	return r, err
+}

@@ -1,0 +1,220 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// notes is an observer that keeps what it is told.
+type notes struct {
+	mu      sync.Mutex // guards all below
+	trace   bool       // whether to ask for the way
+	started []throttler.DecisionStartData
+	ended   []throttler.DecisionEndData
+	refunds []throttler.RefundData
+	outages []throttler.OutageData
+}
+
+type noted struct{}
+
+func (n *notes) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.started = append(n.started, data)
+	if !n.trace {
+		return ctx, nil
+	}
+	return context.WithValue(ctx, noted{}, len(n.started)), new(throttler.Trace)
+}
+
+func (n *notes) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if number, _ := ctx.Value(noted{}).(int); n.trace && number != len(n.started) {
+		panic("another context than DecisionStart returned")
+	}
+	n.ended = append(n.ended, data)
+}
+
+func (n *notes) Refund(_ context.Context, data throttler.RefundData) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refunds = append(n.refunds, data)
+}
+
+func (n *notes) Outage(_ context.Context, data throttler.OutageData) {
+	n.outages = append(n.outages, data)
+}
+
+// last is the last decision told of, of which all but the verdict is what the caller got.
+func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.DecisionEndData {
+	t.Helper()
+	if len(n.ended) == 0 || len(n.ended) != len(n.started) {
+		t.Fatalf("%d decisions began, %d ended", len(n.started), len(n.ended))
+	}
+	last, first := n.ended[len(n.ended)-1], n.started[len(n.started)-1]
+	if first.Policy != last.Policy || first.Cost != last.Cost {
+		t.Errorf("began as %+v, ended as %+v", first, last)
+	}
+	if last.Duration <= 0 || (last.Trace != nil) != n.trace {
+		t.Errorf("took %s, trace %v", last.Duration, last.Trace)
+	}
+	if got := fmt.Sprint(last.Decision, last.Err); got != fmt.Sprint(d, err) {
+		t.Errorf("told of %s, the caller of %v %v", got, d, err)
+	}
+	return last
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	for _, trace := range []bool{false, true} {
+		book, b := &notes{trace: trace}, newSpy(t, nil)
+		tier := limit.Policy{Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}
+		th := newThrottler(t, throttler.Config{
+			Backend: carrying{b, t, trace}, Policy: one(limit.PerHour(100)), Observer: book, Processes: 2,
+			PolicyFor: func(context.Context, string) *limit.Policy { return &tier },
+		})
+		for _, test := range []struct {
+			cost    int64
+			fail    error
+			allowed bool
+			source  throttler.Source
+			is      error
+		}{
+			{2, nil, true, throttler.Local, nil},
+			{2, nil, false, throttler.Local, nil},
+			{4, nil, false, throttler.Source(0), limit.ErrCostExceedsLimit},
+			{2, outage(false), true, throttler.Fallback, nil},
+			{2, outage(false), false, throttler.Fallback, nil},
+			{2, backend.ErrClosed, false, throttler.Source(0), backend.ErrClosed},
+		} {
+			b.failWith(func(string) error { return test.fail })
+			d, err := th.AllowN(t.Context(), "k", test.cost)
+			last := book.last(t, d, err)
+			if d.Allowed != test.allowed || d.Source != test.source || !errors.Is(err, test.is) {
+				t.Errorf("%+v: %+v, %v", test, d, err)
+			}
+			if last.Cost != test.cost || test.cost < 4 && last.Policy != &tier {
+				t.Errorf("%+v: told of %+v", test, last)
+			}
+		}
+		if len(book.outages) != 1 || book.outages[0].Failure != throttler.FailLocal || book.outages[0].Policy != &tier ||
+			throttler.Reason(book.outages[0].Cause) != "unavailable" {
+			t.Errorf("told of the outages %+v, want one", book.outages)
+		}
+		var none context.Context
+		if _, err := th.Allow(none, "k"); err == nil || len(book.started) != 6 {
+			t.Errorf("no context: %v, %d decisions", err, len(book.started))
+		}
+	}
+}
+
+// carrying wants each take to carry a trace, or none, and the observer's context.
+type carrying struct {
+	*spy
+	t     *testing.T
+	trace bool
+}
+
+func (c carrying) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if (req.Trace != nil) != c.trace || (ctx.Value(noted{}) != nil) != c.trace {
+		c.t.Errorf("a take with trace %v and context %v", req.Trace, ctx)
+	}
+	req.Trace.Visit("group", "node", backend.Primary)
+	return c.spy.Take(ctx, req)
+}
+
+func TestObserverOfRefunds(t *testing.T) {
+	t.Parallel()
+	book, b := &notes{}, newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4)), Observer: book})
+	r, err := th.Reserve(t.Context(), "k", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.failWith(func(call string) error {
+		if call == "refund" {
+			return outage(false)
+		}
+		return nil
+	})
+	if err := r.Settle(t.Context(), 1); err == nil {
+		t.Fatal("no error of a refund that failed")
+	}
+	b.failWith(nil)
+	if err := r.Settle(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := th.AllowAll(t.Context(), []string{"other", "k"}, 2); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	if d, err := th.AllowAll(t.Context(), []string{"other", "k"}, 2); err != nil || d.Allowed {
+		t.Fatal(d, err)
+	}
+	var got []string
+	for _, r := range book.refunds {
+		if r.Policy.Name != "test" || r.Duration <= 0 {
+			t.Errorf("%+v", r)
+		}
+		got = append(got, fmt.Sprint(r.Amount, " ", throttler.Reason(r.Err)))
+	}
+	if want := []string{"3 unavailable", "3 ", "2 "}; !slices.Equal(got, want) {
+		t.Errorf("refunds %q, want %q", got, want)
+	}
+	if len(book.ended) != 5 { // the reservation's, and one for each key
+		t.Errorf("%d decisions, want 5", len(book.ended))
+	}
+}
+
+func TestReason(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"":                   nil,
+		"unavailable":        fmt.Errorf("throttler: %w", outage(true)),
+		"cost_exceeds_limit": (&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}}).CheckCost(2),
+		"invalid":            &limit.Error{Field: "key"},
+		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, outage(false)),
+		"bucket_leased":      backend.ErrBucketLeased,
+		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
+		"closed":             backend.ErrClosed,
+		"other":              errors.New("user:42"),
+	} {
+		if got := throttler.Reason(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
+
+// idle is an observer that records nothing.
+type idle struct{ seen int }
+
+func (*idle) DecisionStart(ctx context.Context, _ throttler.DecisionStartData) (context.Context, *throttler.Trace) {
+	return ctx, nil
+}
+func (i *idle) DecisionEnd(context.Context, throttler.DecisionEndData) { i.seen++ }
+
+func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	for _, max := range []int64{1, 1 << 40} {
+		seen := &idle{}
+		th := newThrottler(t, throttler.Config{Policy: one(limit.Fixed(max, time.Hour)), Observer: seen})
+		ctx := t.Context()
+		allow(t, th, "k")
+		allocs := testing.AllocsPerRun(1000, func() {
+			if _, err := th.Allow(ctx, "k"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 || seen.seen < 1000 {
+			t.Errorf("max %d: %v allocations for each of %d decisions, want none", max, allocs, seen.seen)
+		}
+	}
+}

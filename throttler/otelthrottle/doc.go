@@ -1,0 +1,38 @@
+// Package otelthrottle tells OpenTelemetry what a Throttler decides: a span for each decision of a request that is traced
+// anyway, metrics of all, and log events of outages and changes of state.
+//
+//	observer, err := otelthrottle.New(otelthrottle.Config{})
+//	...
+//	t, err := throttler.New(throttler.Config{Policy: policy, Backend: counts, Observer: observer})
+//
+// It imports the API of OpenTelemetry only. The providers are those of its Config, or the global ones; where none is set
+// it records nothing, and costs some 150 ns for a decision and no allocation.
+//
+// # Spans
+//
+// A span named "ratelimit POLICY" is made where the caller's span records, or for all with Config.Always. It has
+// the attributes sluice.policy, .cost, .outcome (allowed, denied, error), .source, .guarantee, .limit, .remaining and, as
+// far as they are known, .cause, .retry_after, .group, .node, .role, .side, .handed_over, .shadowed and .lease. Calls to
+// servers are child spans of kind client by the conventions for databases, named "EVALSHA 10.0.0.1:6379". They are
+// made when the decision is known: only then is it known which calls it took. Calls of a batch that was fetched for
+// several requests are in the spans of all of them.
+//
+// # Metrics
+//
+//	sluice.decisions             by policy, outcome, source, guarantee
+//	sluice.decision.duration     seconds, from 100 us, by policy, outcome, source
+//	sluice.decisions.near_limit  admissions that left at most Config.NearLimit of the quota, by policy
+//	sluice.exposure              cost that was admitted without being Exact, by policy, source, guarantee
+//	sluice.refunds               cost that was given back, by policy, outcome
+//	sluice.outages               by policy and cause, at most one a minute for each cause
+//
+// and what [Observer.WatchLease], [Observer.WatchDual] and [Observer.WatchNodes] read. There is no convention for rate
+// limits yet; the nearest one, aspnetcore.rate_limiting, has policy and result.
+//
+// # What it does not tell
+//
+// A key is never told: keys are personal data, and there is no end of them. After Config.MaxPolicies names of policies
+// further ones are called "_OTHER".
+//
+// An Observer is safe for concurrent use.
+package otelthrottle

@@ -1,0 +1,88 @@
+package otelthrottle
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/log"
+
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// Outage implements [throttler.OutageObserver]: an event sluice.outage, and a count.
+func (o *Observer) Outage(ctx context.Context, data throttler.OutageData) {
+	p, reason := o.labels.of(data.Policy.Name), throttler.Reason(data.Cause)
+	how := attribute.String("sluice.failure_policy", data.Failure.String())
+	cause := attribute.String("sluice.cause", reason)
+	o.instruments.outages.Add(ctx, 1, p.with(how, cause))
+	severity := log.SeverityWarn
+	if reason == "misconfigured" || reason == "corrupt" { // nobody is better off waiting
+		severity = log.SeverityError
+	}
+	o.emit(ctx, time.Now(), "sluice.outage", severity, "no verdict from the backend, the failure policy decides", data.Cause,
+		p.attr, how, cause)
+}
+
+// Event is a change of state of a node, such as a router tells by its OnEvent.
+type Event struct {
+	Time        time.Time // zero: now
+	Kind        string    // such as "breaker opened"
+	Group, Node string
+	From, To    string
+	Err         error
+	Lost        uint64 // how many were dropped before it
+}
+
+// Emit makes a log event of a change of state: "breaker opened" is called sluice.node.breaker_opened. It is for a router's
+// OnEvent:
+//
+//	OnEvent: func(e router.Event) {
+//		observer.Emit(otelthrottle.Event{
+//			Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
+//		})
+//	},
+func (o *Observer) Emit(e Event) {
+	severity := log.SeverityInfo
+	switch e.Kind {
+	case "misconfigured", "topology rejected":
+		severity = log.SeverityError
+	case "breaker opened", "restarted", "role changed", "link down":
+		severity = log.SeverityWarn
+	}
+	attrs := make([]attribute.KeyValue, 0, 5)
+	for _, known := range [...]struct{ name, value string }{
+		{"sluice.group", e.Group}, {"sluice.node", e.Node}, {"sluice.from", e.From}, {"sluice.to", e.To},
+	} {
+		if known.value != "" {
+			attrs = append(attrs, attribute.String(known.name, known.value))
+		}
+	}
+	if e.Lost > 0 {
+		attrs = append(attrs, attribute.Int64("sluice.lost", int64(e.Lost)))
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	name := "sluice.node." + strings.ReplaceAll(e.Kind, " ", "_")
+	o.emit(context.Background(), e.Time, name, severity, e.Kind, e.Err, attrs...)
+}
+
+func (o *Observer) emit(ctx context.Context, at time.Time, name string, severity log.Severity, body string, err error,
+	attrs ...attribute.KeyValue) {
+	if !o.logger.Enabled(ctx, log.EnabledParameters{Severity: severity, EventName: name}) {
+		return
+	}
+	var r log.Record
+	r.SetEventName(name)
+	r.SetTimestamp(at)
+	r.SetSeverity(severity)
+	r.SetSeverityText(severity.String())
+	r.SetBody(attribute.StringValue(body))
+	r.AddAttributes(attrs...)
+	if err != nil {
+		r.SetErr(err)
+	}
+	o.logger.Emit(ctx, r)
+}

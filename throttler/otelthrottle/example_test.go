@@ -1,0 +1,69 @@
+package otelthrottle_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/otelthrottle"
+)
+
+// A service tells its global providers of decisions, leases, nodes and their changes of state. It would open its router by
+// a topology; here one counts in memory.
+func Example() {
+	observer, err := otelthrottle.New(otelthrottle.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer observer.Close()
+
+	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	groups, err := router.New([]router.Nodes{{Name: "eu-1", Weight: 1, Primary: memory}}, router.Config{
+		OnEvent: func(e router.Event) {
+			observer.Emit(otelthrottle.Event{
+				Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
+			})
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	lease, err := backend.NewLease(groups, backend.LeaseConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lease.Close() // and what it holds
+	if err := observer.WatchLease("limits", lease); err != nil {
+		log.Fatal(err)
+	}
+	err = observer.WatchNodes(func() []otelthrottle.Node {
+		var nodes []otelthrottle.Node
+		for _, n := range groups.Nodes() {
+			nodes = append(nodes, otelthrottle.Node{
+				Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Age: n.Age,
+			})
+		}
+		return nodes
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}}, Backend: lease, Observer: observer,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	decision, err := t.Allow(context.Background(), "user:42")
+	fmt.Println(decision.Allowed, decision.Remaining, decision.Source, err)
+	// Output: true 1 primary <nil>
+}

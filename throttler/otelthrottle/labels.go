@@ -1,0 +1,125 @@
+package otelthrottle
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// labels are the names that are told: each policy's once, and no more than some. Attributes made for each decision would
+// cost four allocations, those that are kept none.
+type labels struct {
+	most int
+
+	known atomic.Pointer[map[string]*policy] // replaced, never changed
+	mu    sync.Mutex                         // held while it is replaced
+}
+
+const otherPolicies = "_OTHER"
+
+// of is what is kept for a policy.
+func (l *labels) of(name string) *policy {
+	if known := l.known.Load(); known != nil {
+		if p, ok := (*known)[name]; ok {
+			return p
+		}
+		if len(*known) > l.most {
+			return (*known)[otherPolicies]
+		}
+	}
+	return l.add(name)
+}
+
+func (l *labels) add(name string) *policy {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := map[string]*policy{otherPolicies: newPolicy(otherPolicies)} // no policy can have this name
+	if before := l.known.Load(); before != nil {
+		if p, ok := (*before)[name]; ok {
+			return p
+		}
+		if len(*before) > l.most {
+			return (*before)[otherPolicies]
+		}
+		known = maps.Clone(*before)
+	}
+	name = strings.Clone(name) // it may be part of something large
+	known[name] = newPolicy(name)
+	l.known.Store(&known)
+	return known[name]
+}
+
+// policy is what is kept for one policy.
+type policy struct {
+	span string // the name of its spans
+	attr attribute.KeyValue
+	near []metric.AddOption
+
+	decided [2][sources][guarantees]atomic.Pointer[options] // by whether it was allowed
+}
+
+const (
+	sources    = int(throttler.LocalDeny) + 1
+	guarantees = int(throttler.Unbounded) + 1
+)
+
+// options are the attributes of one kind of decision.
+type options struct {
+	counted, exposed []metric.AddOption
+	timed            []metric.RecordOption
+}
+
+func newPolicy(name string) *policy {
+	p := &policy{span: "ratelimit", attr: attribute.String("sluice.policy", name)}
+	if name != "" {
+		p.span += " " + name
+	}
+	p.near = p.add()
+	return p
+}
+
+func (p *policy) with(attrs ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(append(attrs, p.attr)...))
+}
+
+func (p *policy) add(attrs ...attribute.KeyValue) []metric.AddOption {
+	return []metric.AddOption{p.with(attrs...)}
+}
+
+// of is the options for a decision.
+func (p *policy) of(d *throttler.Decision) *options {
+	how, source, guarantee := 0, int(d.Source), int(d.Guarantee)
+	if d.Allowed {
+		how = 1
+	}
+	if source >= sources || guarantee >= guarantees { // of a backend that knows others
+		return p.options(d)
+	}
+	kept := &p.decided[how][source][guarantee]
+	if opts := kept.Load(); opts != nil {
+		return opts
+	}
+	opts := p.options(d)
+	kept.Store(opts)
+	return opts
+}
+
+func (p *policy) options(d *throttler.Decision) *options {
+	how := attribute.String("sluice.outcome", denied)
+	if d.Allowed {
+		how = attribute.String("sluice.outcome", allowed)
+	}
+	source := attribute.String("sluice.source", d.Source.String())
+	guarantee := attribute.String("sluice.guarantee", d.Guarantee.String())
+	return &options{
+		counted: p.add(how, source, guarantee),
+		exposed: p.add(source, guarantee),
+		timed:   []metric.RecordOption{p.with(how, source)},
+	}
+}

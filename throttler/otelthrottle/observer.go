@@ -1,0 +1,158 @@
+package otelthrottle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/log"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-go/sluice/throttler"
+)
+
+const scope = "github.com/sluice-go/sluice/throttler/otelthrottle"
+
+// Config configures an Observer. The zero value is ready to use.
+type Config struct {
+	// The providers. Nil: the global one.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	LoggerProvider log.LoggerProvider
+
+	// Always begins a span for each decision, and leaves it to the sampler whether it records. By default only requests
+	// whose own span records have one: a rate limit is asked more often than anybody wants to read.
+	Always bool
+
+	// NearLimit is what share of a limit's quota must be left lest an admission count as near the limit. Zero: 0.1.
+	// Negative: none does.
+	NearLimit float64
+
+	// MaxPolicies is how many names of policies are told apart. Zero: 100.
+	MaxPolicies int
+}
+
+const (
+	defaultNearLimit   = 0.1
+	defaultMaxPolicies = 100
+)
+
+func (c Config) withDefaults() Config {
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.LoggerProvider == nil {
+		c.LoggerProvider = otel.GetLoggerProvider()
+	}
+	if c.NearLimit == 0 {
+		c.NearLimit = defaultNearLimit
+	}
+	if c.MaxPolicies == 0 {
+		c.MaxPolicies = defaultMaxPolicies
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if !(c.NearLimit <= 1) {
+		errs = append(errs, fmt.Errorf("otelthrottle: near limit: %v must be at most 1", c.NearLimit))
+	}
+	if c.MaxPolicies < 0 {
+		errs = append(errs, fmt.Errorf("otelthrottle: max policies: %d must not be negative", c.MaxPolicies))
+	}
+	return errors.Join(errs...)
+}
+
+// Observer is a [throttler.Observer] on OpenTelemetry. Several Throttlers may share one. Make one with New.
+type Observer struct {
+	cfg         Config
+	tracer      trace.Tracer
+	meter       metric.Meter
+	logger      log.Logger
+	instruments instruments
+	labels      labels
+
+	mu      sync.Mutex // guards watched
+	watched []metric.Registration
+}
+
+var (
+	_ throttler.Observer       = (*Observer)(nil)
+	_ throttler.RefundObserver = (*Observer)(nil)
+	_ throttler.OutageObserver = (*Observer)(nil)
+)
+
+// New makes an Observer. It reports every problem of the configuration at once.
+func New(cfg Config) (*Observer, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	o := &Observer{
+		cfg:    cfg,
+		tracer: cfg.TracerProvider.Tracer(scope),
+		meter:  cfg.MeterProvider.Meter(scope),
+		logger: cfg.LoggerProvider.Logger(scope),
+		labels: labels{most: cfg.MaxPolicies},
+	}
+	var err error
+	if o.instruments, err = newInstruments(o.meter); err != nil {
+		return nil, fmt.Errorf("otelthrottle: %w", err)
+	}
+	return o, nil
+}
+
+// DecisionStart implements [throttler.Observer].
+func (o *Observer) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
+	// A span is not begun lightly: that allocates even where there is no SDK.
+	if !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx, nil
+	}
+	return o.begin(ctx, o.labels.of(data.Policy.Name), data.Cost)
+}
+
+// DecisionEnd implements [throttler.Observer].
+func (o *Observer) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
+	p := o.labels.of(data.Policy.Name)
+	o.measure(ctx, p, &data)
+	if data.Trace != nil {
+		o.end(ctx, &data)
+	}
+}
+
+// Close stops watching what was given to the Watch methods.
+func (o *Observer) Close() error {
+	o.mu.Lock()
+	watched := o.watched
+	o.watched = nil
+	o.mu.Unlock()
+	var errs []error
+	for _, w := range watched {
+		errs = append(errs, w.Unregister())
+	}
+	return errors.Join(errs...)
+}
+
+// The outcomes of a request.
+const (
+	allowed = "allowed"
+	denied  = "denied"
+	failed  = "error"
+)
+
+func outcome(data *throttler.DecisionEndData) string {
+	switch {
+	case data.Err != nil:
+		return failed
+	case data.Decision.Allowed:
+		return allowed
+	}
+	return denied
+}

@@ -1,0 +1,142 @@
+//go:build unix
+
+package sdktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/otelthrottle"
+)
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{NearLimit: 0.25})
+	th := s.throttler(throttler.Config{Policy: api(limit.PerHour(4))})
+	for range 6 {
+		if _, err := th.Allow(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.want("sluice.decisions", map[string]float64{"exact allowed api local": 4, "exact denied api local": 2})
+	s.want("sluice.decision.duration", map[string]float64{"allowed api local": 4, "denied api local": 2})
+	s.want("sluice.decisions.near_limit", map[string]float64{"api": 2}) // one left, and none
+	s.want("sluice.exposure", map[string]float64{})
+
+	r, err := th.Reserve(t.Context(), "another", 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Settle(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	s.want("sluice.refunds", map[string]float64{"returned api": 2})
+	if n := len(s.spans.Ended()); n != 0 {
+		t.Errorf("%d spans of requests that nobody traces", n)
+	}
+}
+
+// A policy for each tenant, say, must not make a series for each tenant.
+func TestPoliciesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{MaxPolicies: 3})
+	n := 0
+	th := s.throttler(throttler.Config{
+		Policy: api(limit.PerHour(4)),
+		PolicyFor: func(context.Context, string) *limit.Policy {
+			n++
+			return &limit.Policy{Name: fmt.Sprint("tenant-", n), Limits: []limit.Limit{limit.PerHour(4)}}
+		},
+	})
+	for range 10 {
+		if _, err := th.Allow(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.want("sluice.decisions", map[string]float64{
+		"exact allowed tenant-1 local": 1, "exact allowed tenant-2 local": 1, "exact allowed tenant-3 local": 1,
+		"exact allowed _OTHER local": 7,
+	})
+}
+
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{})
+	r, err := router.New([]router.Nodes{
+		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{newMemory(t)}},
+	}, router.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	err = s.observer.WatchNodes(func() []otelthrottle.Node {
+		var nodes []otelthrottle.Node
+		for _, n := range r.Nodes() {
+			nodes = append(nodes, otelthrottle.Node{
+				Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Age: n.Age,
+			})
+		}
+		return nodes
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.want("sluice.node.breaker", map[string]float64{
+		"closed eu-1 primary primary": 1, "half-open eu-1 primary primary": 0, "open eu-1 primary primary": 0,
+		"closed eu-1 replica-1 replica": 1, "half-open eu-1 replica-1 replica": 0, "open eu-1 replica-1 replica": 0,
+	})
+	s.want("sluice.replica.readable", map[string]float64{"eu-1 replica-1 replica": 1})
+	s.want("sluice.replica.age", map[string]float64{"eu-1 replica-1 replica": 0})
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{})
+	onEvent := func(e router.Event) {
+		s.observer.Emit(otelthrottle.Event{
+			Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
+		})
+	}
+	onEvent(router.Event{Kind: router.RoleChanged, Group: "eu-1", Node: "10.0.0.1:6379", From: "primary", To: "replica"})
+	onEvent(router.Event{Kind: router.Misconfigured, Time: time.Now(), Err: errors.New("NOPERM"), Lost: 2})
+	onEvent(router.Event{Kind: router.LinkUp})
+	events := s.events.all()
+	if len(events) != 3 {
+		t.Fatalf("%d events, want 3", len(events))
+	}
+	for i, want := range []event{
+		{name: "sluice.node.role_changed", severity: "WARN", body: "role changed", attrs: map[string]string{
+			"sluice.group": "eu-1", "sluice.node": "10.0.0.1:6379", "sluice.from": "primary", "sluice.to": "replica",
+		}},
+		{name: "sluice.node.misconfigured", severity: "ERROR", body: "misconfigured", attrs: map[string]string{
+			"exception.message": "NOPERM", "sluice.lost": "2",
+		}},
+		{name: "sluice.node.link_up", severity: "INFO", body: "link up"},
+	} {
+		got := events[i]
+		if got.name != want.name || got.severity != want.severity || got.body != want.body {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		for name, value := range want.attrs {
+			if got.attrs[name] != value {
+				t.Errorf("%s: %s = %q, want %q", got.name, name, got.attrs[name], value)
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	o, err := otelthrottle.New(otelthrottle.Config{NearLimit: 2, MaxPolicies: -1})
+	joined, ok := err.(interface{ Unwrap() []error })
+	if o != nil || !ok || len(joined.Unwrap()) != 2 {
+		t.Errorf("%v, %v, want both problems", o, err)
+	}
+}

@@ -1,0 +1,212 @@
+//go:build unix
+
+package sdktest
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/codes"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/otelthrottle"
+)
+
+func TestAllowedAndDenied(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	th := s.throttler(throttler.Config{Backend: newRouter(t, server, router.Config{}), Policy: api(limit.PerHour(3))})
+	host, port, _ := net.SplitHostPort(server.Addr)
+	for _, want := range []map[string]string{
+		{"sluice.outcome": "allowed", "sluice.remaining": "1", "sluice.retry_after": "-"},
+		{"sluice.outcome": "denied", "sluice.remaining": "1"},
+	} {
+		d, made := s.request(th, 2)
+		decision := made["ratelimit api"][0]
+		decision.has(t, want)
+		decision.has(t, map[string]string{
+			"sluice.policy": "api", "sluice.cost": "2", "sluice.source": "primary", "sluice.guarantee": "exact",
+			"sluice.limit": "3/1h", "sluice.group": "eu-1", "sluice.node": server.Addr, "sluice.role": "primary",
+			"sluice.side": "-", "sluice.lease": "-", "sluice.cause": "-", "error.type": "-",
+		})
+		if decision.Status().Code != codes.Unset || d.Allowed && decision.attrs["sluice.retry_after"] != "" {
+			t.Errorf("status %v, attributes %v", decision.Status(), decision.attrs)
+		}
+		calls := made["EVALSHA "+server.Addr]
+		if len(calls) != 1 || len(made) != 2 {
+			t.Fatalf("spans %v, want one call", made)
+		}
+		calls[0].has(t, map[string]string{
+			"db.system.name": "redis", "db.operation.name": "EVALSHA", "db.stored_procedure.name": "takesfixed",
+			"server.address": host, "server.port": port, "sluice.op": "take", "error.type": "-", "db.operation.batch.size": "-",
+		})
+	}
+}
+
+func TestLeased(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	lease, err := backend.NewLease(newRouter(t, server, router.Config{}), backend.LeaseConfig{Batch: 10, Steady: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lease.Close() })
+	if err := s.observer.WatchLease("hot", lease); err != nil {
+		t.Fatal(err)
+	}
+	th := s.throttler(throttler.Config{Backend: lease, Policy: api(limit.PerHour(100_000))})
+	for _, test := range []struct {
+		use, source string
+		calls       int
+	}{{"passed", "primary", 1}, {"fetched", "primary", 1}, {"spent", "leased", 0}} {
+		_, made := s.request(th, 1)
+		made["ratelimit api"][0].has(t, map[string]string{"sluice.lease": test.use, "sluice.source": test.source})
+		if n := len(made["EVALSHA "+server.Addr]); n != test.calls {
+			t.Errorf("%s: %d calls, want %d", test.use, n, test.calls)
+		}
+	}
+	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot passed": 1})
+	s.want("sluice.lease.stranded", map[string]float64{"hot": 8})
+	s.want("sluice.lease.efficiency", map[string]float64{"hot": 0.5})
+	if err := s.observer.Close(); err != nil {
+		t.Error(err)
+	}
+	s.want("sluice.lease.keys", map[string]float64{})
+}
+
+func TestFallback(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	th := s.throttler(throttler.Config{Backend: newRouter(t, server, router.Config{Heartbeat: -1}), Policy: api(limit.PerHour(3))})
+	server.Kill()
+	_, made := s.request(th, 1)
+	made["ratelimit api"][0].has(t, map[string]string{
+		"sluice.outcome": "allowed", "sluice.source": "fallback", "sluice.guarantee": "bounded", "sluice.cause": "unavailable",
+		"sluice.group": "eu-1", "sluice.node": server.Addr,
+	})
+	call := made["EVALSHA "+server.Addr]
+	if len(call) != 1 || call[0].Status().Code != codes.Error {
+		t.Fatalf("spans %v, want a call that failed", made)
+	}
+	call[0].has(t, map[string]string{"error.type": "unavailable"})
+	s.want("sluice.decisions", map[string]float64{"bounded allowed api fallback": 1})
+	s.want("sluice.exposure", map[string]float64{"bounded api fallback": 1})
+	s.want("sluice.outages", map[string]float64{"unavailable local api": 1})
+	events := s.events.all()
+	if len(events) != 1 || events[0].name != "sluice.outage" || events[0].severity != "WARN" || !events[0].traced ||
+		events[0].attrs["sluice.cause"] != "unavailable" || events[0].attrs["sluice.failure_policy"] != "local" {
+		t.Errorf("events %+v, want the outage", events)
+	}
+}
+
+func TestMigrated(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	useNew := false
+	dual, err := backend.NewDual(backend.DualConfig{
+		Old: newMemory(t), New: newRouter(t, server, router.Config{}), CarryOver: true,
+		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 1}[useNew] },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dual.Close() })
+	if err := s.observer.WatchDual("counts", dual); err != nil {
+		t.Fatal(err)
+	}
+	th := s.throttler(throttler.Config{Backend: dual, Policy: api(limit.PerHour(10))})
+	for _, want := range []map[string]string{
+		{"sluice.side": "old", "sluice.handed_over": "true", "sluice.group": "-", "sluice.remaining": "9"},
+		{"sluice.side": "old", "sluice.handed_over": "-", "sluice.group": "-", "sluice.remaining": "8"},
+		{"sluice.side": "new", "sluice.handed_over": "true", "sluice.group": "eu-1", "sluice.remaining": "7"},
+		{"sluice.side": "new", "sluice.handed_over": "-", "sluice.group": "eu-1", "sluice.remaining": "6"},
+	} {
+		_, made := s.request(th, 1)
+		made["ratelimit api"][0].has(t, want)
+		useNew = useNew || want["sluice.remaining"] == "8"
+		if calls := len(made["EVALSHA "+server.Addr]); want["sluice.remaining"] == "7" && calls != 2 {
+			t.Errorf("%d calls of a hand-over to the new side, want 2", calls)
+		}
+	}
+	s.want("sluice.dual.decisions", map[string]float64{"counts old": 2, "counts new": 2})
+	s.want("sluice.dual.handovers", map[string]float64{"counts": 2})
+}
+
+func TestShadowed(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{})
+	dual, err := backend.NewDual(backend.DualConfig{
+		Old: newMemory(t), New: newMemory(t), UseNew: func(string) bool { return false }, Shadow: func(string) bool { return true },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dual.Close() })
+	if err := s.observer.WatchDual("counts", dual); err != nil {
+		t.Fatal(err)
+	}
+	th := s.throttler(throttler.Config{Backend: dual, Policy: api(limit.PerHour(10))})
+	_, made := s.request(th, 1)
+	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true"})
+	for deadline := time.Now().Add(10 * time.Second); dual.Stats().Shadow.Agreed == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	s.want("sluice.dual.shadows", map[string]float64{
+		"counts agreed": 1, "counts denied": 0, "counts allowed": 0, "counts remaining": 0, "counts failed": 0, "counts dropped": 0,
+	})
+}
+
+func TestDeniedByAReplica(t *testing.T) {
+	t.Parallel()
+	s := newTelemetry(t, otelthrottle.Config{})
+	replica, policy := newMemory(t), api(limit.PerHour(1))
+	if _, err := replica.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 1}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := router.New([]router.Nodes{
+		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{replica}},
+	}, router.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	th := s.throttler(throttler.Config{Backend: r, Policy: policy, Precheck: throttler.PrecheckAlways})
+	_, made := s.request(th, 1)
+	made["ratelimit api"][0].has(t, map[string]string{
+		"sluice.outcome": "denied", "sluice.source": "replica", "sluice.role": "replica", "sluice.node": "replica-1",
+	})
+}
+
+// Spans are made where somebody records, or always, and their errors say so.
+func TestWhoIsTraced(t *testing.T) {
+	t.Parallel()
+	for _, always := range []bool{false, true} {
+		s := newTelemetry(t, otelthrottle.Config{Always: always})
+		th := s.throttler(throttler.Config{Policy: api(limit.PerHour(3))})
+		if _, err := th.AllowN(t.Context(), secret, 4); err == nil {
+			t.Fatal("a cost that can't fit was no error")
+		}
+		spans := s.spans.Ended()
+		if (len(spans) == 1) != always {
+			t.Errorf("always %t: %d spans of a request that is not traced", always, len(spans))
+		}
+		for _, o := range spans {
+			span{o, attributes(o.Attributes())}.has(t, map[string]string{
+				"sluice.outcome": "error", "error.type": "cost_exceeds_limit", "sluice.source": "-",
+			})
+			if o.Status().Code != codes.Error {
+				t.Errorf("status %v", o.Status())
+			}
+		}
+		s.want("sluice.decisions", map[string]float64{"cost_exceeds_limit error api": 1})
+	}
+}
