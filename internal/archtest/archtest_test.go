@@ -46,6 +46,7 @@ var rules = map[string]rule{
 	"examples/...":           {public: true},
 	"internal/archtest":      {},
 	"internal/keyhash":       {imports: []string{"github.com/cespare/xxhash/v2"}},
+	"internal/simulation":    {imports: own("backend", "limit", "router", "throttler")},
 	"internal/testserver":    {imports: []string{goRedis}},
 }
 
