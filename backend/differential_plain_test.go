@@ -76,6 +76,8 @@ func (c *contest) ours(stored, floor string) bool {
 			ok = ok && knows(&have[i], f, l)
 		case f.end == have[i].end:
 			ok = ok && atMost(f.counts[0], have[i].counts[0])
+		default:
+			ok = ok && atMost(left(f.counts[0]), have[i].counts[0])
 		}
 	}
 	return ok
@@ -106,6 +108,15 @@ func atMost(a, b string) bool {
 		}
 	}
 	return true
+}
+
+// left is what is used of a count.
+func left(count string) string {
+	charged, rest, _ := strings.Cut(count, "-")
+	refunded, _, _ := strings.Cut(rest, "-")
+	c, _ := strconv.ParseInt(charged, 10, 64)
+	r, _ := strconv.ParseInt(refunded, 10, 64)
+	return strconv.FormatInt(c-r, 10)
 }
 
 // goesOn reports whether a plain take counts where takes were counted before, so that the expiry stays what it is.

@@ -42,12 +42,16 @@ func (e *entry) chargeFixed(now At, cost int64) {
 	e.count.charged += cost
 }
 
+// joinFixed joins two windows. If one that is alive ends before the other, its count was lost where the other was opened:
+// the later window goes on, and counts at least what was used in the earlier one.
 func (e *entry) joinFixed(f *entry) bool {
 	before, beforeEnd := e.count, e.end
 	switch {
 	case f.end > e.end:
-		e.end, e.count = f.end, f.count
-	case f.end == e.end:
+		e.end, e.count = f.end, f.count.atLeast(e.count.used())
+	case f.end < e.end:
+		e.count = e.count.atLeast(f.count.used())
+	default:
 		e.count = e.count.join(f.count)
 	}
 	return e.count != before || e.end != beforeEnd

@@ -52,6 +52,11 @@ func (c *count) refund(position, amount int64) int64 {
 
 func (c *count) reset() { c.refunded, c.void = c.charged, c.charged }
 
+func (c count) atLeast(charged int64) count {
+	c.charged = max(c.charged, charged)
+	return c
+}
+
 func (c count) join(o count) count {
 	return count{max(c.charged, o.charged), max(c.refunded, o.refunded), max(c.void, o.void)}
 }
@@ -159,6 +164,9 @@ func (s *State) place(i int, id identity) {
 // Merge joins two copies of one key's state: what is over at now is ignored, the later window wins, and within one
 // window the larger charged and the larger refunded. At any one moment it is commutative, associative and idempotent,
 // so copies may be joined wherever they come from. The result shares no memory with a or b.
+//
+// Two windows of one limit that are alive together are those before and after a loss: the later one then counts at least
+// what was used in the earlier one. Of three, what was given back in the second may count as given back in the third.
 func Merge(a, b State, now At) State {
 	m := a.Clone()
 	m.forget(0, now)

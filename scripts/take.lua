@@ -47,10 +47,13 @@ if stamp then bodies[mover], learned = stamp, true end
 local function join_fixed(body, floor)
   local reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
   local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
-  if tonumber(r) > tonumber(reset) then return floor end
-  if r ~= reset then return body end
-  return reset .. ',' .. count(math.max(spent, s), math.max(tonumber(back) or 0, tonumber(b) or 0),
-    math.max(tonumber(void) or 0, tonumber(v) or 0))
+  back, void, b, v = tonumber(back) or 0, tonumber(void) or 0, tonumber(b) or 0, tonumber(v) or 0
+  if tonumber(r) > tonumber(reset) then -- the other one was lost where this was opened
+    reset, spent, back, void, s, b, v = r, s, b, v, spent - back, 0, 0
+  elseif r ~= reset then
+    s, b, v = s - b, 0, 0
+  end
+  return reset .. ',' .. count(math.max(spent, s), math.max(back, b), math.max(void, v))
 end
 
 local UNITS = {ms = 1, s = 1000, m = 60000, h = 3600000}

@@ -69,9 +69,9 @@ end
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
 
 -- covers reports whether a state surely knows all that a floor does. An entry of the floor that is over says nothing. Of
--- another one the state knows all if its window is later, or is the same with no less charged and given back. Of
--- sub-buckets that holds for the newest of the floor; the others, but those that have left, must be the same. It
--- compares text, so it may say no where take would learn nothing.
+-- another one the state knows all if its window is later and has charged what that one used, or is the same with no less
+-- charged and given back. Of sub-buckets that holds for the newest of the floor; the others, but those that have left, must
+-- be the same. It compares text, so it may say no where take would learn nothing.
 local function covers(value, floor)
   local at, from = 1, 1
   for j = 1, n do
@@ -101,6 +101,8 @@ local function covers(value, floor)
           (tonumber(v) or 0) > (tonumber(void) or 0) then
           return false
         end
+      elseif not size[j] and c - (tonumber(r) or 0) > charged + 0 then
+        return false
       end
     end
     at, from = last and last + 1, flast + 1

@@ -11,8 +11,9 @@
 -- Reply    as of takes: one text, for each key a space and '1' and the state after the charge, or a space and '0' and the
 --          state that denied it, or a space only where it is for take to say. Nothing was done to those.
 --
--- A floor is let through where take would learn nothing from it: it is what is stored; its window is over, or is older
--- than the one stored; or is the same, and has charged and given back no more. Anything else is for take.
+-- A floor is let through where take would learn nothing from it: it is what is stored; its window is over; or is older
+-- than the one stored, and has used no more than that has charged; or is the same, and has charged and given back no
+-- more. Anything else is for take.
 --
 -- The same as take; a test holds them equal. Server time of a key (a core of an Intel Xeon): 2.4 us of 32 together, 5.4 us
 -- of one alone, where take costs 10. Of that 1.5 us are MGET and SET with KEEPTTL; PX costs 0.6 us more. '%d' and one
@@ -40,8 +41,9 @@ for i = 1, #KEYS do
   if floor ~= '' and floor ~= value then
     local theirs, charged, tail, less, lost = match(floor, pattern)
     if not theirs then theirs, charged, tail, less, lost = match(floor, refunded) end
-    if not theirs or theirs * 1000 > now and (not reset or theirs + 0 > reset + 0 or theirs == reset and
-      (charged + 0 > used + 0 or tail and (less + 0 > given + 0 or (tonumber(lost) or 0) > (tonumber(void) or 0)))) then
+    if not theirs or theirs * 1000 > now and (not reset or theirs + 0 > reset + 0 or charged - (less or 0) > used + 0 or
+      theirs == reset and (charged + 0 > used + 0 or
+        tail and (less + 0 > given + 0 or (tonumber(lost) or 0) > (tonumber(void) or 0)))) then
       mine = false
     end
   end

@@ -17,8 +17,9 @@ package simulation
 //	what was under way at the loss + what was charged from the loss until the holder of the newest floor called again
 //
 // which is the bound that is checked. If that holder is gone, or has nothing to say, it is all that is charged since.
-// This holds for one loss of each key: where there may be more, as where keys move, only Max for each loss is checked. A floor of a window that has been opened anew since, with a later end, has no weight: the later window wins. Then the two
-// overlap, and each by itself keeps the bound.
+// This holds for one loss of each key: where there may be more, as where keys move, only Max for each loss is checked. A
+// window that has been opened anew since, with a later end, counts what a floor of the earlier one used as long as that is
+// alive. Here each by itself is checked; that both together keep the bound is for the tests of package limit.
 type loss struct {
 	server     *node
 	key        string
