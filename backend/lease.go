@@ -106,8 +106,9 @@ func (c LeaseConfig) validate(inner Backend) error {
 // leased and not spent, others are denied: at most the batch less one for each process. It goes back after
 // LeaseConfig.Life and on Close. A process that dies takes it along until the window ends.
 //
-// A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in use. After a Reset, which
-// gives everything back, other processes may still spend the leases that they hold.
+// A batch that is spent fast has its successor fetched before it is used up, so that nobody waits for that; both together
+// are no more than a batch. A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in
+// use. After a Reset, which gives everything back, other processes may still spend the leases that they hold.
 //
 // Put the Lease outermost: it may hold a Router or a Dual, but neither may hold it. It owns what it holds: Close closes
 // it. Batches held locally, and one fetch at a time, are Rockset's ideas ("How we improved the concurrency and
@@ -191,8 +192,10 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	v := &c.value
 	hot := now-v.seen < int64(l.cfg.Life)
 	v.seen, v.used = now, true
-	if v.spendLocked(&req, now, &result) {
-		s.stats.Leased++
+	if s.spendLocked(c, &req, now, &result) {
+		if v.batch.left < v.batch.low {
+			l.fetchAheadLocked(ctx, s, c, now)
+		}
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -251,8 +254,8 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *
 		}
 		s.mu.Lock()
 	}
-	if !result.Allowed && v.spendLocked(req, l.clock(), &result) {
-		s.stats.Leased++
+	if !result.Allowed {
+		s.spendLocked(c, req, l.clock(), &result)
 	}
 	return result, nil
 }
@@ -333,7 +336,7 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
 	if c := s.cells.find(hash, &req); c != nil {
-		s.endLocked(c, l.clock())
+		s.endAllLocked(c, l.clock())
 		c.value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
@@ -395,8 +398,8 @@ func (l *Lease) Stats() LeaseStats {
 		sum.Keys += s.cells.taken
 		sum.Stranded += s.owed
 		for _, slot := range s.cells.slots {
-			if slot.cell != nil && now < slot.cell.value.batch.deadline {
-				sum.Stranded += slot.cell.value.batch.left
+			if slot.cell != nil {
+				sum.Stranded += slot.cell.value.heldLocked(now)
 			}
 		}
 		s.mu.Unlock()
@@ -483,7 +486,7 @@ func (s *leaseShard) forgetLocked(now int64) bool {
 	if victim < 0 {
 		return false
 	}
-	s.endLocked(s.cells.slots[victim].cell, now)
+	s.endAllLocked(s.cells.slots[victim].cell, now)
 	s.cells.remove(victim)
 	return true
 }

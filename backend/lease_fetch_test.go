@@ -171,6 +171,64 @@ func TestFetchIsSlow(t *testing.T) {
 	})
 }
 
+// TestFetchAhead: of a batch that is spent fast the next one is there before it is used up, so that nobody waits for it,
+// and no more is held than one batch. Of one that lasts it isn't.
+func TestFetchAhead(t *testing.T) {
+	for _, test := range []struct {
+		every time.Duration
+		waits int // of 1,000 takes
+	}{{time.Millisecond, 1}, {200 * time.Millisecond, 50}} {
+		synctest.Test(t, func(t *testing.T) {
+			inner, p := newDistant(t, 2*time.Millisecond), hour(100_000)
+			lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true})
+			warm(t, lease, p)
+			waits, most := 0, int64(0)
+			for i := range 1000 {
+				start := time.Now()
+				r, err := lease.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1})
+				if err != nil || !r.Allowed || r.Binding().Remaining != 100_000-int64(i)-2 {
+					t.Fatalf("%d: allowed %t, %d remain, %+v, %v", i, r.Allowed, r.Binding().Remaining, lease.Stats(), err)
+				}
+				if time.Since(start) > 0 {
+					waits++
+				}
+				time.Sleep(test.every)
+				most = max(most, lease.Stats().Stranded)
+			}
+			if waits != test.waits || most != 19 {
+				t.Errorf("a take every %s: %d of 1,000 had to wait, want %d; %d were leased at once, want 19", test.every, waits, test.waits, most)
+			}
+		})
+	}
+}
+
+// TestNextBatch: while the next batch is there no other is fetched, also for a request that has no room in it. A Reset gives
+// both back.
+func TestNextBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newDistant(t, time.Millisecond), hour(100_000)
+		lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true})
+		for range 18 {
+			warm(t, lease, p)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if s := lease.Stats(); s.Fetches != 2 || s.Stranded != 18 {
+			t.Fatalf("%+v: want what 16 takes leave of a batch, and the next one", s)
+		}
+		takeKey(t, lease, p, 17, true)
+		if s := lease.Stats(); s.Fetches != 2 || s.Straight != 2 || s.Stranded != 18 {
+			t.Errorf("%+v: want a call of its own for what has no room", s)
+		}
+		if err := lease.Reset(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if s := lease.Stats(); s.Stranded != 0 || s.Lost != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestFetchTooLarge: where others have left less than a batch, those who wait for it are not denied for that.
 func TestFetchTooLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

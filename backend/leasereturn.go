@@ -35,6 +35,15 @@ func (s *leaseShard) endLocked(c *keyed[view], now int64) {
 	s.oweLocked(c, &b.charged, b.policy, left, now)
 }
 
+// endAllLocked ends a lease, and the next one if that is there.
+func (s *leaseShard) endAllLocked(c *keyed[view], now int64) {
+	s.endLocked(c, now)
+	if f := c.value.ahead; f != nil {
+		c.value.ahead = nil
+		s.oweLocked(c, &f.charged, f.policy, f.spare, now)
+	}
+}
+
 // oweLocked has a part of what a batch was charged given back, as far as it still counts. Until that is done the key gets
 // no other batch: one for each process is what others may be denied for.
 func (s *leaseShard) oweLocked(c *keyed[view], charged *Result, policy *limit.Policy, amount, now int64) {
@@ -71,7 +80,7 @@ func (l *Lease) sweep() {
 		case <-l.wake:
 			all = l.due(nil)
 		case <-tick.C:
-			all = l.due(func(b *batch, now int64) bool { return now >= b.deadline })
+			all = l.due(func(deadline, now int64) bool { return now >= deadline })
 		}
 		for i := range all {
 			select {
@@ -89,14 +98,20 @@ func (l *Lease) sweep() {
 }
 
 // due ends leases, unless over is nil, and returns what has to go back.
-func (l *Lease) due(over func(*batch, int64) bool) []remainder {
+func (l *Lease) due(over func(deadline, now int64) bool) []remainder {
 	var all []remainder
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		now := l.clock()
 		for _, slot := range s.cells.slots {
-			if c := slot.cell; over != nil && c != nil && c.value.batch.left > 0 && over(&c.value.batch, now) {
+			c := slot.cell
+			if over == nil || c == nil {
+				continue
+			}
+			if v := &c.value; v.ahead != nil && over(v.ahead.deadline, now) {
+				s.endAllLocked(c, now) // the one before is over, too, or nearly
+			} else if v.batch.left > 0 && over(v.batch.deadline, now) {
 				s.endLocked(c, now)
 			}
 		}
@@ -121,7 +136,7 @@ func (l *Lease) giveBackLater(all []remainder) {
 func (l *Lease) giveBackAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
 	defer cancel()
-	all := l.due(func(*batch, int64) bool { return true })
+	all := l.due(func(int64, int64) bool { return true })
 	var next atomic.Int64
 	var busy sync.WaitGroup
 	for range min(givingBackAtEnd, len(all)) {

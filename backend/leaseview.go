@@ -28,6 +28,7 @@ type view struct {
 	lost    bool          // the last fetch failed: none is made until a take has succeeded
 	policy  *limit.Policy // a copy of the one that was last leased under
 	fetch   *fetch        // under way
+	ahead   *fetch        // the next batch, which has landed before the one that is spent was used up
 	size    int64         // of the next batch
 	granted int64         // when the last batch was asked for
 	life    int64         // and how long it could be held
@@ -36,6 +37,7 @@ type view struct {
 // batch is a lease: what was charged in advance, and may be spent until the deadline.
 type batch struct {
 	left, size int64
+	low        int64 // with less than this left the next one is fetched
 	deadline   int64
 	policy     *limit.Policy
 	charged    Result
@@ -45,8 +47,10 @@ type batch struct {
 type fetch struct {
 	policy   *limit.Policy
 	size     int64
+	whole    int64 // what a batch is now; more than size where some of the last one was left
 	promised int64 // to those who wait
 	asked    int64
+	early    bool   // nobody needs it yet
 	trace    *Trace // nil if whoever began it isn't traced; may be read once done is closed
 	landed   bool
 
@@ -62,7 +66,52 @@ func (v *view) serverAt(now int64) int64 { return v.server + (now-v.heard)/1000 
 
 func (v *view) at(req *Request, now int64) limit.At { return req.at(v.serverAt(now)) }
 
-// spendLocked admits a request from the lease.
+// spendLocked admits a request from the lease, or from the next one if that is there.
+func (s *leaseShard) spendLocked(c *keyed[view], req *Request, now int64, result *Result) bool {
+	v := &c.value
+	spent := v.spendLocked(req, now, result) || v.ahead != nil && s.turnLocked(c, req, now) && v.spendLocked(req, now, result)
+	if spent {
+		s.stats.Leased++
+	}
+	return spent
+}
+
+// turnLocked goes on to the next batch, if that has what a request needs.
+func (s *leaseShard) turnLocked(c *keyed[view], req *Request, now int64) bool {
+	f := c.value.ahead
+	if req.Cost > f.spare || !sameLimits(f.policy, req.Policy) {
+		return false
+	}
+	s.endLocked(c, now)
+	c.value.ahead = nil
+	c.value.holdLocked(f)
+	return true
+}
+
+// holdLocked makes what a fetch has brought the lease.
+func (v *view) holdLocked(f *fetch) {
+	b := &v.batch
+	*b = batch{left: f.spare, size: f.spare, deadline: f.deadline, policy: f.policy, charged: f.charged}
+	if f.whole >= leastAhead {
+		b.low = f.whole / 4
+	}
+	if b.charged.Guarantee == Exact && hasBucket(f.policy) {
+		b.charged.Guarantee, b.charged.Cause = Bounded, ErrBucketLeased
+	}
+}
+
+// heldLocked is what is leased and not spent.
+func (v *view) heldLocked(now int64) (held int64) {
+	if now < v.batch.deadline {
+		held = v.batch.left
+	}
+	if v.ahead != nil && now < v.ahead.deadline {
+		held += v.ahead.spare
+	}
+	return held
+}
+
+// spendLocked admits a request from the batch.
 func (v *view) spendLocked(req *Request, now int64, result *Result) bool {
 	if !v.hasLocked(req, now) {
 		return false
@@ -168,6 +217,9 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 		f.promised += req.Cost
 		return f
 	}
+	if v.ahead != nil { // which hasn't what is needed, and one batch is what a process may hold
+		return nil
+	}
 	size := v.nextSizeLocked(&l.cfg, req.Policy, hot, now)
 	if size <= req.Cost || s.closed {
 		return nil
@@ -175,20 +227,46 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 	if v.policy == nil || !sameLimits(v.policy, req.Policy) {
 		v.policy = &limit.Policy{Name: c.policy(), Limits: slices.Clone(req.Policy.Limits)}
 	}
-	f := &fetch{policy: v.policy, size: size, promised: req.Cost, asked: now, done: make(chan struct{})}
-	v.fetch = f
-	s.stats.Fetches++
-	batch := Request{Key: c.key(), Policy: f.policy, Cost: size, Floor: v.floorLocked()}
+	f := &fetch{policy: v.policy, size: size, whole: size, promised: req.Cost, asked: now}
 	if req.Trace != nil {
 		f.trace = new(Trace)
-		batch.Trace = f.trace
 	}
+	l.fetchLocked(ctx, s, c, f)
+	return f
+}
+
+// fetchAheadLocked fetches the next batch of a key before the one it has is used up, so that nobody waits for it, if that
+// one is being spent fast enough for the next to be larger. The two together are no more than one.
+func (l *Lease) fetchAheadLocked(ctx context.Context, s *leaseShard, c *keyed[view], now int64) {
+	v := &c.value
+	b := &v.batch
+	b.low = 0 // it is tried once
+	if v.fetch != nil || v.ahead != nil || s.closed || now-v.granted >= v.life/2 {
+		return
+	}
+	whole := v.nextSizeLocked(&l.cfg, b.policy, true, now)
+	size := whole - b.left - 1
+	if size < leastAhead/2 {
+		return
+	}
+	l.fetchLocked(ctx, s, c, &fetch{policy: b.policy, size: size, whole: whole, asked: now, early: true})
+}
+
+// leastAhead is the smallest batch that the next one is fetched ahead of.
+const leastAhead = 8
+
+// fetchLocked asks for a batch.
+func (l *Lease) fetchLocked(ctx context.Context, s *leaseShard, c *keyed[view], f *fetch) {
+	v := &c.value
+	f.done = make(chan struct{})
+	v.fetch = f
+	s.stats.Fetches++
+	batch := Request{Key: c.key(), Policy: f.policy, Cost: f.size, Floor: v.floorLocked(), Trace: f.trace}
 	ctx = context.WithoutCancel(ctx) // it is for all who wait
 	l.running.Go(func() {
 		result, err := l.inner.Take(ctx, batch)
 		l.land(s, c, f, &batch, &result, err)
 	})
-	return f
 }
 
 // land takes in what a fetch has brought, and wakes those who wait for it.
@@ -227,13 +305,13 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 		s.oweLocked(c, &f.charged, f.policy, f.spare, now)
 		return
 	}
-	s.endLocked(c, now) // what is left may be worth nothing any more, if another process has reset the key
-	b := &v.batch
-	*b = batch{left: f.spare, size: f.spare, deadline: f.deadline, policy: f.policy, charged: f.charged}
-	if b.charged.Guarantee == Exact && hasBucket(f.policy) {
-		b.charged.Guarantee, b.charged.Cause = Bounded, ErrBucketLeased
-	}
 	v.life = f.deadline - f.asked
+	if f.early && v.batch.left > 0 {
+		v.ahead = f
+		return
+	}
+	s.endLocked(c, now) // what is left may be worth nothing any more, if another process has reset the key
+	v.holdLocked(f)
 }
 
 // await waits for the fetch that a request has boarded.
@@ -267,8 +345,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 	}
 	var result Result
 	switch v := &c.value; {
-	case v.spendLocked(req, now, &result):
-		s.stats.Leased++
+	case s.spendLocked(c, req, now, &result):
 		s.mu.Unlock()
 		return result, nil
 	case l.cfg.Recheck >= 0 && v.denyLocked(req, now, &result):
