@@ -1,0 +1,91 @@
+package grpclimit
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// answer is where a call's metadata go: a grpc.ServerStream, or its like for a unary call.
+type answer interface {
+	SetHeader(metadata.MD) error
+	SetTrailer(metadata.MD)
+}
+
+type unaryAnswer struct{ ctx context.Context }
+
+func (a unaryAnswer) SetHeader(md metadata.MD) error { return grpc.SetHeader(a.ctx, md) }
+
+func (a unaryAnswer) SetTrailer(md metadata.MD) { _ = grpc.SetTrailer(a.ctx, md) }
+
+// tell puts the limits into the header, or into the trailer if the call failed or its header is sent already.
+func tell(w answer, limits metadata.MD, ok bool) {
+	if !ok || w.SetHeader(limits) != nil {
+		w.SetTrailer(limits)
+	}
+}
+
+// limits are the fields of draft-ietf-httpapi-ratelimit-headers-06 for the binding limit of a decision:
+//
+//	ratelimit-limit      what it allows; a token bucket, its burst
+//	ratelimit-remaining  what is left
+//	ratelimit-reset      seconds until there is more, rounded up; of a window that admits, until all is back
+//
+// A decision of the failure policy has none: another process, or the next moment, would say otherwise.
+func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
+	if i.cfg.NoMetadata || d.Source == throttler.Fallback || d.RetryAfter == limit.Never {
+		return nil
+	}
+	reset := untilMore(d)
+	return metadata.MD{
+		"ratelimit-limit":     {strconv.FormatInt(d.Limit.Quota(), 10)},
+		"ratelimit-remaining": {strconv.FormatInt(d.Remaining, 10)},
+		"ratelimit-reset":     {strconv.FormatInt(max(0, roundUp(reset, time.Second)), 10)},
+	}
+}
+
+// untilMore is how long it takes until the binding limit has more quota than now, by the clock that decided: this host's
+// own may say anything.
+func untilMore(d *throttler.Decision) time.Duration {
+	if !d.Allowed {
+		return retryAfter(d)
+	}
+	full := d.ResetAt.Sub(d.At)
+	if missing := d.Limit.Burst - d.Remaining; d.Limit.Algorithm == limit.Bucket && missing > 0 {
+		micros, _ := d.Limit.Refill(missing - 1)
+		return full - time.Duration(micros)*time.Microsecond
+	}
+	return full
+}
+
+// pushback tells the retries that grpc makes by itself when to come back, or with -1 not to (gRFC A6). A client that
+// waited beyond its deadline would see that, in place of the denial.
+func (i *Interceptor) pushback(ctx context.Context, wait time.Duration) metadata.MD {
+	if i.cfg.MaxPushback < 0 {
+		return nil
+	}
+	most := i.cfg.MaxPushback
+	if deadline, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(deadline))
+	}
+	ms := int64(-1)
+	if wait <= most { // limit.Never isn't
+		ms = max(1, roundUp(wait, time.Millisecond))
+	}
+	return metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(ms, 10))
+}
+
+// roundUp counts the units that cover d.
+func roundUp(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit > 0 {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,153 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+func five(context.Context, grpclimit.Call) int64 { return 5 }
+
+// What is given back depends on the code that the client gets, whatever the handler made it of.
+func TestRefund(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		err  error
+		code codes.Code
+	}{
+		{"success", nil, codes.OK},
+		{"a status", status.Error(codes.NotFound, "no"), codes.NotFound},
+		{"a wrapped status", errors.Join(status.Error(codes.Unavailable, "no")), codes.Unavailable},
+		{"a deadline", context.DeadlineExceeded, codes.DeadlineExceeded},
+		{"any error", errBoom, codes.Unknown},
+	} {
+		for _, back := range []bool{false, true} {
+			b := newCounts(t)
+			th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
+			c := client(t, &service{
+				unary: func(context.Context) error { return test.err },
+				both:  func(pb.TestService_FullDuplexCallServer) error { return test.err },
+			}, newLimits(t, th, grpclimit.Config{Cost: five, Refund: func(code codes.Code) bool {
+				if code != test.code {
+					t.Errorf("%s: Refund(%v), want %v", test.name, code, test.code)
+				}
+				return back
+			}}))
+			if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != test.code {
+				t.Errorf("%s: %v", test.name, err)
+			}
+			stream, err := c.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = stream.Recv()
+			want, refunds := int64(10), int64(0)
+			if back {
+				want, refunds = 0, 2
+			}
+			if got := used(t, th, secret); got != want || b.refunds.Load() != refunds {
+				t.Errorf("%s, %v: %d used after %d refunds, want %d after %d", test.name, back, got, b.refunds.Load(), want, refunds)
+			}
+		}
+	}
+}
+
+// A panic counts as what a server that recovers makes of it, and goes on.
+func TestRefundAfterPanic(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	i := newLimits(t, th, grpclimit.Config{Refund: func(code codes.Code) bool { return code == codes.Internal }})
+	recovering := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (_ any, err error) {
+		defer func() {
+			if recover() != "boom" {
+				t.Error("the panic has not passed")
+			}
+			err = status.Error(codes.Internal, "panic")
+		}()
+		return i.Unary(ctx, req, info, handler)
+	}
+	c := dial(t, serve(t, &service{unary: func(context.Context) error { panic("boom") }}, grpc.UnaryInterceptor(recovering)))
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != codes.Internal {
+		t.Error(err)
+	}
+	if got := used(t, th, secret); got != 0 {
+		t.Errorf("%d used, want 0", got)
+	}
+}
+
+// What is to be given back is, also when the client has gone.
+func TestRefundAfterTheClientHasGone(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	settled := make(chan struct{})
+	i := newLimits(t, th, grpclimit.Config{Refund: func(code codes.Code) bool { return code == codes.Canceled }})
+	after := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		defer close(settled)
+		return i.Unary(ctx, req, info, handler)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c := dial(t, serve(t, &service{unary: func(ctx context.Context) error {
+		cancel()
+		<-ctx.Done()
+		return ctx.Err()
+	}}, grpc.UnaryInterceptor(after)))
+	if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{}); status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	<-settled
+	if got := used(t, th, secret); got != 0 {
+		t.Errorf("%d used, want 0", got)
+	}
+}
+
+// What can't be given back stays charged, and somebody hears of it.
+func TestRefundFails(t *testing.T) {
+	t.Parallel()
+	b := newCounts(t)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
+	var told error
+	for _, hook := range []func(context.Context, grpclimit.Call, error){
+		nil, func(_ context.Context, _ grpclimit.Call, err error) { told = err },
+	} {
+		c := client(t, &service{unary: func(context.Context) error { b.down.Store(true); return nil }},
+			newLimits(t, th, grpclimit.Config{Refund: func(codes.Code) bool { return true }, OnError: hook}))
+		if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil {
+			t.Error(err)
+		}
+		b.down.Store(false)
+	}
+	if !errors.Is(told, errAway) {
+		t.Errorf("OnError is told %v, want %v", told, errAway)
+	}
+	if got := used(t, th, secret); got != 2 {
+		t.Errorf("%d used, want 2", got)
+	}
+}
+
+// A backend that can't give back still counts.
+func TestRefundWithoutARefunder(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{
+		Backend: struct{ backend.Backend }{newCounts(t)}, Policy: policy(limit.PerHour(2)),
+	})
+	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{Refund: func(codes.Code) bool {
+		t.Error("Refund is asked in vain")
+		return true
+	}}))
+	for n, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+		if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != want {
+			t.Errorf("call %d: %v, want %v", n+1, err, want)
+		}
+	}
+}
