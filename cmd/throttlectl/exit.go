@@ -11,6 +11,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitFound   = 3
 )
 
 // failure is an error of a command that was understood.
@@ -51,6 +52,9 @@ func markFailures(cmd *cobra.Command) {
 func exitCode(err error) int {
 	if err == nil {
 		return exitOK
+	}
+	if _, ok := errors.AsType[foundError](err); ok {
+		return exitFound
 	}
 	if _, ok := errors.AsType[failure](err); ok {
 		return exitFailure

@@ -5,6 +5,9 @@
 //	throttlectl flag set use-redis 25% --redis redis://localhost:6379/0 --redis-key app:flags
 //	throttlectl flag watch use-redis --file /etc/app/flags.json
 //	throttlectl migrate status --url http://localhost:8080/debug/vars
+//	throttlectl peek alice --topology groups.json --policy api --limit 100/1m
+//	throttlectl topology push groups.json
+//	throttlectl doctor --topology groups.json
 //
 // throttlectl --help lists the commands and the exit codes.
 package main

@@ -15,7 +15,8 @@ Results go to stdout, as text or, with --json, as one JSON object a line. Errors
 Exit codes:
   0  ok
   1  failure: a server is away, there is no such flag, a side isn't reachable, ...
-  2  usage: the command line is wrong, and nothing was done`
+  2  usage: the command line is wrong, and nothing was done
+  3  found: doctor, topology check or reshard plan has done its work and found what should not be`
 
 // globals are the flags of all commands.
 type globals struct {
@@ -46,6 +47,14 @@ func newRoot() *cobra.Command {
 	},
 		newFlag(g),
 		newMigrate(g),
+		newOwner(g),
+		newPeek(g),
+		newUsage(g),
+		newReset(g),
+		newRing(g),
+		newReshard(g),
+		newTopology(g),
+		newDoctor(g),
 	)
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, one object a line")
 	root.PersistentFlags().DurationVar(&g.timeout, "timeout", defaultTimeout, "bound for each question to a server")

@@ -15,6 +15,9 @@ func TestHelp(t *testing.T) {
 		"help_flag.txt":           {"flag", "--help"},
 		"help_flag_watch.txt":     {"flag", "watch", "--help"},
 		"help_migrate_status.txt": {"help", "migrate", "status"},
+		"help_peek.txt":           {"peek", "--help"},
+		"help_topology_push.txt":  {"topology", "push", "--help"},
+		"help_reshard_plan.txt":   {"reshard", "plan", "--help"},
 	} {
 		golden(t, name, succeed(t, args...))
 	}

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"math"
+	"strings"
+)
+
+// bar draws a part, from 0 to 1, as a bar of block characters in eighths of a cell, filled up with spaces to the width.
+// What is more than nothing shows.
+func bar(part float64, width int) string {
+	if math.IsNaN(part) || part <= 0 {
+		return strings.Repeat(" ", width)
+	}
+	eighths := int(math.Round(min(part, 1) * float64(width) * 8))
+	eighths = max(eighths, min(1, width))
+	full, rest := eighths/8, eighths%8
+	cells := full
+	var b strings.Builder
+	b.WriteString(strings.Repeat("█", full))
+	if rest > 0 {
+		b.WriteRune([]rune(" ▏▎▍▌▋▊▉")[rest])
+		cells++
+	}
+	b.WriteString(strings.Repeat(" ", width-cells))
+	return b.String()
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// What a shell asks for with the tab key.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	file := topologyFile(t, threeGroups)
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"doctor", "--topology", file, "--group", ""}, "eu-1\neu-2\neu-3\n:4\n"},
+		{[]string{"doctor", "--topology", file + ".not", "--group", ""}, ":4\n"},
+		{[]string{"doctor", "--fail-on", ""}, "info\nwarning\ncritical\n:4\n"},
+		{[]string{"doctor", "--ignore", ""}, "sentinel\ncluster\n:4\n"},
+		{[]string{"peek", "--topology", ""}, "json\n:8\n"}, // files that end so
+		{[]string{"peek", ""}, ":4\n"},
+		{[]string{"topology", "push", ""}, "json\n:8\n"},
+		{[]string{"topology", "push", "a.json", ""}, ":4\n"},
+		{[]string{"reshard", "plan", "a.json", ""}, "json\n:8\n"},
+		{[]string{"reshard", "plan", "a.json", "b.json", ""}, ":4\n"},
+	} {
+		got := execute(t, append([]string{"__complete"}, test.args...)...)
+		if got.code != exitOK || !strings.HasSuffix(got.stdout, test.want) || test.want == ":4\n" && got.stdout != test.want {
+			t.Errorf("%q: %+v", test.args, got)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+)
+
+// topologyFile writes a topology and returns its path.
+func topologyFile(t testing.TB, topology router.Topology) string {
+	t.Helper()
+	text, err := json.Marshal(topology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "groups.json")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// groupsOf makes a topology of primaries: g1, g2 and so on.
+func groupsOf(epoch uint64, primaries ...*testserver.Server) router.Topology {
+	t := router.Topology{Epoch: epoch}
+	for i, p := range primaries {
+		t.Groups = append(t.Groups, router.Group{Name: fmt.Sprintf("g%d", i+1), Primary: p.Addr})
+	}
+	return t
+}
+
+// applicationOf opens a router as a running process has it.
+func applicationOf(t testing.TB, topology router.Topology) *router.Router {
+	t.Helper()
+	r, err := router.Open(topology, router.Config{Backend: backend.RedisConfig{Timeout: soon}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+// api is the policy of these tests, and apiFlags how it stands on a command line. Its windows outlast any test.
+var (
+	api = limit.Policy{Name: "api", Limits: []limit.Limit{
+		limit.PerDay(100), limit.Sliding(240, 48*time.Hour, time.Hour).Named("smooth"), limit.TokenBucket(1, time.Hour, 20),
+	}}
+	apiFlags = []string{"--policy", "api", "--limit", "100/24h", "--limit", "smooth=240/48h~1h", "--limit", "1/1h+20"}
+)
+
+func take(t testing.TB, b backend.Backend, key string, cost int64) {
+	t.Helper()
+	result, err := b.Take(t.Context(), backend.Request{Key: key, Policy: &api, Cost: cost})
+	if err != nil || !result.Allowed {
+		t.Fatalf("take %d of %s: %v, %v", cost, key, result.Allowed, err)
+	}
+}
+
+func with(args []string, more ...string) []string {
+	return append(append([]string{}, more...), args...)
+}
+
+// What is peeked, told and reset is what applications count, wherever the counts are.
+func TestKeyCommands(t *testing.T) {
+	t.Parallel()
+	server, second := testserver.Redis(t), testserver.Redis(t)
+	topology := groupsOf(3, server, second)
+	app := applicationOf(t, topology)
+	alone, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, DB: 1}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Close()
+	for _, place := range []struct {
+		name  string
+		count backend.Backend
+		args  []string
+	}{
+		{"group", app, with(apiFlags, "--topology", topologyFile(t, topology))},
+		{"single", alone, with(apiFlags, "--redis", "redis://"+server.Addr+"/1")},
+	} {
+		for _, form := range []string{"txt", "json"} {
+			args := with(place.args, fmt.Sprintf("--json=%t", form == "json"))
+			key := "alice-" + form
+			var b strings.Builder
+			do := func(words ...string) {
+				b.WriteString("$ " + strings.Join(words, " ") + "\n")
+				b.WriteString(steady(succeed(t, append(words, args...)...)))
+			}
+			do("peek", key)
+			take(t, place.count, key, 7)
+			awaitBucket(t, key, 7, place.args)
+			do("peek", key)
+			do("usage", key, "--interval", "2h") // whatever full hour comes in between
+			do("reset", key, "--dry-run")
+			do("reset", key)
+			awaitBucket(t, key, 0, place.args)
+			do("reset", key)
+			do("peek", key)
+			take(t, place.count, key, 19) // the bucket is full again
+			golden(t, "keys_"+place.name+"."+form, b.String())
+		}
+	}
+}
+
+// awaitBucket waits until the bucket has lost so many tokens and no fraction more. Each process has its own idea of the server's
+// clock, off by less than a round trip, and that much earlier a bucket lacks a fraction more.
+func awaitBucket(t testing.TB, key string, used int, args []string) {
+	t.Helper()
+	want := fmt.Sprintf(`"limit":"1/1h+20","used":%d,`, used)
+	for deadline := time.Now().Add(soon); ; {
+		got := succeed(t, with(args, "peek", key, "--json")...)
+		if strings.Contains(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s in %s", want, got)
+		}
+	}
+}
+
+// Where the Max was lowered, what is used is more than the quota, and shown.
+func TestPeekShowsMoreThanTheQuota(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, "alice", 20)
+	got := succeed(t, "peek", "alice", "--policy", "api", "--limit", "5/24h", "--limit", "6/48h~1h", "--json", "--redis", "redis://"+server.Addr)
+	var state struct {
+		Limits []struct{ Used, Remaining, Quota int64 }
+	}
+	if err := json.Unmarshal([]byte(got), &state); err != nil {
+		t.Fatal(err)
+	}
+	for i, quota := range []int64{5, 6} {
+		if l := state.Limits[i]; l.Used != 20 || l.Remaining != 0 || l.Quota != quota {
+			t.Errorf("limit %d: %+v", i, l)
+		}
+	}
+}
+
+// The file of an operator may be older than what is in force, never newer: a key would be looked for where it isn't.
+func TestKeyCommandsFollowWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	first, next := groupsOf(1, one), groupsOf(2, one, two)
+	next.Previous = &first
+	app := applicationOf(t, first)
+	if err := app.Update(next); err != nil {
+		t.Fatal(err)
+	}
+	key := moving(t, first, next)
+	take(t, app, key, 7)
+	awaitEpoch(t, one, 2)
+	awaitBucket(t, key, 7, with(apiFlags, "--topology", topologyFile(t, first)))
+
+	args := with(apiFlags, "--json", "--topology", topologyFile(t, first))
+	if got := succeed(t, append([]string{"peek", key}, args...)...); !strings.Contains(got, `"group":"g2","epoch":2`) || !strings.Contains(got, `"used":7`) {
+		t.Errorf("peek: %s", got)
+	}
+	if got := succeed(t, append([]string{"reset", key}, args...)...); !strings.Contains(got, `"given_back":7`) {
+		t.Errorf("reset: %s", got)
+	}
+	third := groupsOf(3, one)
+	third.Previous = &next
+	fail(t, exitFailure, "epoch 3 is not in force", append([]string{"peek", key}, with(apiFlags, "--topology", topologyFile(t, third))...)...)
+	other := groupsOf(2, two)
+	fail(t, exitFailure, "is not the topology of epoch 2", append([]string{"reset", key}, with(apiFlags, "--topology", topologyFile(t, other))...)...)
+}
+
+// A key that has moved on is not what its old server still holds of it.
+func TestKeyCommandsRefuseASealedKey(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	first, next := groupsOf(1, one), groupsOf(2, one, two)
+	next.Previous = &first
+	app := applicationOf(t, first)
+	key := moving(t, first, next)
+	take(t, app, key, 3)
+	if err := app.Update(next); err != nil {
+		t.Fatal(err)
+	}
+	take(t, app, key, 4)
+	for _, command := range []string{"peek", "reset", "usage"} {
+		args := with(apiFlags, command, key, "--redis", "redis://"+one.Addr)
+		if command == "usage" {
+			args = append(args, "--interval", "1h")
+		}
+		fail(t, exitFailure, "handed the key over under epoch 2", args...)
+	}
+}
+
+// moving is a key that changes its owner.
+func moving(t testing.TB, from, to router.Topology) string {
+	t.Helper()
+	before, err := ringOf(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := ringOf(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		if key := fmt.Sprintf("user-%d", i); before.Owner(key) != after.Owner(key) {
+			return key
+		}
+	}
+	t.Fatal("no key moves")
+	return ""
+}
+
+// awaitEpoch waits until a topology is posted on a server.
+func awaitEpoch(t testing.TB, server *testserver.Server, epoch uint64) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * soon); ; time.Sleep(5 * time.Millisecond) {
+		text := server.Client().Get(t.Context(), "sl:topology").Val()
+		if strings.HasPrefix(text, fmt.Sprintf("%d ", epoch)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("epoch %d isn't posted: %q", epoch, text)
+		}
+	}
+}
+
+// Looking leaves nothing behind, also where there is no notice.
+func TestPeekWritesNothing(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	succeed(t, with(apiFlags, "peek", "alice", "--topology", topologyFile(t, groupsOf(5, server)))...)
+	succeed(t, with(apiFlags, "reset", "alice", "--dry-run", "--topology", topologyFile(t, groupsOf(5, server)))...)
+	if keys := server.Client().Keys(t.Context(), "*").Val(); len(keys) != 0 {
+		t.Errorf("left %v", keys)
+	}
+}
+
+func TestKeyCommandsFailures(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	url := "redis://" + server.Addr
+	file := topologyFile(t, groupsOf(1, server))
+	on := func(args ...string) []string { return append(args, "--limit", "100/1m") }
+	for text, args := range map[string][]string{
+		"exactly one of --topology and --redis": on("peek", "k"),
+		"exactly one of --topology and ":        on("peek", "k", "--redis", url, "--topology", file),
+		"KEY is empty":                          on("peek", "", "--redis", url),
+		"want KEY":                              on("reset", "--redis", url),
+		"--limit is needed":                     {"peek", "k", "--redis", url},
+		"--redis is given twice":                on("reset", "k", "--redis", url, "--redis", url),
+		"not a URL":                             on("peek", "k", "--redis", "redis://host:port"),
+		"go with --topology":                    on("peek", "k", "--redis", url, "--user", "me"),
+		"--db = -1":                             on("peek", "k", "--topology", file, "--db", "-1"),
+		"--interval = 1m0s":                     on("usage", "k", "--redis", url),
+		"--interval = 2h0m0s":                   {"usage", "k", "--limit", "1/1h~1m", "--interval", "2h", "--redis", url},
+		"--interval = 0s":                       {"usage", "k", "--limit", "1/1h~1m", "--interval", "0", "--redis", url},
+		"--topology is needed":                  {"owner", "k"},
+		"want KEY...":                           {"owner", "--topology", file},
+	} {
+		fail(t, exitUsage, text, args...)
+	}
+	fail(t, exitFailure, "no such file", on("peek", "k", "--topology", file+".not")...)
+	fail(t, exitFailure, "no such file", on("peek", "k", "--topology", file, "--password-file", file+".not")...)
+	fail(t, exitFailure, "no such file", on("peek", "k", "--redis", url, "--ca", file+".not")...)
+	fail(t, exitFailure, "has no certificate", on("peek", "k", "--redis", url, "--ca", file)...)
+	fail(t, exitFailure, "prefix", on("peek", "k", "--redis", url, "--prefix", "no spaces")...)
+	fail(t, exitFailure, "WRONGPASS", on("peek", "k", "--topology", file, "--user", "nobody", "--password-file", file)...)
+	server.Kill()
+	fail(t, exitFailure, "connection refused", on("peek", "k", "--redis", url)...)
+	fail(t, exitFailure, "connection refused", on("reset", "k", "--topology", file)...)
+}
+
+// A password is read from a file or from the environment, as redis-cli reads it.
+func TestKeyCommandsLogIn(t *testing.T) {
+	server := testserver.Redis(t, "--requirepass", "s3cret")
+	args := with(apiFlags, "peek", "k", "--topology", topologyFile(t, groupsOf(1, server)))
+	fail(t, exitFailure, "NOAUTH", args...)
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	succeed(t, append(args, "--password-file", file)...)
+	t.Setenv(passwordEnv, "s3cret")
+	succeed(t, args...)
+	if got := execute(t, append(args, "--user", "s0me")...); got.code != exitFailure || strings.Contains(got.stderr, "s3cret") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// threeGroups is a topology whose servers need not be there.
+var threeGroups = router.Topology{
+	Epoch: 2,
+	Groups: []router.Group{
+		{Name: "eu-1", Primary: "10.0.0.1:6379", Replicas: []string{"10.0.0.2:6379", "10.0.0.3:6379"}},
+		{Name: "eu-2", Weight: 2, Sentinels: []string{"10.0.1.1:26379"}, Master: "main"},
+		{Name: "eu-3", Cluster: []string{"10.0.2.1:6379"}},
+	},
+	Previous: &router.Topology{Epoch: 1, Groups: []router.Group{{Name: "eu-1", Primary: "10.0.0.1:6379"}}},
+}
+
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	file := topologyFile(t, threeGroups)
+	keys := []string{"alice", "bob", "user:1", "user:2", "a\x1b[2Jb"}
+	golden(t, "owner.txt", succeed(t, append([]string{"owner", "--topology", file}, keys...)...))
+	golden(t, "owner.json", succeed(t, append([]string{"owner", "--json", "--topology", file}, keys...)...))
+}
+
+// A notice that a server has lost is not brought back by somebody who only looks.
+func TestPeekRestoresNoNotice(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	topology := groupsOf(2, one, two)
+	file := topologyFile(t, topology)
+	succeed(t, "topology", "push", file)
+	two.Client().FlushAll(t.Context())
+	for range 50 { // a router would need a moment
+		succeed(t, with(apiFlags, "peek", "alice", "--topology", file)...)
+	}
+	if keys := two.Client().Keys(t.Context(), "*").Val(); len(keys) != 0 {
+		t.Errorf("left %v", keys)
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/router"
+)
+
+const (
+	rolePrimary  = "primary"
+	roleReplica  = "replica"
+	roleSentinel = "sentinel"
+)
+
+// member is a server of a topology.
+type member struct {
+	Group   string
+	Address string
+	Role    string // as the topology has it, or who knows for it; empty if nobody does
+	options redis.Options
+	prefix  string
+}
+
+// members finds all servers of the topology, or those given one by one: of sentinels those that they name, of a Redis Cluster
+// all that it has. What can't be found out is a finding.
+func (s *site) members(ctx context.Context, only func(group string) bool) ([]member, findings) {
+	var all []member
+	var f findings
+	for _, opts := range s.single {
+		all = append(all, member{Address: opts.Addr, options: opts, prefix: s.prefix})
+	}
+	for i := range s.topology.Groups {
+		g := &s.topology.Groups[i]
+		if !only(g.Name) {
+			continue
+		}
+		found, lost := s.group(ctx, g)
+		all = append(all, found...)
+		for _, one := range lost {
+			one.Group = g.Name
+			f = append(f, one)
+		}
+	}
+	return all, f
+}
+
+func (s *site) group(ctx context.Context, g *router.Group) (all []member, f findings) {
+	add := func(address, role string, template redis.Options) {
+		all = append(all, member{g.Name, address, role, *at(template, address), s.prefix})
+	}
+	switch {
+	case len(g.Sentinels) > 0:
+		for _, address := range g.Sentinels {
+			add(address, roleSentinel, s.sentinel)
+		}
+		limited, cancel := context.WithTimeout(ctx, s.timeout)
+		defer cancel()
+		seen, err := s.sight(limited, g)
+		if err != nil {
+			f.add(critical, "sentinel", err.Error(), "Start the sentinels; routers that start now have no primary to ask.")
+			return all, f
+		}
+		add(seen.primary, rolePrimary, s.node)
+		for _, address := range seen.replicas {
+			add(address, roleReplica, s.node)
+		}
+		return all, append(f, s.agree(limited, g, seen)...)
+	case len(g.Cluster) > 0:
+		return s.shards(ctx, g)
+	}
+	add(g.Primary, rolePrimary, s.node)
+	for _, address := range g.Replicas {
+		add(address, roleReplica, s.node)
+	}
+	return all, nil
+}
+
+// agree looks whether all sentinels say the same.
+func (s *site) agree(ctx context.Context, g *router.Group, newest sighting) (f findings) {
+	type answer struct {
+		sighting
+		err error
+	}
+	for i, a := range each(g.Sentinels, func(address string) answer {
+		seen, err := s.askSentinel(ctx, address, g.Master)
+		return answer{seen, err}
+	}) {
+		var reply redis.Error
+		switch one := (finding{Severity: warning, Check: "sentinel", Server: g.Sentinels[i]}); {
+		case errors.As(a.err, &reply):
+			one.What, one.Do = "refuses: "+reply.Error(), "Have it monitor the master by that name, and look at the credentials."
+			f = append(f, one)
+		case a.err != nil: // that it can't be reached is found out by itself
+		case a.primary != newest.primary:
+			one.What = fmt.Sprintf("names %s as primary, others name %s", a.primary, newest.primary)
+			one.Do = "Look whether it is cut off from the others; SENTINEL RESET makes it look anew."
+			f = append(f, one)
+		}
+	}
+	return f
+}
+
+// shards asks any node of a Redis Cluster for all of them.
+func (s *site) shards(ctx context.Context, g *router.Group) (all []member, f findings) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var slots []redis.ClusterSlot
+	var err error
+	for _, seed := range g.Cluster {
+		client := redis.NewClient(at(s.node, seed))
+		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
+		slots, err = client.ClusterSlots(ctx).Result()
+		_ = client.Close()
+		if err == nil {
+			break
+		}
+	}
+	if err != nil {
+		for _, seed := range g.Cluster {
+			all = append(all, member{g.Name, seed, "", *at(s.node, seed), s.prefix})
+		}
+		f.add(critical, "cluster", "no node tells where the slots are: "+err.Error(), "Start the cluster; "+
+			"credentials need +cluster|slots.")
+		return all, f
+	}
+	const slotsOfACluster = 16384
+	covered, known := 0, make(map[string]bool)
+	for _, r := range slots {
+		covered += r.End - r.Start + 1
+		for i, n := range r.Nodes {
+			role := roleReplica
+			if i == 0 {
+				role = rolePrimary
+			}
+			if !known[n.Addr] {
+				known[n.Addr] = true
+				all = append(all, member{g.Name, n.Addr, role, *at(s.node, n.Addr), s.prefix})
+			}
+		}
+	}
+	if covered < slotsOfACluster {
+		f.add(critical, "cluster", fmt.Sprintf("%d of %d slots have no server: "+
+			"keys there have no verdict", slotsOfACluster-covered, slotsOfACluster),
+			"Bring the missing shards back (redis-cli --cluster check).")
+	}
+	return all, f
+}
+
+// parseInfo reads what INFO answers.
+func parseInfo(text string) map[string]string {
+	fields := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// masterOf is the address of the primary that a replica says it follows.
+func masterOf(info map[string]string) string {
+	return net.JoinHostPort(info["master_host"], info["master_port"])
+}
+
+func number(info map[string]string, name string) int64 {
+	n, _ := strconv.ParseInt(info[name], 10, 64)
+	return n
+}

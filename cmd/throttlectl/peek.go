@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+const peekHelp = `Print what each limit of a policy has counted of a key, and charge nothing. The primary of the key's group is asked, by
+the topology that running processes use: that of the file, or a newer one that is posted on its servers.
+
+  USED       what is charged and not given back; above the quota where the Max was lowered
+  REMAINING  what can still pass now
+  RESET      when the full quota is back; - where nothing is used
+
+`
+
+func newPeek(g *globals) *cobra.Command {
+	o := &keyOptions{serverFlags: serverFlags{globals: g}}
+	cmd := &cobra.Command{
+		Use:   "peek KEY",
+		Short: "Print what is counted of a key, limit by limit",
+		Long:  peekHelp + policyHelp + "\n\n" + serverHelp,
+		Args:  operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {
+				limits, snapshot, err := p.look(ctx, req)
+				if err == nil {
+					err = moved(snapshot)
+				}
+				if err != nil {
+					return err
+				}
+				return o.print(cmd.OutOrStdout(), keyState{
+					Key: req.Key, Policy: req.Policy.Name, Group: p.group, Epoch: p.epoch, Limits: limits,
+				})
+			})
+		},
+	}
+	o.register(cmd)
+	return cmd
+}
+
+// keyState is what is counted of a key.
+type keyState struct {
+	Key    string       `json:"key"`
+	Policy string       `json:"policy"`
+	Group  string       `json:"group,omitempty"`
+	Epoch  uint64       `json:"epoch,omitempty"`
+	Limits []limitState `json:"limits"`
+}
+
+func (s keyState) text(w io.Writer) {
+	fmt.Fprintf(w, "KEY\tPOLICY\tGROUP\n%s\t%s\t%s\n\n", cell(s.Key), cell(s.Policy), cell(s.Group))
+	fmt.Fprint(w, "LIMIT\tUSED\tREMAINING\tQUOTA\tRESET\n")
+	for _, l := range s.Limits {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", l.Limit, l.Used, l.Remaining, l.Quota, l.Reset)
+	}
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/router"
+)
+
+// passwordEnv is where redis-cli, too, looks for a password: a command line can be read by everybody on the host.
+const passwordEnv = "REDISCLI_AUTH"
+
+// serverFlags say which servers are meant, and how to log in there.
+type serverFlags struct {
+	*globals
+	topology string
+	redis    []string
+	prefix   string
+
+	user, passwordFile                 string
+	sentinelUser, sentinelPasswordFile string
+	db                                 int
+	tls                                bool
+	ca                                 string
+}
+
+const serverHelp = `Where the counts are:
+
+  --topology FILE    the groups of servers that the applications use, as router.LoadTopology reads them. The password is
+                     read from --password-file, or else from REDISCLI_AUTH in the environment, as redis-cli does
+  --redis URL        one server: redis://user:password@host:port/db, or rediss:// for TLS`
+
+// register is for commands about a topology or one server.
+func (f *serverFlags) register(cmd *cobra.Command) {
+	f.registerTopology(cmd)
+	f.registerLogin(cmd)
+	cmd.Flags().StringArrayVar(&f.redis, "redis", nil, "`url` of a Redis server, in place of a topology")
+	noFiles(cmd, "redis")
+}
+
+// registerLogin is for commands about the topology that is their operand.
+func (f *serverFlags) registerLogin(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.prefix, "prefix", "sl:", "start of the names of stored keys, as the applications have it")
+	flags.StringVar(&f.user, "user", "", "`name` to log in with at the servers of a topology")
+	flags.StringVar(&f.passwordFile, "password-file", "", "`file` with the password for them; without it, "+passwordEnv+" has it")
+	flags.StringVar(&f.sentinelUser, "sentinel-user", "", "`name` to log in with at sentinels")
+	flags.StringVar(&f.sentinelPasswordFile, "sentinel-password-file", "", "`file` with the password for sentinels")
+	flags.IntVar(&f.db, "db", 0, "`number` of the database on the servers of a topology")
+	flags.BoolVar(&f.tls, "tls", false, "talk TLS to the servers of a topology")
+	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates to trust, PEM; implies --tls")
+	for _, flag := range []string{"prefix", "user", "sentinel-user", "db"} {
+		noFiles(cmd, flag)
+	}
+}
+
+// registerTopology is for commands that need no server.
+func (f *serverFlags) registerTopology(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.topology, "topology", "", "JSON `file` of the topology")
+	_ = cmd.MarkFlagFilename("topology", "json")
+}
+
+// file reads the topology, for commands that can't do without.
+func (f *serverFlags) file() (router.Topology, error) {
+	if f.topology == "" {
+		return router.Topology{}, usage(errors.New("--topology is needed: the JSON file of the groups"))
+	}
+	return router.LoadTopology(f.topology)
+}
+
+// site is the servers that a command is about.
+type site struct {
+	topology       router.Topology // without groups if there is one server only
+	node, sentinel redis.Options   // of a topology's: templates, without the address
+	single         []redis.Options
+	prefix         string
+	timeout        time.Duration
+}
+
+// site reads the flags. It does no network I/O.
+func (f *serverFlags) site() (*site, error) {
+	switch {
+	case (f.topology == "") == (len(f.redis) == 0):
+		return nil, usage(errors.New("exactly one of --topology and --redis is needed"))
+	case f.topology == "" && (f.user != "" || f.passwordFile != "" || f.db != 0 || f.tls || f.sentinelUser != "" || f.sentinelPasswordFile != ""):
+		return nil, usage(errors.New("--user, --password-file, --db, --tls and those for sentinels go with --topology: " +
+			"the URL of --redis has it all"))
+	case f.db < 0:
+		return nil, usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
+	}
+	s := &site{prefix: f.prefix, timeout: f.timeout}
+	trusted, err := f.trusted()
+	if err != nil {
+		return nil, err
+	}
+	for _, url := range f.redis {
+		opts, err := redisOptions(url, f.timeout)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--redis: %w", err))
+		}
+		if trusted != nil {
+			if opts.TLSConfig == nil {
+				return nil, usage(errors.New("--ca goes with rediss://"))
+			}
+			opts.TLSConfig.RootCAs = trusted
+		}
+		s.single = append(s.single, *opts)
+	}
+	if f.topology == "" {
+		return s, nil
+	}
+	if s.topology, err = f.file(); err != nil {
+		return nil, err
+	}
+	return s, f.credentials(s, trusted)
+}
+
+// oneServer refuses more servers than a command can ask.
+func (f *serverFlags) oneServer() error {
+	if len(f.redis) > 1 {
+		return usage(errors.New("--redis is given twice: several servers need a --topology, which says who has which key"))
+	}
+	return nil
+}
+
+// credentials fills in the templates of a topology's servers.
+func (f *serverFlags) credentials(s *site, trusted *x509.CertPool) error {
+	password, err := secret(f.passwordFile)
+	if err != nil {
+		return err
+	}
+	if f.passwordFile == "" {
+		password = os.Getenv(passwordEnv)
+	}
+	sentinels, err := secret(f.sentinelPasswordFile)
+	if err != nil {
+		return err
+	}
+	var secure *tls.Config
+	if f.tls || trusted != nil {
+		secure = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}
+	}
+	s.node = toolOptions(f.user, password, f.db, secure, f.timeout)
+	s.sentinel = toolOptions(f.sentinelUser, sentinels, 0, secure, f.timeout)
+	return nil
+}
+
+// toolOptions are those of redisOptions for what was not given as a URL.
+func toolOptions(user, password string, db int, secure *tls.Config, timeout time.Duration) redis.Options {
+	return redis.Options{
+		Username: user, Password: password, DB: db, TLSConfig: secure,
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: timeout, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+func secret(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(path)
+	return strings.TrimRight(string(text), "\r\n"), err
+}
+
+func (f *serverFlags) trusted() (*x509.CertPool, error) {
+	if f.ca == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(f.ca)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("--ca: %s has no certificate", f.ca)
+	}
+	return pool, nil
+}
+
+// at is a template with an address.
+func at(template redis.Options, address string) *redis.Options {
+	template.Addr = address
+	if template.TLSConfig != nil {
+		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it
+	}
+	return &template
+}
+
+// groupNames completes the value of a flag with the groups of the topology that the command line names so far.
+func (f *serverFlags) groupNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if t, err := f.file(); err == nil {
+		for _, g := range t.Groups {
+			names = append(names, g.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}

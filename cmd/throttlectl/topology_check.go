@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/router"
+)
+
+const checkHelp = `Validate a topology file, reach every server that it names, and compare the topology that is posted on the primaries with
+the file. Nothing is changed. throttlectl doctor looks at the servers themselves.
+
+  POSTED  the epoch of the topology that running processes have left on the primary, which is the one in force; - for none.
+          They leave it within seconds`
+
+func newTopologyCheck(g *globals) *cobra.Command {
+	f := &serverFlags{globals: g}
+	cmd := &cobra.Command{
+		Use:               "check FILE",
+		Short:             "Validate a topology, reach every server, compare it with what is in force",
+		Long:              checkHelp,
+		Args:              operands("FILE"),
+		ValidArgsFunction: jsonFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.topology = args[0]
+			s, err := f.site()
+			if err != nil {
+				return err
+			}
+			c := s.check(cmd.Context())
+			if err := f.print(cmd.OutOrStdout(), c); err != nil {
+				return err
+			}
+			return c.Findings.err(warning)
+		},
+	}
+	f.registerLogin(cmd)
+	return cmd
+}
+
+// topologyCheck is how a topology and its servers are.
+type topologyCheck struct {
+	Epoch    uint64         `json:"epoch"`
+	Digest   string         `json:"digest"`
+	Servers  []memberStatus `json:"servers"`
+	Findings findings       `json:"findings"`
+}
+
+type memberStatus struct {
+	Group     string `json:"group"`
+	Server    string `json:"server"`
+	Role      string `json:"role"`
+	Reachable bool   `json:"reachable"`
+	Posted    uint64 `json:"posted,omitempty"` // of primaries: the epoch
+	Digest    string `json:"digest,omitempty"`
+	Error     string `json:"error,omitempty"`
+}
+
+// check asks every server for --timeout at most.
+func (s *site) check(ctx context.Context) *topologyCheck {
+	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout) // first the sentinels, then those that they name
+	defer cancel()
+	c := &topologyCheck{Epoch: s.topology.Epoch, Digest: s.topology.Digest()}
+	all, f := s.members(ctx, func(string) bool { return true })
+	boards, done := s.boards(ctx, s.topology.Groups)
+	defer done()
+	notices := readBoards(ctx, boards, s.topology)
+	reached := each(all, func(m member) error { return m.reach(ctx) })
+	for i, m := range all {
+		status := memberStatus{Group: m.Group, Server: m.Address, Role: m.Role, Reachable: reached[i] == nil}
+		if err := reached[i]; err != nil {
+			status.Error = err.Error()
+			one := finding{
+				Severity: warning, Check: "reach", Group: m.Group, Server: m.Address, What: "can't be reached: " + err.Error(),
+				Do: "See whether it runs, and whether the address and the credentials are right.",
+			}
+			if m.Role == rolePrimary {
+				one.Severity = critical
+			}
+			f = append(f, one)
+		}
+		for _, p := range notices {
+			if m.Role == rolePrimary && p.Group == m.Group && p.Error == "" {
+				status.Posted, status.Digest = p.Epoch, p.Digest
+			}
+		}
+		c.Servers = append(c.Servers, status)
+	}
+	c.Findings = append(f, judgePosted(s.topology, notices)...).sorted()
+	return c
+}
+
+func (m *member) reach(ctx context.Context) error {
+	if m.Role == roleSentinel {
+		client := redis.NewSentinelClient(&m.options)
+		defer client.Close()
+		return client.Ping(ctx).Err()
+	}
+	client := redis.NewClient(&m.options)
+	defer client.Close()
+	return client.Ping(ctx).Err()
+}
+
+// judgePosted compares what is in force with the file.
+func judgePosted(file router.Topology, notices []posted) (f findings) {
+	var newest uint64
+	for _, p := range notices {
+		newest = max(newest, p.Epoch)
+	}
+	if file.Epoch == 0 && newest == 0 {
+		f.add(info, "posted", "the file has epoch 0: it can't be told to other processes, "+
+			"nor changed while they run", "Number topologies from 1 on.")
+		return f
+	}
+	for _, p := range notices {
+		one := finding{Check: "posted", Group: p.Group, Server: p.Node}
+		switch {
+		case p.err != nil:
+			one.Severity, one.What = warning, "its notice can't be read: "+p.Error
+		case p.Epoch == file.Epoch && p.Digest != file.Digest():
+			one.Severity = critical
+			one.What = fmt.Sprintf("another topology of epoch %d is in force: digest %s, "+
+				"the file's is %s", p.Epoch, p.Digest, file.Digest())
+			one.Do = "Publish one with a larger epoch; until then processes that have the file decide nothing."
+		case p.Epoch > file.Epoch:
+			one.Severity = warning
+			one.What = fmt.Sprintf("epoch %d is in force, the file has %d", p.Epoch, file.Epoch)
+			one.Do = "Use the newer file; processes that start with this one take the newer over."
+		case p.Epoch < file.Epoch && newest == 0:
+			one.Severity, one.What = info, "nothing is posted: no process with a topology has been here, or the server has lost it"
+		case p.Epoch < file.Epoch:
+			one.Severity = warning
+			one.What = fmt.Sprintf("the file's epoch %d is not in force here: it has %s", file.Epoch, epochWord(p.Epoch))
+			one.Do = "throttlectl topology push publishes it. Where it is in force elsewhere, processes bring it here within seconds."
+		default:
+			continue
+		}
+		f = append(f, one)
+	}
+	return f
+}
+
+func epochWord(epoch uint64) string {
+	if epoch == 0 {
+		return "none"
+	}
+	return fmt.Sprint(epoch)
+}
+
+func (c *topologyCheck) text(w io.Writer) {
+	fmt.Fprintf(w, "epoch %d, digest %s\n\n", c.Epoch, c.Digest)
+	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tPOSTED\n")
+	for _, m := range c.Servers {
+		epoch := "-"
+		if m.Posted > 0 {
+			epoch = strings.TrimSpace(fmt.Sprintf("%d %s", m.Posted, m.Digest))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Group, m.Server, cell(m.Role), yesNo(m.Reachable), epoch)
+	}
+	if len(c.Findings) > 0 {
+		fmt.Fprintln(w)
+		c.Findings.text(w)
+	}
+}

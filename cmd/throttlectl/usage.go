@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+const usageHelp = `Print the cost that was charged to a key and not given back within the last interval. It is told by the sliding limit of
+the policy with the finest precision whose window covers the interval, and blurred by that precision: other limits don't
+remember when they were charged.
+
+`
+
+func newUsage(g *globals) *cobra.Command {
+	o := &keyOptions{serverFlags: serverFlags{globals: g}}
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "usage KEY",
+		Short: "Print what a key has used in the last minute, hour, ...",
+		Long:  usageHelp + policyHelp + "\n\n" + serverHelp,
+		Args:  operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			policy, err := o.policy()
+			if err != nil {
+				return err
+			}
+			var nothing limit.State
+			if _, _, ok := nothing.Usage(&policy, limit.At{}, interval); !ok {
+				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding --limit, "+
+					"such as 240/1h~1m", interval))
+			}
+			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {
+				snapshot, err := p.Load(ctx, req)
+				if err == nil {
+					err = moved(snapshot)
+				}
+				if err != nil {
+					return err
+				}
+				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
+				return o.print(cmd.OutOrStdout(), keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
+			})
+		},
+	}
+	o.register(cmd)
+	cmd.Flags().DurationVar(&interval, "interval", time.Minute, "how far to look back")
+	noFiles(cmd, "interval")
+	return cmd
+}
+
+// keyUsage is what a key has used lately.
+type keyUsage struct {
+	Key      string      `json:"key"`
+	Policy   string      `json:"policy"`
+	Group    string      `json:"group,omitempty"`
+	Interval string      `json:"interval"`
+	Used     int64       `json:"used"`
+	By       limit.Limit `json:"by"` // the limit that tells
+}
+
+func (u keyUsage) text(w io.Writer) {
+	fmt.Fprint(w, "KEY\tPOLICY\tGROUP\tINTERVAL\tUSED\tBY\n")
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", cell(u.Key), cell(u.Policy), cell(u.Group), u.Interval, u.Used, u.By)
+}
