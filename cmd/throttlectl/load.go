@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+const loadHelp = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
+admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 1 if
+it was more.
+
+  throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
+  throttlectl load --redis redis://localhost:6379/0 --limit 100/1s --limit 1000/1m --callers 64 --lease
+  throttlectl load --topology groups.json --limit 50/1s+100 --rate 5000/s --keys 100000 --zipf 1.1
+
+` + serverHelp + `
+  --memory           this process
+
+The keys are throttlectl-load-1 and so on: none of the applications', and left to expire. The load is real all the same, so
+servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others.
+
+What is printed:
+  LATENCY         of every request, from when it was due: with --rate a late answer makes others wait
+  NOT EXACT       decisions that say that they can be off, by cause
+  ABOVE LIMIT     cost that exact decisions admitted above a limit, in the windows that it counts: 0 is what is promised
+  BY ALL          the same, of all decisions: those that are not exact may exceed a limit by a stated bound`
+
+const (
+	defaultLoad      = 10 * time.Second
+	maxLoad          = 24 * time.Hour
+	minLoad          = 100 * time.Millisecond
+	maxCallers       = 1 << 14
+	loadPrefix       = "throttlectl-load-"
+	memoryOutOfOrder = time.Second // is how much later than another decision one may be entered
+)
+
+// loadOptions are the flags of load.
+type loadOptions struct {
+	serverFlags
+	policyFlags
+	memory, lease, allowRemote bool
+	callers, keys              int
+	zipf                       float64
+	rate                       string
+	lasts                      time.Duration
+	seed                       uint64
+}
+
+func newLoad(g *globals) *cobra.Command {
+	o := &loadOptions{serverFlags: serverFlags{globals: g}}
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Put load on servers, and see how they limit it",
+		Long:  loadHelp,
+		Args:  operands(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := o.attack()
+			if err != nil {
+				return usage(err)
+			}
+			b, where, err := o.open()
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return o.load(cmd, a, b, where)
+		},
+	}
+	o.serverFlags.register(cmd)
+	o.policyFlags.register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.memory, "memory", false, "count in this process, without a server")
+	flags.BoolVar(&o.lease, "lease", false, "answer from leases where possible")
+	flags.BoolVar(&o.allowRemote, "allow-remote", false, "put load on servers that are not, or may not be, on this host")
+	flags.IntVar(&o.callers, "callers", 16, "how many ask at the same time")
+	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
+	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
+	flags.StringVar(&o.rate, "rate", "", "`requests` of all callers, such as 5000/s; as many as possible by default")
+	flags.DurationVar(&o.lasts, "for", defaultLoad, "how long")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of the order of keys")
+	for _, name := range []string{"callers", "keys", "zipf", "rate", "for", "seed"} {
+		noFiles(cmd, name)
+	}
+	return cmd
+}
+
+// attack reads the flags, but for the servers.
+func (o *loadOptions) attack() (*attack, error) {
+	policy, err := o.policy()
+	errs := []error{err}
+	a := &attack{callers: o.callers, lasts: o.lasts, seed: o.seed}
+	if o.rate != "" {
+		if a.rate, err = parseRate(o.rate); err == nil && a.rate == 0 {
+			err = errors.New("must be more than 0")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--rate: %w", err))
+		}
+	}
+	if o.callers < 1 || o.callers > maxCallers {
+		errs = append(errs, fmt.Errorf("--callers = %d: must be from 1 to %d", o.callers, maxCallers))
+	}
+	if o.lasts < minLoad || o.lasts > maxLoad {
+		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.lasts, minLoad, maxLoad))
+	}
+	a.keys, err = newPopularity(loadPrefix, o.keys, o.zipf)
+	grace := o.timeout
+	if o.memory {
+		grace = memoryOutOfOrder
+	}
+	a.audit = newAudit(&policy, grace)
+	return a, errors.Join(append(errs, err)...)
+}
+
+// open opens what the command line selects, and says what that is. It does no network I/O.
+func (o *loadOptions) open() (backend.Backend, string, error) {
+	if o.memory {
+		if o.topology != "" || len(o.redis) > 0 {
+			return nil, "", usage(errors.New("exactly one of --memory, --topology and --redis is needed"))
+		}
+		b, err := backend.NewMemory(backend.MemoryConfig{})
+		return b, "memory", err
+	}
+	s, err := o.site()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := o.oneServer(); err != nil {
+		return nil, "", err
+	}
+	if remote := s.remote(); len(remote) > 0 && !o.allowRemote {
+		return nil, "", usage(fmt.Errorf("not on this host, or not known to be: %s; --allow-remote puts load on them all the same",
+			strings.Join(remote, ", ")))
+	}
+	b, err := s.backend()
+	if len(s.single) > 0 {
+		return b, "redis " + s.single[0].Addr, err
+	}
+	return b, "topology " + o.topology, err
+}
+
+// backend opens the servers as an application does, except that it leaves no notice of its topology there: what is in
+// force is for the applications to say.
+func (s *site) backend() (backend.Backend, error) {
+	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
+	if len(s.single) > 0 {
+		return backend.OpenRedis(&s.single[0], cfg)
+	}
+	return router.Open(s.topology, router.Config{
+		Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout,
+		Node: func(address string) (backend.Backend, error) {
+			b, err := backend.OpenRedis(at(s.node, address), cfg)
+			return quiet{b}, err
+		},
+	})
+}
+
+// remote is the servers that aren't sure to be on this host.
+func (s *site) remote() (all []string) {
+	check := func(address string) {
+		if !loopback(address) {
+			all = append(all, address)
+		}
+	}
+	for i := range s.single {
+		if s.single[i].Network != "unix" {
+			check(s.single[i].Addr)
+		}
+	}
+	groups := s.topology.Groups
+	if before := s.topology.Previous; before != nil {
+		groups = append(groups[:len(groups):len(groups)], before.Groups...)
+	}
+	for _, g := range groups {
+		switch {
+		case len(g.Sentinels) > 0:
+			all = append(all, "what the sentinels of "+g.Name+" name")
+		case len(g.Cluster) > 0:
+			all = append(all, "the cluster "+g.Name)
+		default:
+			check(g.Primary)
+			for _, replica := range g.Replicas {
+				check(replica)
+			}
+		}
+	}
+	return all
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// load runs the attack and prints what came of it.
+func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, where string) error {
+	var lease *backend.Lease
+	if o.lease {
+		var err error
+		if lease, err = backend.NewLease(b, backend.LeaseConfig{}); err != nil {
+			return err
+		}
+		defer lease.Close() // before what it holds
+		b = lease
+	}
+	t, err := throttler.New(throttler.Config{Backend: b, Policy: *a.audit.policy, Failure: throttler.FailError})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	a.throttler = t
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	err = t.Ping(ctx)
+	cancel()
+	if err != nil {
+		return err
+	}
+	shown := startProgress(cmd.ErrOrStderr(), a.lasts, a.soFar)
+	seen, took := a.run(cmd.Context())
+	shown.end()
+	r := a.report(where, seen, took)
+	if lease != nil {
+		r.lease(lease.Stats())
+	}
+	return errors.Join(o.print(cmd.OutOrStdout(), r), r.err())
+}
+
+// soFar is a line for the progress.
+func (a *attack) soFar() string {
+	decided, denied := a.decided.Load(), a.denied.Load()
+	rate := float64(decided) / time.Since(a.start).Seconds()
+	return fmt.Sprintf("%.0f decisions a second, %.1f%% denied, %d errors", rate, percentOf(denied, decided), a.fail.Load())
+}
+
+func percentOf(n, of int64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return 100 * float64(n) / float64(of)
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	for terminal, want := range map[bool]string{
+		false: " 50%  half way\n",
+		true:  "\r\x1b[K███████████████                 50%  half way\r\x1b[K",
+	} {
+		var b bytes.Buffer
+		p := &progress{w: &b, terminal: terminal, stop: make(chan struct{})}
+		p.show(0.5, "half way")
+		p.end()
+		if b.String() != want {
+			t.Errorf("terminal %t: %q, want %q", terminal, b.String(), want)
+		}
+	}
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if isTerminal(file) || isTerminal(new(bytes.Buffer)) {
+		t.Error("a file is no terminal")
+	}
+}
+
+// Where lines are kept, there are ten of them, or one a second.
+func TestProgressLines(t *testing.T) {
+	t.Parallel()
+	for lasts, want := range map[time.Duration]int{4 * time.Second: 4, time.Minute: 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var b bytes.Buffer
+			p := startProgress(&b, lasts, func() string { return "so far" })
+			time.Sleep(lasts + time.Millisecond)
+			synctest.Wait()
+			p.end()
+			if n := bytes.Count(b.Bytes(), []byte("so far\n")); n != want || !bytes.HasSuffix(b.Bytes(), []byte("100%  so far\n")) {
+				t.Errorf("%v: %d lines, want %d: %q", lasts, n, want, b.String())
+			}
+		})
+	}
+}

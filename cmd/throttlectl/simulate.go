@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+const simulateHelp = `Play traffic against a policy, or against several side by side, without a server and without waiting: time is that of the
+traffic. The same command line prints the same result.
+
+  throttlectl simulate --limit 10/1s --limit 240/1h --shape poisson:8/s --for 2h
+  throttlectl simulate --compare 100/1m,100/1m@aligned,100/1m~1s,100/1m+100 --shape bursts:50@10s --svg compare.svg
+  throttlectl simulate --compare "10/1s 240/1h,5/1s+20" --csv access.csv
+
+Limits:
+  100/1m             fixed window, 100 a minute from the first request
+  100/1m@aligned     fixed window, at multiples of a minute; @staggered: shifted by a hash of the key
+  240/1h~1m          sliding window, in sub-buckets of a minute
+  10/1s+20           token bucket, 10 a second, burst 20
+
+Shapes, which add up if there are several:
+` + shapeHelp + `
+
+` + csvHelp + `
+
+What is printed:
+  MEAN WAIT        what the denied were told to wait (RetryAfter), in the mean
+  DENIED IN A ROW  the longest run of denials of one key
+  MOST ADMITTED    the most that one key was admitted in any span of that length, wherever it begins
+  PROMISED         the most that the policy may admit in any such span, whatever the traffic`
+
+const (
+	defaultSimulated = 10 * time.Minute
+	maxSimulated     = 366 * 24 * time.Hour
+	maxCompared      = 8
+)
+
+// simulateOptions are the flags of simulate.
+type simulateOptions struct {
+	*globals
+	limits      []string
+	compare     []string
+	shapes      []string
+	csv, svg    string
+	lasts       time.Duration
+	keys        int
+	zipf        float64
+	seed        uint64
+	description string // of the traffic
+}
+
+func newSimulate(g *globals) *cobra.Command {
+	o := &simulateOptions{globals: g}
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Play traffic against policies, without a server",
+		Long:  simulateHelp,
+		Args:  operands(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			policies, err := o.contenders()
+			if err != nil {
+				return usage(err)
+			}
+			all, done, err := o.traffic(cmd)
+			if err != nil {
+				return err
+			}
+			defer done()
+			return o.simulate(cmd.Context(), cmd.OutOrStdout(), policies, all)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.limits, "limit", nil, "a `limit` of the policy, such as 100/1m; as often as it has limits")
+	flags.StringArrayVar(&o.compare, "compare", nil, "`policies` to compare: limits, with commas between policies and spaces within")
+	flags.StringArrayVar(&o.shapes, "shape", nil, "`shape` of the traffic, such as poisson:8/s; may be given several times")
+	flags.StringVar(&o.csv, "csv", "", "`path` of a CSV file of requests instead; - for stdin")
+	flags.StringVar(&o.svg, "svg", "", "`path` to draw what was offered and admitted over time to")
+	flags.DurationVar(&o.lasts, "for", defaultSimulated, "how long the traffic lasts; of a CSV file by default all of it")
+	flags.IntVar(&o.keys, "keys", 1, "number of keys, for --shape")
+	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of what is random, for --shape")
+	for _, name := range []string{"limit", "compare", "shape", "for", "keys", "zipf", "seed"} {
+		noFiles(cmd, name)
+	}
+	return cmd
+}
+
+// contenders are the policies of --limit and --compare.
+func (o *simulateOptions) contenders() ([]limit.Policy, error) {
+	var all []limit.Policy
+	if len(o.limits) > 0 || len(o.compare) == 0 {
+		p, err := (&policyFlags{limits: o.limits}).policy()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	for _, list := range o.compare {
+		for text := range strings.SplitSeq(list, ",") {
+			var p limit.Policy
+			for field := range strings.FieldsSeq(text) {
+				l, err := limit.Parse(field)
+				if err != nil {
+					return nil, fmt.Errorf("--compare: %w", err)
+				}
+				p.Limits = append(p.Limits, l)
+			}
+			if err := p.Validate(); err != nil {
+				return nil, fmt.Errorf("--compare: %w", err)
+			}
+			all = append(all, p)
+		}
+	}
+	if len(all) > maxCompared {
+		return nil, fmt.Errorf("%d policies: at most %d can be compared", len(all), maxCompared)
+	}
+	return all, nil
+}
+
+// traffic opens what the command line selects. The function it returns closes it.
+func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
+	given := cmd.Flags().Changed
+	if given("shape") == given("csv") {
+		return nil, nil, usage(errors.New("exactly one of --shape and --csv is needed"))
+	}
+	if (given("for") || !given("csv")) && (o.lasts < time.Millisecond || o.lasts > maxSimulated) {
+		return nil, nil, usage(fmt.Errorf("--for = %v: must be from 1ms to %v", o.lasts, maxSimulated))
+	}
+	if given("csv") {
+		for _, name := range []string{"keys", "zipf", "seed"} {
+			if given(name) {
+				return nil, nil, usage(fmt.Errorf("--%s goes with --shape, not with --csv", name))
+			}
+		}
+		if !given("for") {
+			o.lasts = 0
+		}
+		return o.open(cmd.InOrStdin())
+	}
+	var shapes []shape
+	var errs []error
+	for _, text := range o.shapes {
+		s, err := parseShape(text)
+		shapes, errs = append(shapes, s), append(errs, err)
+	}
+	keys, err := newPopularity("key-", o.keys, o.zipf)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, nil, usage(err)
+	}
+	o.description = fmt.Sprintf("%s for %v", strings.Join(o.shapes, " and "), o.lasts)
+	return made(shapes, keys, o.seed, o.lasts), func() {}, nil
+}
+
+func (o *simulateOptions) open(stdin io.Reader) (traffic, func(), error) {
+	switch o.csv {
+	case "":
+		return nil, nil, usage(errors.New("--csv is empty"))
+	case "-":
+		o.description = "stdin"
+		return recorded(stdin), func() {}, nil
+	}
+	file, err := os.Open(o.csv)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.description = o.csv
+	return recorded(file), func() { _ = file.Close() }, nil
+}
+
+// simulate plays, draws and prints.
+func (o *simulateOptions) simulate(ctx context.Context, w io.Writer, policies []limit.Policy, all traffic) error {
+	s := newSimulation(policies)
+	if err := s.play(ctx, all, o.lasts); err != nil {
+		return fmt.Errorf("%s: %w", o.description, err)
+	}
+	if s.requests == 0 {
+		return fmt.Errorf("%s: no requests", o.description)
+	}
+	var errs []error
+	if o.svg != "" {
+		errs = append(errs, os.WriteFile(o.svg, s.picture(o.description), 0o644))
+	}
+	if err := o.print(w, s.report(o.description)); err != nil {
+		return err
+	}
+	for _, c := range s.contenders {
+		errs = append(errs, c.broken())
+	}
+	return errors.Join(errs...)
+}

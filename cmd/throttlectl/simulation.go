@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// simulation plays one traffic against several policies side by side, on the algebra that every backend runs. Time is
+// that of the traffic.
+type simulation struct {
+	contenders  []*contender
+	spans       []time.Duration // window lengths of all policies, shortest first
+	timeline    timeline
+	requests    int64
+	cost        int64
+	first, last int64 // Unix microseconds
+	held        int   // charges and keys that are remembered: see maxHeld
+}
+
+// maxHeld bounds the memory that a simulation takes, at some 16 bytes each. A key counts as heldByKey of them.
+const (
+	maxHeld   = 1 << 24
+	heldByKey = 32
+)
+
+// contender is one of the policies.
+type contender struct {
+	name   string
+	policy limit.Policy
+	keys   map[string]*subject
+	sweep  int // at how many keys to look for those that are over
+
+	admitted, admittedCost int64
+	denied                 int64
+	impossible             int64   // of these: cost more than a limit can ever hold
+	wait                   float64 // seconds, of all others: the sum would overflow a Duration
+	longest                denials
+	peaks                  []peak
+}
+
+// subject is one key under one policy.
+type subject struct {
+	state  limit.State
+	ledger ledger
+	run    denials
+}
+
+// denials are denials in a row.
+type denials struct {
+	count    int64
+	from, to int64 // the first and the last of them, in Unix microseconds
+	key      string
+}
+
+const firstSweep = 1024
+
+func newSimulation(policies []limit.Policy) *simulation {
+	s := &simulation{timeline: newTimeline(len(policies))}
+	for _, p := range policies {
+		for _, l := range p.Limits {
+			s.spans = append(s.spans, l.Window)
+		}
+	}
+	slices.Sort(s.spans)
+	s.spans = slices.Compact(s.spans)
+	for _, p := range policies {
+		c := &contender{name: limitsText(&p), policy: p, keys: make(map[string]*subject), sweep: firstSweep}
+		for _, span := range s.spans {
+			c.peaks = append(c.peaks, peak{length: span.Microseconds()})
+		}
+		s.contenders = append(s.contenders, c)
+	}
+	return s
+}
+
+// limitsText is the limits of a policy as one writes them.
+func limitsText(p *limit.Policy) string {
+	var all []string
+	for _, l := range p.Limits {
+		all = append(all, l.String())
+	}
+	return strings.Join(all, " ")
+}
+
+// play runs the simulation to the end of the traffic, or until it has lasted that long; 0 for no end.
+func (s *simulation) play(ctx context.Context, all traffic, lasts time.Duration) error {
+	for a, err := range all {
+		if err != nil {
+			return err
+		}
+		if s.requests == 0 {
+			s.first = a.at
+			s.timeline.start = a.at
+		}
+		if lasts > 0 && a.at >= s.first+lasts.Microseconds() {
+			break
+		}
+		if s.requests%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.ask(&a)
+		if s.held > maxHeld {
+			return fmt.Errorf("too many keys and admissions within %v of each other to remember (%d): simulate less with --for",
+				s.spans[len(s.spans)-1], maxHeld)
+		}
+	}
+	return nil
+}
+
+// ask puts a request to all policies.
+func (s *simulation) ask(a *arrival) {
+	s.requests++
+	s.cost += a.cost
+	s.last = a.at
+	s.timeline.offer(a.at, a.cost)
+	at := limit.At{Micros: a.at, Phase: xxhash.Sum64String(a.key)} // the hash that all backends take
+	for i, c := range s.contenders {
+		allowed, grown := c.take(a, at)
+		if allowed {
+			s.timeline.admit(i, a.at, a.cost)
+		}
+		s.held += grown
+	}
+}
+
+// take reports whether the policy admits a request, and by how much what is remembered has grown.
+func (c *contender) take(a *arrival, at limit.At) (allowed bool, grown int) {
+	if c.policy.CheckCost(a.cost) != nil { // of traffic, it can only be too high for the policy
+		c.denied++
+		c.impossible++
+		return false, 0
+	}
+	k := c.keys[a.key]
+	if k == nil {
+		grown = heldByKey
+		if len(c.keys) >= c.sweep {
+			grown -= c.forget(a.at)
+		}
+		k = new(subject)
+		c.keys[a.key] = k
+	}
+	v := k.state.Take(&c.policy, at, a.cost)
+	if !v.Allowed {
+		c.deny(k, a, v.Binding().RetryAfter)
+		return false, grown
+	}
+	k.run = denials{}
+	c.admitted++
+	c.admittedCost += a.cost
+	return true, grown + k.ledger.admit(a.key, a.at, a.cost, c.peaks)
+}
+
+func (c *contender) deny(k *subject, a *arrival, wait time.Duration) {
+	c.denied++
+	c.wait += wait.Seconds()
+	if k.run.count == 0 {
+		k.run.from, k.run.key = a.at, a.key
+	}
+	k.run.count++
+	k.run.to = a.at
+	if k.run.count > c.longest.count {
+		c.longest = k.run
+	}
+}
+
+// forget drops keys that are as good as new. It returns how much is remembered less.
+func (c *contender) forget(now int64) int {
+	less := 0
+	longest := c.peaks[len(c.peaks)-1].length
+	for key, k := range c.keys {
+		if k.state.Until() <= now && k.ledger.over(now, longest) {
+			less += heldByKey + len(k.ledger.charges)
+			delete(c.keys, key)
+		}
+	}
+	c.sweep = max(firstSweep, 2*len(c.keys))
+	return less
+}
+
+// broken is an error for each policy that has admitted more than it promises.
+func (c *contender) broken() error {
+	for _, p := range c.peaks {
+		length := time.Duration(p.length) * time.Microsecond
+		if promised := promise(&c.policy, length); p.most > promised {
+			return fmt.Errorf("%s: admitted %d within %v and promises %d: this is a bug of package limit",
+				c.name, p.most, length, promised)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+func TestRecorded(t *testing.T) {
+	t.Parallel()
+	const at = 1_700_000_000_000_000
+	for name, test := range map[string]struct {
+		text string
+		want []arrival
+	}{
+		"seconds":         {"1700000000\n1700000000.25\n", []arrival{{at, "-", 1}, {at + 250_000, "-", 1}}},
+		"milliseconds":    {"1700000000000\n1700000000250\n", []arrival{{at, "-", 1}, {at + 250_000, "-", 1}}},
+		"RFC 3339":        {"2023-11-14T22:13:20Z\n2023-11-14T23:13:20.000001+01:00", []arrival{{at, "-", 1}, {at + 1, "-", 1}}},
+		"key and cost":    {"1700000000,user:1,7\r\n1700000000, user:2 ,\r\n", []arrival{{at, "user:1", 7}, {at, "user:2", 1}}},
+		"quotes":          {"1700000000,\"a,\"\"b\"\"\",2\n", []arrival{{at, `a,"b"`, 2}}},
+		"header":          {"\ufeffMethod,Cost,Timestamp,Key\nGET,3,1700000000,k\n", []arrival{{at, "k", 3}}},
+		"header, no more": {"time\n1700000000,x,9\n", []arrival{{at, "-", 1}}},
+		"blank lines":     {"\n1700000000\n  \n", []arrival{{at, "-", 1}}},
+		"nothing":         {"", nil},
+	} {
+		var got []arrival
+		for a, err := range recorded(strings.NewReader(test.text)) {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				break
+			}
+			got = append(got, a)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+// What is wrong is told with its line, and without what may be a key.
+func TestRecordedRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"1700000000,s3cret\ns3cret,1700000000\n":            "line 2: time: must be RFC 3339",
+		"s3cret,1700000000\n":                               "line 1: time: must be RFC 3339",
+		"1700000000,s3cret,0\n":                             "line 1: cost: must be a whole number from 1",
+		"1700000000,s3cret,1.5\n":                           "line 1: cost: must be",
+		"1700000000,s3cret,9007199254740992\n":              "line 1: cost: must be",
+		"1700000001,s3cret\n1700000000,s3cret\n":            "line 2: is earlier",
+		"-1,s3cret\n":                                       "line 1: time",
+		"NaN,s3cret\n":                                      "line 1: time",
+		"1e300,s3cret\n":                                    "line 1: time",
+		"1969-12-31T23:59:59Z,s3cret\n":                     "line 1: time",
+		"1700000000,\"s3cret\n":                             "line 1: has quotes",
+		"1700000000\n" + strings.Repeat("s3cret", maxLine):  "line 2: bufio.Scanner: token too long",
+		"key,cost\ns3cret,1\n":                              "line 1: time",
+		"key,time\ns3cret\n":                                "line 2: time",
+		"1700000000\n1700000000,\"s3cret\",\"s3cret\",\"\n": "line 2: has quotes",
+	} {
+		var last error
+		for _, err := range recorded(strings.NewReader(text)) {
+			last = err
+		}
+		if last == nil || !strings.HasPrefix(last.Error(), want) || strings.Contains(last.Error(), "s3cret") {
+			t.Errorf("%.40q: %v, want %q", text, last, want)
+		}
+	}
+}
+
+// log is a CSV file of as many lines as one likes, which is nowhere as a whole: each second another key asks 10 times.
+type log struct {
+	lines, n int
+	rest     []byte
+}
+
+func (l *log) Read(p []byte) (int, error) {
+	if len(l.rest) == 0 {
+		if l.n == l.lines {
+			return 0, io.EOF
+		}
+		at := time.Unix(1_700_000_000+int64(l.n/10), 0).UTC().Format(time.RFC3339)
+		l.rest = []byte(at + ",user:" + at + "\n")
+		l.n++
+	}
+	n := copy(p, l.rest)
+	l.rest = l.rest[n:]
+	return n, nil
+}
+
+// What is remembered of a long log is what counts at a time, whatever the number of its keys.
+func TestLongLog(t *testing.T) {
+	t.Parallel()
+	const lines = 400_000
+	s := newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.Sliding(5, time.Minute, time.Second)}}})
+	most := 0
+	watched := func(yield func(arrival, error) bool) {
+		for a, err := range recorded(&log{lines: lines}) {
+			most = max(most, s.held)
+			if !yield(a, err) {
+				return
+			}
+		}
+	}
+	if err := s.play(t.Context(), watched, 0); err != nil {
+		t.Fatal(err)
+	}
+	c := s.contenders[0]
+	if s.requests != lines || c.admitted != lines/2 || c.longest.count != 5 {
+		t.Errorf("%d requests, %d admitted, %d denied in a row", s.requests, c.admitted, c.longest.count)
+	}
+	if most > 2*firstSweep*(heldByKey+1) || len(s.timeline.offered) > maxSlices {
+		t.Errorf("%d charges and keys of %d remembered, %d slices", most, lines/10, len(s.timeline.offered))
+	}
+}
