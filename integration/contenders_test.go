@@ -161,6 +161,7 @@ func (s *sluice) decide(ctx context.Context, key string) (throttler.Decision, er
 // setup is how a process uses Sluice.
 type setup struct {
 	groups    []router.Group
+	epoch     uint64 // of the topology; 0 for one that never changes
 	policy    limit.Policy
 	failure   throttler.FailurePolicy
 	processes int
@@ -180,7 +181,7 @@ func newSluice(t testing.TB, s setup) *sluice {
 	if s.router.OpenFor == 0 {
 		s.router.OpenFor = 200 * time.Millisecond
 	}
-	r, err := router.Open(router.Topology{Groups: s.groups}, s.router)
+	r, err := router.Open(router.Topology{Epoch: s.epoch, Groups: s.groups}, s.router)
 	if err != nil {
 		t.Fatal(err)
 	}

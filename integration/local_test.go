@@ -3,7 +3,6 @@
 package integration_test
 
 import (
-	"net"
 	"os/exec"
 	"regexp"
 	"testing"
@@ -21,12 +20,7 @@ var engineLeaks []goleak.Option
 // startRedis starts an empty Redis server that stores nothing on disk. args are as on its command line.
 func startRedis(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := testserver.Redis(t, args...)
-	host, port, _ := net.SplitHostPort(s.Addr)
-	return &server{
-		addr: s.Addr, peerHost: host, peerPt: port, client: s.Client(),
-		kill: s.Kill, pause: s.Pause, resume: s.Resume, restart: s.Restart,
-	}
+	return ownProcess(testserver.Redis(t, args...))
 }
 
 // startMemcached starts a Memcached server and returns its address.

@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"context"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/testserver"
 )
 
 // A server is a Redis server that faults are done to. How it runs depends on the form, see local_test.go and
@@ -24,6 +27,16 @@ type server struct {
 	pause   func() // freeze
 	resume  func()
 	restart func() // kill it if it runs, and start an empty one at the same address
+}
+
+// ownProcess is a server that is a local process in either form: one that others must reach at the address at which the test
+// does, as sentinels and the nodes of a Redis Cluster do, or whose clock the test sets.
+func ownProcess(s *testserver.Server) *server {
+	host, port, _ := net.SplitHostPort(s.Addr)
+	return &server{
+		addr: s.Addr, peerHost: host, peerPt: port, client: s.Client(),
+		kill: s.Kill, pause: s.Pause, resume: s.Resume, restart: s.Restart,
+	}
 }
 
 // startReplica starts a replica of primary and waits until it is in sync.
