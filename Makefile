@@ -23,8 +23,9 @@ run: ## run the quickstart example
 test: servers ## run all tests against real servers, which it installs where it may
 	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
 
-# The tests remove what they start, so testcontainers' reaper, one more image to pull, is off unless you want it.
-test-containers: ## run the fault suite against servers in containers: needs a Docker engine
+# The tests remove what they start, so testcontainers' reaper, one more image to pull, is off unless you want it. Sentinels,
+# a Redis Cluster and servers with a clock of their own are local processes there, too.
+test-containers: servers ## run the fault suite against servers in containers: needs a Docker engine
 	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
 		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 

@@ -43,6 +43,8 @@ var rows = []row{
 		promise: "typed; a configuration error is loud and doesn't count as a node that is down"},
 	{id: "host-clock", fault: "an application host's clock 26 years behind, then 24 ahead",
 		promise: "0 above Max, one reset for all"},
+	{id: "server-clock", fault: "a server's clock stepped forward and back by hours, 3 processes",
+		promise: "no count goes negative; a step back by D keeps windows at most D longer, and admits nothing; each step forward past the end of a window admits at most Max, without floors twice Max"},
 	{id: "reshard", fault: "reshard from 3 to 4 groups and back under load; 3 processes learn of it over 2 s",
 		promise: "0 above Max, leases included"},
 	{id: "flag-flipped", fault: "flag flipped forward and back under load, two processes that disagree",

@@ -20,7 +20,11 @@ import (
 // "--maxmemory", "1mb"; a later one overrides an earlier one.
 func Redis(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, kind{
+	return start(t, redisKind(args))
+}
+
+func redisKind(extra []string) kind {
+	return kind{
 		program: "redis-server",
 		args: func(port, dir string) []string {
 			all := []string{
@@ -32,12 +36,12 @@ func Redis(t testing.TB, args ...string) *Server {
 			if redisMajor() >= 7 {
 				all = append(all, "--enable-debug-command", "local")
 			}
-			return append(all, args...)
+			return append(all, extra...)
 		},
 		ping: "PING",
 		// Any answer will do, NOAUTH for example, once the data set is loaded.
 		pong: func(line string) bool { return !strings.HasPrefix(line, "-LOADING") },
-	})
+	}
 }
 
 // Replica starts a replica of primary and waits until it is in sync. A restarted one attaches again by itself, but

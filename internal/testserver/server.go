@@ -46,7 +46,8 @@ var errPortTaken = errors.New("port taken by another process")
 type kind struct {
 	program string // also the name of Debian's package
 	args    func(port, dir string) []string
-	ping    string // one line that a ready server answers with a line that pong accepts
+	env     []string // nil: that of this process
+	ping    string   // one line that a ready server answers with a line that pong accepts
 	pong    func(line string) bool
 }
 
@@ -109,7 +110,7 @@ func (s *Server) launch() error {
 	defer log.Close()
 
 	cmd := exec.Command(path, s.kind.args(port, dir)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, s.kind.env, log, log
 	cmd.SysProcAttr = processAttributes()
 	if err := cmd.Start(); err != nil {
 		return err
