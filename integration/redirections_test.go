@@ -1,0 +1,191 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// TestRedirections moves slots of a Redis Cluster under load, each with a key in it, and kills one of the shards, which makes
+// the others refuse everything until they are told not to. A call follows MOVED, and has no verdict where it meets ASK, a
+// key on its way, or CLUSTERDOWN.
+func TestRedirections(t *testing.T) {
+	t.Parallel()
+	const keys, callers, moves = 40, 4, 3
+	l := limit.PerDay(100_000)
+	shards := testserver.Cluster(t, 3, 0, "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "yes")
+	servers := make([]*server, len(shards))
+	group := router.Group{Name: "c"}
+	for i, shard := range shards {
+		servers[i] = ownProcess(shard.Primary)
+		group.Cluster = append(group.Cluster, shard.Primary.Addr)
+	}
+	c := ours(t, 2, setup{
+		groups: []router.Group{group}, policy: one(l), failure: throttler.FailClosed, router: router.Config{Backend: patient},
+	})
+	name := func(k int) string { return fmt.Sprintf("user:%d", k) }
+	for k := range keys {
+		_, _ = c.call(0, name(k)) // all are there
+	}
+
+	var admitted, maybe [keys]atomic.Int64
+	var wrong, asks, downs atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	for caller := range callers {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				k := rand.IntN(keys)
+				ok, err := c.call(caller%len(c.processes), name(k))
+				var failed *backend.Error
+				switch {
+				case ok:
+					admitted[k].Add(1)
+				case err == nil:
+					t.Error("denied without a limit reached")
+				case !errors.As(err, &failed):
+					wrong.Add(1)
+				case failed.MayHaveCharged:
+					maybe[k].Add(1)
+				}
+				if err != nil {
+					text := err.Error()
+					ask, down := strings.Contains(text, "ASK "), strings.Contains(text, "CLUSTERDOWN")
+					if ask {
+						asks.Add(1)
+					}
+					if down {
+						downs.Add(1)
+					}
+					if (ask || down) && (kind(err) != backend.Unavailable || failed.MayHaveCharged) || strings.Contains(text, "user:") {
+						wrong.Add(1)
+						t.Logf("no such error: %v", err)
+					}
+				}
+				time.Sleep(rand.N(2 * time.Millisecond))
+			}
+		})
+	}
+	defer running.Wait()
+	defer stop()
+
+	for k := range moves {
+		before := asks.Load()
+		moveSlot(t, servers, storedName(name(k)), func() {
+			await(t, "a call meets the key on its way", func() bool { return asks.Load() > before })
+		})
+		since := admitted[k].Load()
+		await(t, "the key is taken where it is now", func() bool { return admitted[k].Load() > since+3 })
+	}
+	for _, reply := range []string{"MOVED", "ASK"} {
+		if replies(t, servers, reply) == 0 {
+			t.Errorf("no server answered %s: the test shows nothing", reply)
+		}
+	}
+
+	dead := servers[0]
+	lost := make(map[int]bool)
+	for k := range keys {
+		lost[k] = dead.client.Exists(t.Context(), storedName(name(k))).Val() == 1
+	}
+	dead.kill()
+	await(t, "the cluster is down", func() bool { return downs.Load() > 20 })
+	for _, s := range servers[1:] {
+		command(t, s, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	for k := range keys {
+		since := admitted[k].Load()
+		if !lost[k] {
+			await(t, "a key of a living shard is taken", func() bool { return admitted[k].Load() > since })
+		}
+	}
+	stop()
+	running.Wait()
+
+	var sum, may int64
+	for k := range keys {
+		if lost[k] {
+			continue
+		}
+		d := peek(t, c.sluiceOf(0), name(k))
+		used, sure := l.Max-d.Remaining, admitted[k].Load()+1
+		if used < sure || used > sure+maybe[k].Load() {
+			t.Errorf("a key is counted %d times after %d admitted calls and %d unknown ones", used, sure, maybe[k].Load())
+		}
+		sum, may = sum+used, may+sure+maybe[k].Load()
+	}
+	if wrong.Load() > 0 {
+		t.Errorf("%d errors are not what they should be", wrong.Load())
+	}
+	shown := unlimited(c)
+	shown.counts = float64(sum) / float64(may)
+	shown.note = fmt.Sprintf("%d of %d calls met ASK, %d CLUSTERDOWN", asks.Load(), c.calls.Load(), downs.Load())
+	report(t, "redirections", result{sluice: shown})
+}
+
+// moveSlot moves the slot of a stored key to the next shard, with that key, and waits between the two. Other keys of the
+// slot there are none.
+func moveSlot(t *testing.T, shards []*server, stored string, between func()) {
+	t.Helper()
+	var from, to *server
+	for i, s := range shards {
+		if s.client.Exists(t.Context(), stored).Val() == 1 {
+			from, to = s, shards[(i+1)%len(shards)]
+		}
+	}
+	if from == nil {
+		t.Fatal("no shard has the key")
+	}
+	slot := from.client.ClusterKeySlot(t.Context(), stored).Val()
+	id := func(s *server) string { return s.client.ClusterMyID(t.Context()).Val() }
+	command(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
+	command(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
+	command(t, from, "MIGRATE", to.peerHost, to.peerPt, stored, 0, 5000)
+	between()
+	command(t, to, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	command(t, from, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	// The next move must not take the same epoch: who has the slots would then be a matter of chance for a while.
+	await(t, "all shards know of the move", func() bool {
+		known := make(map[string]bool)
+		for _, s := range shards {
+			for line := range strings.Lines(s.client.ClusterInfo(t.Context()).Val()) {
+				if strings.HasPrefix(line, "cluster_current_epoch:") {
+					known[line] = true
+				}
+			}
+			slots, _ := s.client.ClusterSlots(t.Context()).Result()
+			for _, r := range slots {
+				if int64(r.Start) <= slot && slot <= int64(r.End) {
+					known[r.Nodes[0].ID] = true
+				}
+			}
+		}
+		return len(known) == 2 // one epoch and one place
+	})
+}
+
+// replies is how often servers have answered with an error.
+func replies(t *testing.T, servers []*server, prefix string) (n int64) {
+	t.Helper()
+	for _, s := range servers {
+		count := strings.TrimPrefix(info(t, s, "errorstats")["errorstat_"+prefix], "count=")
+		i, _ := strconv.ParseInt(count, 10, 64)
+		n += i
+	}
+	return n
+}
