@@ -55,6 +55,8 @@ var rows = []row{
 		promise: "0 above Max; stranded at most one batch, that of the killed process"},
 	{id: "lease-paused", fault: "process with a lease paused past the end of its window",
 		promise: "0 above Max in each window"},
+	{id: "no-descriptors", fault: "a process that has lost its connections and has no file descriptor left",
+		promise: "every call returns by its deadline, and the failure policy decides; the servers decide again as soon as there are descriptors; at most one count a call"},
 	{id: "many-keys", fault: "one hot key and 50,000 random keys",
 		promise: "0 above Max of the hot key; memory, goroutines and connections are bounded"},
 }
