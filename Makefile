@@ -5,14 +5,14 @@ TESTFLAGS ?=#     more flags for go test, for example TESTFLAGS='-v -run Lease'
 TIMEOUT   ?= 10m# of one package's tests
 BENCH     ?= .
 FUZZTIME  ?= 10s# for each target
-SOAK      ?= 10m# of the attack
+SOAK      ?= 10m# of a soak
 
 # $(call each,command) runs a command in every module and stops at the first that fails.
 each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test test-containers race lint bench bench-quick soak-attack benchmarks fuzz cover scoreboard up down servers
+.PHONY: help run test test-containers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench: servers ## compare with other limiters side by side; ten minutes, on an i
 
 bench-quick: servers ## the same in under two minutes
 	@cd bench && go run . -quick
+
+soak: servers ## let faults take turns on real servers under load for SOAK, then ask for ten million keys
+	cd integration && go test -count=1 -timeout 0 -v -run '^TestSoak' . -soak $(SOAK)
 
 soak-attack: servers ## attack the local view for SOAK; fails if it admits too much, or holds more and more
 	@cd bench && go run . -soak $(SOAK)
