@@ -5,10 +5,13 @@
 //	make test             # servers are local processes: redis-server and memcached on PATH
 //	make test-containers  # servers are containers, by testcontainers-go: needs a Docker engine
 //	make scoreboard       # the local form, written to docs/FAULTS.md
+//	make soak             # faults that take turns on the same servers, for SOAK=10m
 //
 // The build tag "containers" chooses the form. Every fault is caused in both: a server is killed, frozen and restarted by
 // signals or by the engine, a partition between an application and a server is made by a proxy of the test, and what
-// happens to an application happens to processes of the test binary.
+// happens to an application happens to processes of the test binary. Sentinels, a Redis Cluster and a server with a clock of
+// its own are local processes in both forms: others must reach them at the address at which the test does, or the clock is
+// a shim that is compiled with cc.
 //
 // Every test logs one line that begins with "fault=": the promise's bound, what was admitted above Max, the longest
 // call against its deadline, and how often a call was counted.

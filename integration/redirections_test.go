@@ -168,10 +168,10 @@ func moveSlot(t *testing.T, shards []*server, stored string, between func()) {
 					known[line] = true
 				}
 			}
-			slots, _ := s.client.ClusterSlots(t.Context()).Result()
-			for _, r := range slots {
-				if int64(r.Start) <= slot && slot <= int64(r.End) {
-					known[r.Nodes[0].ID] = true
+			ranges, _ := s.client.Do(t.Context(), "CLUSTER", "SLOTS").Slice() // CLUSTER SHARDS came with Redis 7
+			for _, r := range ranges {                                        // first slot, last slot, nodes
+				if r := r.([]any); r[0].(int64) <= slot && slot <= r[1].(int64) {
+					known[fmt.Sprint(r[2])] = true
 				}
 			}
 		}

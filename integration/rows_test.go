@@ -7,7 +7,6 @@ type row struct {
 	id      string // as in report, and in the lines that tests log
 	fault   string
 	promise string
-	later   string // why there is no test yet; empty if there is one
 }
 
 // rows are all faults. What is promised is written out in the documentation of the packages; P1 to P13 in short:
