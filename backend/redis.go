@@ -88,6 +88,7 @@ type Redis struct {
 	plans   plans
 	owned   bool // whether Close closes the client
 	cluster bool
+	askers  askers // of a cluster
 	clock   serverClock
 	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
 }
@@ -246,7 +247,11 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return newRedis(client, cfg, node, pool, cluster, false), nil
+	r := newRedis(client, cfg, node, pool, cluster, false)
+	if c, ok := client.(*redis.ClusterClient); ok {
+		r.askers.options = c.Options()
+	}
+	return r, nil
 }
 
 // Take implements [Backend].
@@ -406,7 +411,7 @@ func (r *Redis) Close() error {
 	}
 	r.lanes.close()
 	if !r.owned {
-		return nil
+		return r.askers.close()
 	}
 	err := r.client.Close()
 	for _, ln := range r.lanes.all {
@@ -489,7 +494,13 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	}
 	defer r.calls.running.Done()
 	for move := 0; ; move++ {
-		if reply, err = r.lanes.run(ctx, deadline, e); err == nil {
+		reply, err = r.lanes.run(ctx, deadline, e)
+		if err != nil && r.cluster {
+			if address, ask := redis.IsAskError(err); ask {
+				reply, err = r.askers.ask(ctx, deadline, address, e)
+			}
+		}
+		if err == nil {
 			return reply, e.nowMicros, nil
 		}
 		if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {

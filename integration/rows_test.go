@@ -41,7 +41,7 @@ var rows = []row{
 	{id: "error-replies", fault: "LOADING, BUSY, OOM, READONLY, NOREPLICAS, MASTERDOWN, NOSCRIPT, WRONGTYPE, NOPERM, NOAUTH, max clients",
 		promise: "typed; a configuration error is loud and doesn't count as a node that is down"},
 	{id: "redirections", fault: "MOVED, ASK, CLUSTERDOWN: slots of a Redis Cluster move under load, then one of 3 shards is killed",
-		promise: "MOVED is followed; a key on its way (ASK) and a cluster that is down have no verdict: typed, not charged; at most one count a call"},
+		promise: "MOVED and ASK are followed, none fails; a cluster that is down gives no verdict: typed, not charged; at most one count a call"},
 	{id: "host-clock", fault: "an application host's clock 26 years behind, then 24 ahead",
 		promise: "0 above Max, one reset for all"},
 	{id: "server-clock", fault: "a server's clock stepped forward and back by hours, 3 processes",

@@ -114,7 +114,7 @@ func TestClusterSlotMoves(t *testing.T) {
 		takeN(t, r, name(k), policy, 1)
 	}
 	var taken [keys]atomic.Int64
-	var asked, failed atomic.Int64
+	var failed atomic.Int64
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for caller := range 2 {
@@ -129,8 +129,6 @@ func TestClusterSlotMoves(t *testing.T) {
 				switch {
 				case err == nil && result.Allowed:
 					taken[i%keys].Add(1)
-				case err != nil && strings.Contains(err.Error(), "ASK"): // until the slot has moved with its keys
-					asked.Add(1)
 				case err != nil:
 					failed.Add(1)
 					t.Logf("take: %v", err)
@@ -184,7 +182,6 @@ func TestClusterSlotMoves(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	close(stop)
 	all.Wait()
-	t.Logf("%d calls met a key on its way", asked.Load())
 	if failed.Load() > 0 {
 		t.Errorf("%d calls failed", failed.Load())
 	}

@@ -1,0 +1,79 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// askers follow ASK. A node of a Redis Cluster answers so for a key that is not there while its slot moves: nothing was done,
+// and the node that the slot moves to takes the call if ASKING comes before it on the same connection. The cluster client
+// would follow with MaxRedirects only, under which it also sends what may have run; and it doesn't know a node that has
+// no slot yet.
+type askers struct {
+	options *redis.ClusterOptions
+
+	mu      sync.Mutex // guards what follows
+	clients map[string]*redis.Client
+	closed  bool
+}
+
+// ask runs an errand at an address, once. It sends the script's source: an unknown script would need a second try.
+func (a *askers) ask(ctx context.Context, deadline time.Time, address string, e *errand) (string, error) {
+	client := a.client(address)
+	if client == nil {
+		return "", unsent{ErrClosed}
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	pipe := client.Pipeline()
+	_ = pipe.Do(ctx, "asking")
+	cmd := pipe.Do(ctx, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
+	_, _ = pipe.Exec(ctx)
+	return cmd.Text()
+}
+
+// client returns the client of a node; nil once they are closed. Of a cluster that moves slots there are few.
+func (a *askers) client(address string) *redis.Client {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil
+	}
+	client := a.clients[address]
+	if client == nil {
+		o := a.options
+		client = redis.NewClient(&redis.Options{
+			Addr: address, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+
+			ClientName: o.ClientName, Dialer: o.Dialer, OnConnect: o.OnConnect, Protocol: o.Protocol, TLSConfig: o.TLSConfig,
+			Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+			CredentialsProviderContext:   o.CredentialsProviderContext,
+			StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, PoolTimeout: o.PoolTimeout,
+			PoolSize: o.PoolSize, ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
+			ReadBufferSize: o.ReadBufferSize, WriteBufferSize: o.WriteBufferSize,
+		})
+		if a.clients == nil {
+			a.clients = make(map[string]*redis.Client)
+		}
+		a.clients[address] = client
+	}
+	return client
+}
+
+func (a *askers) close() (err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, client := range a.clients {
+		err = errors.Join(err, client.Close())
+	}
+	return err
+}
