@@ -28,6 +28,7 @@ var rows = []row{
 		promise: "at most what is admitted before a holder of the newest floor calls again"},
 	{id: "failover-5", fault: "the same, 5 processes", promise: "the same"},
 	{id: "failover-20", fault: "the same, 20 processes", promise: "the same"},
+	{id: "failover-first-request", fault: "all counts lost, 20 processes; one without a floor is the first to ask, and begins a window", promise: "the same"},
 	{id: "failover-no-floors", fault: "the same, 20 processes without floors", promise: "at most Max for each loss"},
 	{id: "sentinel-failover", fault: "primary killed that three sentinels watch over, 5 processes",
 		promise: "calls are decided again one heartbeat after the sentinels have named another primary, at the latest; at most what is admitted before a holder of the newest floor calls again"},
