@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 	if child() {
 		return
 	}
+	_ = flag.Set("test.parallel", "5") // most of them wait for servers, and for faults to end; the command line may say otherwise
 	flag.Parse()
 	logging.Disable() // go-redis prints a line for every connection that is refused
 	code := m.Run()
