@@ -42,17 +42,21 @@ func (e *entry) chargeFixed(now At, cost int64) {
 	e.count.charged += cost
 }
 
-// joinFixed joins two windows. If one that is alive ends before the other, its count was lost where the other was opened:
-// the later window goes on, and counts at least what was used in the earlier one.
+// joinFixed joins two windows. If one begins before the other is over, the other's count was lost where it was opened: the
+// later window goes on, and counts at least what was used in the earlier one. Windows that follow each other meet, too, where
+// a clock lags that knows the first as alive; then the later one alone counts.
 func (e *entry) joinFixed(f *entry) bool {
 	before, beforeEnd := e.count, e.end
+	lost := max(e.end-f.end, f.end-e.end) < int64(e.id.window/time.Microsecond)
 	switch {
-	case f.end > e.end:
+	case f.end > e.end && lost:
 		e.end, e.count = f.end, f.count.atLeast(e.count.used())
-	case f.end < e.end:
-		e.count = e.count.atLeast(f.count.used())
-	default:
+	case f.end > e.end:
+		e.end, e.count = f.end, f.count
+	case f.end == e.end:
 		e.count = e.count.join(f.count)
+	case lost:
+		e.count = e.count.atLeast(f.count.used())
 	}
 	return e.count != before || e.end != beforeEnd
 }

@@ -151,8 +151,9 @@ func lostTwice(text string) bool {
 // What the laws don't say: which copy wins.
 func TestMerge(t *testing.T) {
 	for _, test := range []struct{ name, a, b, want string }{
-		{"the later window, with what the earlier one used", "f1s:1000,9-1;", "f1s:2000,1;", "f1s:2000,8;"},
-		{"which may be less", "f1s:1000,9-1;", "f1s:2000,10-3;", "f1s:2000,10-3;"},
+		{"the later window, with what the earlier one used", "f1s:1000,9-1;", "f1s:1999,1;", "f1s:1999,8;"},
+		{"one that follows the other counts alone", "f1s:1000,9-1;", "f1s:2000,1;", "f1s:2000,1;"},
+		{"which may be less", "f1s:1000,9-1;", "f1s:1999,10-3;", "f1s:1999,10-3;"},
 		{"within one the larger counts", "f1s:1000,9-1;", "f1s:1000,7-3;", "f1s:1000,9-3;"},
 		{"entries of either", "f1s:1000,9;", "b1s:5;a1s:1000,2;", "f1s:1000,9;b1s:5;a1s:1000,2;"},
 		{"sub-bucket by sub-bucket", "s3s~1s:6000,9,2,0,7;", "s3s~1s:6000,7,0,3,6-2;", "s3s~1s:6000,10,2,3,7-2;"},

@@ -44,19 +44,21 @@ if stamp then bodies[mover], learned = stamp, true end
 
 -- join_* return what two bodies of one entry know together.
 
-local function join_fixed(body, floor)
+local UNITS = {ms = 1, s = 1000, m = 60000, h = 3600000}
+
+local function join_fixed(id, body, floor)
   local reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
   local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
   back, void, b, v = tonumber(back) or 0, tonumber(void) or 0, tonumber(b) or 0, tonumber(v) or 0
-  if tonumber(r) > tonumber(reset) then -- the other one was lost where this was opened
-    reset, spent, back, void, s, b, v = r, s, b, v, spent - back, 0, 0
+  local window, unit = match(id, '^%a(%d+)(%a+)$')
+  local lost = math.abs(r - reset) < window * UNITS[unit] -- one of them where the other was opened; else that follows it
+  if tonumber(r) > tonumber(reset) then
+    reset, spent, back, void, s, b, v = r, s, b, v, lost and spent - back or 0, 0, 0
   elseif r ~= reset then
-    s, b, v = s - b, 0, 0
+    s, b, v = lost and s - b or 0, 0, 0
   end
   return reset .. ',' .. count(math.max(spent, s), math.max(back, b), math.max(void, v))
 end
-
-local UNITS = {ms = 1, s = 1000, m = 60000, h = 3600000}
 
 local function join_sliding(id, body, floor)
   local window, unit, precision, fine = match(id, '^s(%d+)(%a+)~(%d+)(%a+)$')
@@ -89,7 +91,7 @@ local function join(id, body, floor)
   local kind, joined = byte(id), floor
   if body then
     joined = kind == SLIDING and join_sliding(id, body, floor) or kind == BUCKET and join_bucket(body, floor)
-      or join_fixed(body, floor)
+      or join_fixed(id, body, floor)
   end
   learned = learned or joined ~= body
   return joined
