@@ -46,17 +46,19 @@ func (e *entry) chargeFixed(now At, cost int64) {
 // later window goes on, and counts at least what was used in the earlier one. Windows that follow each other meet, too, where
 // a clock lags that knows the first as alive; then the later one alone counts.
 func (e *entry) joinFixed(f *entry) bool {
-	before, beforeEnd := e.count, e.end
-	lost := max(e.end-f.end, f.end-e.end) < int64(e.id.window/time.Microsecond)
-	switch {
-	case f.end > e.end && lost:
-		e.end, e.count = f.end, f.count.atLeast(e.count.used())
-	case f.end > e.end:
-		e.end, e.count = f.end, f.count
+	end, joined := f.end, f.count
+	switch window := int64(e.id.window / time.Microsecond); {
 	case f.end == e.end:
-		e.count = e.count.join(f.count)
-	case lost:
-		e.count = e.count.atLeast(f.count.used())
+		joined = e.count.join(f.count)
+	case f.end > e.end && f.end-e.end < window:
+		joined = f.count.atLeast(e.count.used())
+	case f.end < e.end:
+		end, joined = e.end, e.count
+		if e.end-f.end < window {
+			joined = joined.atLeast(f.count.used())
+		}
 	}
-	return e.count != before || e.end != beforeEnd
+	learned := joined != e.count || end != e.end
+	e.end, e.count = end, joined
+	return learned
 }
