@@ -83,10 +83,11 @@ const (
 	Fallback                // the failure policy, because the backend gave no verdict
 	Leased                  // this process, from a batch that was charged in advance: see [Lease]
 	LocalDeny               // this process, by what it knows of the key: see [Lease]
+	Listed                  // an allow or deny list: no backend was asked
 )
 
 func (s Source) String() string {
-	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "leased", "local_deny"}
+	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "leased", "local_deny", "listed"}
 	if int(s) < len(names) {
 		return names[s]
 	}

@@ -28,7 +28,8 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
 	for _, key := range keys { // bad input must not cost the other keys a charge
-		if req, err := t.request(ctx, key, cost); err != nil {
+		var listed Decision
+		if req, err := t.request(ctx, key, cost); err != nil && !t.listed(key, err, &listed) {
 			return refusal(req.Policy, err), err
 		}
 	}

@@ -26,6 +26,11 @@ type Config struct {
 	// limit. Nil: Policy for all.
 	PolicyFor func(ctx context.Context, key string) *limit.Policy
 
+	// Allow and Deny are keys that are decided without a call to the Backend: admitted and not counted, or denied with a
+	// RetryAfter of limit.Never, whatever their cost. An entry that ends in * lists all keys with that prefix, * alone
+	// lists all. Who is on both is denied. The Source of such a Decision is Listed. Nil: nobody.
+	Allow, Deny []string
+
 	// Precheck says whether requests are looked up on a replica before they are charged. Zero: never.
 	Precheck Precheck
 
@@ -75,6 +80,8 @@ func (c Config) validate() error {
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
+	errs = append(errs, checkList("allow", c.Allow)...)
+	errs = append(errs, checkList("deny", c.Deny)...)
 	if c.Precheck > PrecheckAuto {
 		bad("precheck", c.Precheck.String(), "unknown")
 	}

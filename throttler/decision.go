@@ -10,14 +10,16 @@ import (
 
 // Decision is the answer to one request.
 type Decision struct {
-	// Allowed is whether the request may go on. If so, it has been charged, except after Peek.
+	// Allowed is whether the request may go on. If so, it has been charged, except after Peek and for a key on an allow
+	// list.
 	Allowed bool
 
 	// Limit is the binding one: of a denial the limit that lets the request pass last, of an admission the one that
-	// has the least left.
+	// has the least left. It is zero where no limit was asked: for keys on a list.
 	Limit limit.Limit
 
-	// Remaining is what is left of the binding limit after this request; never negative.
+	// Remaining is what is left of the binding limit after this request; never negative. A key on an allow list has
+	// limit.MaxCount left.
 	Remaining int64
 
 	// ResetAt is when the binding limit has its full quota back. Within a window it is the same from every source.
@@ -28,7 +30,7 @@ type Decision struct {
 	At time.Time
 
 	// RetryAfter is how long to wait before the same request can pass, if nobody else takes; 0 if it was allowed,
-	// limit.Never if its cost can never fit.
+	// limit.Never if its cost can never fit or its key is on a deny list.
 	RetryAfter time.Duration
 
 	// Source says who decided.
@@ -47,7 +49,7 @@ type Decision struct {
 type Status = limit.Status
 
 // All yields the status of every limit of the policy, in the policy's order. It yields nothing if no limit was
-// asked, as in a denial under FailClosed.
+// asked, as in a denial under FailClosed or by a list.
 func (d Decision) All() iter.Seq[Status] { return d.verdict.All() }
 
 // Source says who decided; see package backend.
@@ -62,6 +64,8 @@ const (
 
 	Leased    = backend.Leased    // this process, from a batch that was charged in advance
 	LocalDeny = backend.LocalDeny // this process, by what it knows of the key
+
+	Listed = backend.Listed // the allow or deny list of the Throttler: no limit was asked and nothing was charged
 )
 
 // Guarantee says how far a decision can be off; see package backend.

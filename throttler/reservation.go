@@ -22,7 +22,8 @@ var ErrSettled = errors.New("throttler: the reservation is settled")
 type Reservation struct {
 	decision Decision
 	throttle *Throttler
-	charge   charge
+	cost     int64
+	charge   charge // empty for a key on an allow list
 	settled  atomic.Bool
 }
 
@@ -36,7 +37,7 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{decision: d, throttle: t, charge: c}, nil
+	return &Reservation{decision: d, throttle: t, cost: cost, charge: c}, nil
 }
 
 // Decision is the decision of the reservation.
@@ -46,16 +47,15 @@ func (r *Reservation) Decision() Decision { return r.decision }
 // are over since are not touched; a token bucket gets back what has not refilled. Settle works once; the next is
 // an ErrSettled. After an error that is sure to have given nothing back it may be called again.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
-	reserved := r.charge.receipt.Cost
 	switch {
 	case ctx == nil:
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	case !r.decision.Allowed:
 		return nil
-	case actual < 0 || actual > reserved:
+	case actual < 0 || actual > r.cost:
 		return &limit.Error{
 			Field: "actual cost", Value: strconv.FormatInt(actual, 10),
-			Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(reserved, 10),
+			Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(r.cost, 10),
 		}
 	case r.throttle.closed.Load():
 		return ErrClosed
@@ -66,7 +66,7 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	}
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
-	if err := r.throttle.giveBack(ctx, &r.charge, reserved-actual); err != nil {
+	if err := r.throttle.giveBack(ctx, &r.charge, r.cost-actual); err != nil {
 		if nothingSent(err) {
 			r.settled.Store(false)
 		}

@@ -31,6 +31,8 @@ type Throttler struct {
 	refunds   sync.WaitGroup // of AllowAll, that go on after it
 	closed    atomic.Bool
 	observers observers
+	lists     *lists // nil for none
+	attends   bool   // whether there is more to do than to decide
 }
 
 // New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
@@ -49,6 +51,8 @@ func New(cfg Config) (*Throttler, error) {
 		t.backend, t.owned = memory, memory
 	}
 	t.observers = newObservers(cfg.Observer)
+	t.lists = newLists(cfg.Allow, cfg.Deny)
+	t.attends = t.observers.decisions != nil || t.lists != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
@@ -77,6 +81,10 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 		return Decision{}, fmt.Errorf("throttler: peek: %w", ErrUnsupported)
 	}
 	req, err := t.request(ctx, key, 1)
+	var listed Decision
+	if t.listed(key, err, &listed) {
+		return listed, nil
+	}
 	if err != nil {
 		return Decision{}, err
 	}
@@ -190,8 +198,8 @@ func (t *Throttler) take(ctx context.Context, key string, cost int64) (d Decisio
 // decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
 // passing them on by value takes longer than deciding.
 func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
-	if t.observers.decisions != nil {
-		return t.observed(ctx, key, cost, d, c)
+	if t.attends {
+		return t.attended(ctx, key, cost, d, c)
 	}
 	policy, err := t.policy(ctx, key, cost)
 	if err != nil {

@@ -18,6 +18,9 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 		if err != nil || d.Allowed {
 			return d, err
 		}
+		if d.Source == Listed {
+			return d, ErrDenyListed
+		}
 		if d.RetryAfter == limit.Never {
 			return d, fmt.Errorf("throttler: the request can never pass: %w", limit.ErrCostExceedsLimit)
 		}

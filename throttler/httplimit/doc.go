@@ -5,7 +5,7 @@
 //	http.ListenAndServe(":8080", limits.Wrap(mux))
 //
 // A request that is admitted carries its Decision in its context, see [FromContext], and the state of its limits in
-// the response's headers. A denial is a 429 with Retry-After and a problem+json body (RFC 9457).
+// the response's headers. A denial is a 429 with Retry-After and a problem+json body (RFC 9457); one by a deny list a 403.
 //
 // # Who is limited
 //

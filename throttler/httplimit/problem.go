@@ -46,6 +46,7 @@ func (p *problem) write(w http.ResponseWriter) {
 //	429  a limit denied
 //	429  the failure policy denied, from what this process counts by itself
 //	503  the failure policy denied without asking any limit, such as under throttler.FailClosed
+//	403  the key is on a deny list
 //	413  the cost can never fit (limit.Never). There is no Retry-After; a 429 would make many clients try again
 func WriteDenied(w http.ResponseWriter, r *http.Request) {
 	d, _ := FromContext(r.Context())
@@ -59,6 +60,10 @@ func WriteDenied(w http.ResponseWriter, r *http.Request) {
 	}
 	p := problem{Status: http.StatusTooManyRequests}
 	switch {
+	case d.Source == throttler.Listed:
+		p.Status = http.StatusForbidden
+		p.Title = http.StatusText(p.Status)
+		p.Detail = "The client is on a deny list."
 	case d.RetryAfter == limit.Never:
 		p.Status = http.StatusRequestEntityTooLarge
 		p.Title = http.StatusText(p.Status)

@@ -1,0 +1,69 @@
+package throttler
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// attended is decide for a Throttler that has more to do than to decide: observers to tell, lists to look at. The two have
+// a few lines in common: as one function, or with these in a third, they took a request that nobody attends to 12 ns more,
+// a tenth of what a leased one takes (BenchmarkAllow).
+func (t *Throttler) attended(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
+	if t.observers.decisions != nil {
+		return t.observed(ctx, key, cost, d, c)
+	}
+	policy, err := t.policy(ctx, key, cost)
+	req := backend.Request{Key: key, Policy: policy, Cost: cost}
+	return t.settleOn(ctx, &req, err, d, c)
+}
+
+// observed is attended under the eyes of an observer.
+func (t *Throttler) observed(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
+	start := time.Now()
+	policy, err := t.policy(ctx, key, cost)
+	if ctx == nil {
+		return err
+	}
+	ctx, trace := t.observers.decisions.DecisionStart(ctx, DecisionStartData{Policy: policy, Cost: cost})
+	req := backend.Request{Key: key, Policy: policy, Cost: cost, Trace: trace}
+	err = t.settleOn(ctx, &req, err, d, c)
+	t.observers.decisions.DecisionEnd(ctx, DecisionEndData{
+		Policy: policy, Cost: cost, Decision: *d, Err: err, Duration: time.Since(start), Trace: trace,
+	})
+	return err
+}
+
+// settleOn finds a decision on a request, of which err says what is wrong with it.
+func (t *Throttler) settleOn(ctx context.Context, req *backend.Request, err error, d *Decision, c *charge) error {
+	switch {
+	case t.listed(req.Key, err, d):
+		return nil
+	case err != nil:
+		*d = refusal(req.Policy, err)
+		return err
+	}
+	return t.follow(ctx, *req, d, c)
+}
+
+// follow decides a good request that is on no list, and lets its trace be filled in.
+func (t *Throttler) follow(ctx context.Context, req backend.Request, d *Decision, c *charge) error {
+	call, cancel := t.timeout(ctx)
+	defer cancel()
+	var result backend.Result
+	var err error
+	if !t.precheck.denies(call, req.Key, req.Policy, req.Cost, req.Trace, &result) {
+		result, err = t.backend.Take(call, req)
+	}
+	req.Trace = nil // it ends here; a charge may be given back much later
+	if err != nil {
+		return t.fallBack(ctx, req.Key, req.Policy, req.Cost, err, d, c)
+	}
+	t.precheck.saw(req.Policy, !result.Allowed)
+	d.fill(&result)
+	if c != nil {
+		*c = newCharge(t.backend, &req, &result)
+	}
+	return nil
+}
