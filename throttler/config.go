@@ -11,20 +11,24 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Config configures a Throttler. Policy is required; the zero value of everything else is a documented default.
+// Config configures a Throttler. Policy or Registry is required; the zero value of everything else is a documented default.
 type Config struct {
 	// Backend is what counts. The Throttler doesn't close it: several may share one.
 	// Nil: a backend.Memory of the Throttler's own, limits hold for this process alone.
 	Backend backend.Backend
 
-	// Policy is the policy of every key that PolicyFor doesn't give another.
+	// Policy is the policy of every key that PolicyFor doesn't give another. With a Registry it must be zero.
 	Policy limit.Policy
 
-	// PolicyFor gives a key its policy: tiers, limits per key. A nil result means Policy. It is called for every
+	// PolicyFor gives a key its policy: tiers, limits per key. A nil result means that of the Registry, or Policy. It is called for every
 	// request and must be fast and safe for concurrent use; a policy that it returned must not be changed. Policies
 	// of one name share their counts, so that a key that moves to another tier keeps what it has used, limit by
-	// limit. Nil: Policy for all.
+	// limit. Nil: all have that of the Registry, or Policy.
 	PolicyFor func(ctx context.Context, key string) *limit.Policy
+
+	// Registry gives keys their policies, and has lists of keys to allow and deny: what a file says, and can be changed
+	// while the Throttler runs. Throttlers may share one, and don't close it. Nil: none.
+	Registry *Registry
 
 	// Allow and Deny are keys that are decided without a call to the Backend: admitted and not counted, or denied with a
 	// RetryAfter of limit.Never, whatever their cost. An entry that ends in * lists all keys with that prefix, * alone
@@ -76,9 +80,15 @@ func (c Config) withDefaults() Config {
 
 // validate reports every problem at once.
 func (c Config) validate() error {
-	errs := []error{c.Policy.Validate()}
+	var errs []error
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
+	}
+	switch {
+	case c.Registry == nil:
+		errs = append(errs, c.Policy.Validate())
+	case c.Policy.Name != "" || len(c.Policy.Limits) > 0:
+		bad("policy", strconv.Quote(c.Policy.Name), "must be zero beside a registry, which has a default")
 	}
 	errs = append(errs, checkList("allow", c.Allow)...)
 	errs = append(errs, checkList("deny", c.Deny)...)

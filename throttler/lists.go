@@ -51,10 +51,14 @@ func (t *Throttler) listed(key string, err error, d *Decision) bool {
 	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
 		return false
 	}
+	var live *lists
+	if t.cfg.Registry != nil {
+		live = t.cfg.Registry.held.Load().lists
+	}
 	switch {
-	case t.lists.denies(key):
+	case t.lists.denies(key) || live.denies(key):
 		*d = Decision{RetryAfter: limit.Never}
-	case t.lists.allows(key):
+	case t.lists.allows(key) || live.allows(key):
 		*d = Decision{Allowed: true, Remaining: limit.MaxCount}
 	default:
 		return false

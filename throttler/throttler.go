@@ -52,7 +52,7 @@ func New(cfg Config) (*Throttler, error) {
 	}
 	t.observers = newObservers(cfg.Observer)
 	t.lists = newLists(cfg.Allow, cfg.Deny)
-	t.attends = t.observers.decisions != nil || t.lists != nil
+	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
@@ -255,6 +255,9 @@ func (t *Throttler) request(ctx context.Context, key string, cost int64) (backen
 // policy is the policy of a key, or the one known so far beside an error about bad input.
 func (t *Throttler) policy(ctx context.Context, key string, cost int64) (*limit.Policy, error) {
 	p := &t.cfg.Policy
+	if t.cfg.Registry != nil {
+		p = t.cfg.Registry.defaultPolicy()
+	}
 	switch {
 	case t.closed.Load():
 		return p, ErrClosed
@@ -265,6 +268,9 @@ func (t *Throttler) policy(ctx context.Context, key string, cost int64) (*limit.
 	}
 	if err := ctx.Err(); err != nil {
 		return p, fmt.Errorf("throttler: %w", err)
+	}
+	if t.cfg.Registry != nil {
+		p = t.cfg.Registry.PolicyFor(ctx, key) // valid: it has been checked
 	}
 	if t.cfg.PolicyFor != nil {
 		if its := t.cfg.PolicyFor(ctx, key); its != nil {

@@ -1,0 +1,122 @@
+package throttler
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+const maxRegistryFile = 4 << 20
+
+// OpenRegistry makes a Registry from a JSON file of at most 4 MiB, and puts it in force again whenever it changes, until
+// Close. It fails if the file can't be read or is wrong. A later one that is changes nothing, and is reported once for each
+// content: so one that is half-written does no harm. The file may be replaced, removed and mounted anew at any time; it is
+// read at every Refresh, which costs less than being wrong about times of modification.
+func OpenRegistry(path string, cfg RegistryConfig) (*Registry, error) {
+	f := &registryFile{path: path}
+	var err error
+	if f.data, err = f.read(); err != nil {
+		return nil, err
+	}
+	r, err := NewRegistry(f.data, cfg)
+	if err != nil {
+		return nil, f.wrap(err)
+	}
+	if r.cfg.Refresh > 0 {
+		ctx, stop := context.WithCancel(context.Background())
+		r.stop = stop
+		r.running.Go(func() { r.follow(ctx, f) })
+	}
+	return r, nil
+}
+
+// registryFile is a file, and what came of its latest content.
+type registryFile struct {
+	path string
+	data []byte
+	err  error
+}
+
+func (f *registryFile) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("throttler: registry %s: %w", f.path, err)
+}
+
+func (f *registryFile) read() ([]byte, error) {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("throttler: registry: %w", err) // it names the path
+	}
+	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
+		return nil, f.wrap(&limit.Error{Field: "file", Value: info.Mode().Type().String(), Bound: "must be a regular file"})
+	}
+	r, err := os.Open(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("throttler: registry: %w", err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, maxRegistryFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("throttler: registry: %w", err)
+	case len(data) > maxRegistryFile:
+		return nil, f.wrap(&limit.Error{Field: "size", Value: "more", Bound: fmt.Sprintf("must be at most %d bytes", maxRegistryFile)})
+	}
+	return data, nil
+}
+
+// follow looks at the file until ctx ends.
+func (r *Registry) follow(ctx context.Context, f *registryFile) {
+	ticker := time.NewTicker(r.cfg.Refresh)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		data, err := f.read()
+		changed := err == nil && !bytes.Equal(data, f.data)
+		if changed {
+			f.data, f.err = data, f.wrap(r.Update(data))
+		}
+		if err == nil {
+			err = f.err
+		}
+		r.report(ctx, changed, err)
+	}
+}
+
+// report takes note of how the file is, and tells of what is new.
+func (r *Registry) report(ctx context.Context, changed bool, err error) {
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	r.mu.Lock()
+	known := problem == r.refused
+	r.refused = problem
+	r.mu.Unlock()
+	if known && (err != nil || !changed) {
+		return
+	}
+	now := r.Info()
+	if err != nil {
+		r.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "sluice: policies were refused, those before stay in force",
+			slog.String("digest", now.Digest), slog.Any("error", err))
+	} else {
+		r.cfg.Logger.LogAttrs(ctx, slog.LevelInfo, "sluice: policies are in force",
+			slog.String("version", now.Version), slog.String("digest", now.Digest))
+	}
+	if r.cfg.OnReload != nil {
+		r.cfg.OnReload(now, err)
+	}
+}

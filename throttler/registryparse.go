@@ -1,0 +1,286 @@
+package throttler
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// parsePolicies reads a document. Policies that are as they were before keep their address; before may be nil.
+func parsePolicies(data []byte, before *policies) (*policies, error) {
+	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, prefixes: map[string]string{}}
+	d.read()
+	if err := d.problems(); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(data)
+	p := &policies{
+		info:   RegistryInfo{Version: d.version, Digest: hex.EncodeToString(sum[:]), Loaded: time.Now()},
+		byName: make(map[string]*limit.Policy, len(d.policies)),
+		lists:  newLists(d.allow, d.deny),
+	}
+	for name, limits := range d.policies {
+		p.byName[name] = &limit.Policy{Name: name, Limits: limits}
+		if before == nil {
+			continue
+		}
+		if old := before.byName[name]; old != nil && slices.Equal(old.Limits, limits) {
+			p.byName[name] = old
+		}
+	}
+	p.fallback = p.byName[d.fallback]
+	p.keys = makeKeyTable(p.named(d.keys), p.named(d.prefixes))
+	return p, nil
+}
+
+// named are entries with the policies that they name.
+func (p *policies) named(entries map[string]string) map[string]*limit.Policy {
+	found := make(map[string]*limit.Policy, len(entries))
+	for entry, name := range entries {
+		found[entry] = p.byName[name]
+	}
+	return found
+}
+
+// document is a registry's document while it is read. It is read piece by piece, for encoding/json lets pass what here
+// would be a mistake: a member that is given twice, or in another case.
+type document struct {
+	data    []byte
+	errs    []error
+	more    int // problems beyond maxProblems
+	mention []mention
+
+	version        string
+	policies       map[string][]limit.Limit
+	fallback       string
+	keys, prefixes map[string]string
+	allow, deny    []string
+}
+
+const maxProblems = 100
+
+// mention is the name of a policy that must be there.
+type mention struct {
+	at          int
+	where, name string
+}
+
+// value is a piece of the document, and where it stands.
+type value struct {
+	raw json.RawMessage
+	at  int
+}
+
+func (d *document) read() {
+	var all json.RawMessage
+	if err := json.Unmarshal(d.data, &all); err != nil {
+		at := len(d.data)
+		if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
+			at = min(at, int(bad.Offset))
+		}
+		d.refuse(at, "document", strconv.Itoa(len(d.data))+" bytes", "must be one JSON object: "+err.Error())
+		return
+	}
+	hasDefault := false
+	whole := value{raw: all, at: bytes.Index(d.data, all)}
+	d.object(whole, "document", func(name string, v value) {
+		switch name {
+		case "version":
+			d.text(v, name, &d.version)
+		case "policies":
+			d.object(v, name, d.policy)
+		case "default":
+			hasDefault = true
+			if d.text(v, name, &d.fallback) {
+				d.mention = append(d.mention, mention{v.at, name, d.fallback})
+			}
+		case "keys":
+			d.object(v, name, func(key string, v value) { d.given(name, d.keys, key, v) })
+		case "prefixes":
+			d.object(v, name, func(key string, v value) { d.given(name, d.prefixes, key, v) })
+		case "allow":
+			d.list(v, name, &d.allow)
+		case "deny":
+			d.list(v, name, &d.deny)
+		default: // it isn't shown: it may be a key in the wrong place
+			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, prefixes, allow or deny")
+		}
+	})
+	if !hasDefault {
+		d.refuse(whole.at, "default", "none", "must be the name of a policy")
+	}
+	for _, m := range d.mention {
+		if _, ok := d.policies[m.name]; !ok {
+			d.refuse(m.at, m.where, shown(m.name), "must be the name of a policy")
+		}
+	}
+}
+
+// policy reads one of the policies.
+func (d *document) policy(name string, v value) {
+	p := limit.Policy{Name: name}
+	var texts []string
+	before := len(d.errs)
+	d.list(v, "policies", &texts)
+	for i, text := range texts {
+		l, err := limit.Parse(text)
+		for _, e := range refusals(err) {
+			d.refuse(v.at, fmt.Sprintf("policy %s: limit %d: %s", shown(name), i+1, e.Field), e.Value, e.Bound)
+		}
+		if err == nil {
+			p.Limits = append(p.Limits, l)
+		}
+	}
+	if !policyName.MatchString(name) {
+		d.refuse(v.at, "policy name", shown(name), "must match [a-z0-9_-]{1,32}")
+	}
+	if len(d.errs) == before {
+		for _, e := range refusals(p.Validate()) {
+			d.refuse(v.at, e.Field, e.Value, e.Bound)
+		}
+	}
+	d.policies[name] = p.Limits
+}
+
+// given reads which policy a key or prefix has.
+func (d *document) given(where string, entries map[string]string, key string, v value) {
+	var name string
+	if !d.text(v, where, &name) {
+		return
+	}
+	switch {
+	case key == "":
+		d.refuse(v.at, where, `""`, "must not be empty: default is the policy of all others")
+	case strings.HasSuffix(key, "*"):
+		d.refuse(v.at, where, "one that ends in *", "must be without it: keys are whole, prefixes are prefixes")
+	}
+	d.mention = append(d.mention, mention{v.at, where, name})
+	entries[key] = name
+}
+
+// object calls member for each member of an object.
+func (d *document) object(v value, where string, member func(name string, v value)) {
+	if v.raw[0] != '{' {
+		d.refuse(v.at, where, kind(v), "must be an object")
+		return
+	}
+	dec := json.NewDecoder(bytes.NewReader(v.raw))
+	_, _ = dec.Token() // that it is valid is known
+	seen := map[string]bool{}
+	for dec.More() {
+		token, _ := dec.Token()
+		name, _ := token.(string)
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			d.refuse(v.at, where, "an object", "must be valid: "+err.Error())
+			return
+		}
+		inner := value{raw: raw, at: v.at + int(dec.InputOffset()) - len(raw)}
+		if seen[name] {
+			d.refuse(inner.at, where, "a member", "is given twice")
+			continue
+		}
+		seen[name] = true
+		member(name, inner)
+	}
+}
+
+// list reads a list of texts, none of them empty.
+func (d *document) list(v value, where string, into *[]string) {
+	var raw []json.RawMessage
+	if v.raw[0] != '[' || json.Unmarshal(v.raw, &raw) != nil {
+		d.refuse(v.at, where, kind(v), "must be a list of texts")
+		return
+	}
+	for i := range raw {
+		entry := fmt.Sprintf("%s: entry %d", where, i+1)
+		var text string
+		if !d.text(value{raw[i], v.at}, entry, &text) {
+			continue
+		}
+		if text == "" {
+			d.refuse(v.at, entry, `""`, "must not be empty")
+			continue
+		}
+		*into = append(*into, text)
+	}
+}
+
+func (d *document) text(v value, where string, into *string) bool {
+	if v.raw[0] != '"' || json.Unmarshal(v.raw, into) != nil {
+		d.refuse(v.at, where, kind(v), "must be a text")
+		return false
+	}
+	return true
+}
+
+// refuse takes note of a problem at a place of the document.
+func (d *document) refuse(at int, field, value, bound string) {
+	if len(d.errs) == maxProblems {
+		d.more++
+		return
+	}
+	line := 1 + bytes.Count(d.data[:at], []byte("\n"))
+	d.errs = append(d.errs, &limit.Error{Field: fmt.Sprintf("line %d: %s", line, field), Value: value, Bound: bound})
+}
+
+func (d *document) problems() error {
+	if d.more > 0 {
+		d.errs = append(d.errs, fmt.Errorf("limit: %d more problems", d.more))
+	}
+	return errors.Join(d.errs...)
+}
+
+// kind is what a value is, in place of the value: that may be a key.
+func kind(v value) string {
+	switch v.raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "a text"
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "a truth value"
+	}
+	return "a number"
+}
+
+var policyName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
+
+// shown is a policy's name, unless it can't be one: then somebody may have put a key in its place.
+func shown(name string) string {
+	if policyName.MatchString(name) {
+		return strconv.Quote(name)
+	}
+	return "no name"
+}
+
+// refusals are all *limit.Errors in a tree of errors.
+func refusals(err error) []*limit.Error {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case *limit.Error:
+		return []*limit.Error{e}
+	case interface{ Unwrap() []error }:
+		var all []*limit.Error
+		for _, inner := range e.Unwrap() {
+			all = append(all, refusals(inner)...)
+		}
+		return all
+	}
+	return refusals(errors.Unwrap(err))
+}
