@@ -65,5 +65,8 @@ func (t *Throttler) follow(ctx context.Context, req backend.Request, d *Decision
 	if c != nil {
 		*c = newCharge(t.backend, &req, &result)
 	}
+	if result.Allowed {
+		t.cast(&req, c)
+	}
 	return nil
 }

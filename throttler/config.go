@@ -35,6 +35,13 @@ type Config struct {
 	// lists all. Who is on both is denied. The Source of such a Decision is Listed. Nil: nobody.
 	Allow, Deny []string
 
+	// Shadow is a policy that is counted and told of, and enforced on nobody: to see what limits would do before they
+	// are set. For each request that the backend has admitted it is asked, too, in the background, by at most four calls
+	// at a time: what waits beyond 1,024 is dropped, and counted in Throttler.ShadowStats. It delays, fails and changes
+	// no decision; a ShadowObserver is told. Its counts are its own, whatever its name; what a Reservation gives
+	// back goes back to it, too. A policy of a Registry may have a shadow of its own. Zero: none.
+	Shadow limit.Policy
+
 	// Precheck says whether requests are looked up on a replica before they are charged. Zero: never.
 	Precheck Precheck
 
@@ -89,6 +96,11 @@ func (c Config) validate() error {
 		errs = append(errs, c.Policy.Validate())
 	case c.Policy.Name != "" || len(c.Policy.Limits) > 0:
 		bad("policy", strconv.Quote(c.Policy.Name), "must be zero beside a registry, which has a default")
+	}
+	if c.Shadow.Name != "" || len(c.Shadow.Limits) > 0 {
+		for _, e := range refusals(c.Shadow.Validate()) {
+			bad("shadow: "+e.Field, e.Value, e.Bound)
+		}
 	}
 	errs = append(errs, checkList("allow", c.Allow)...)
 	errs = append(errs, checkList("deny", c.Deny)...)

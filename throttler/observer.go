@@ -11,7 +11,8 @@ import (
 
 // Observer is told of every request that a Throttler decides; package otelthrottle has one on OpenTelemetry. It is called
 // on the caller's goroutine, and so must be quick and safe for concurrent use. Keys are not told: they are personal data,
-// and there is no end of them. An Observer that is also a [RefundObserver] or an [OutageObserver] is told of that, too.
+// and there is no end of them. An Observer that is also a [RefundObserver], an [OutageObserver] or a
+// [ShadowObserver] is told of that, too.
 //
 // The manner is that of the tracers of github.com/jackc/pgx.
 type Observer interface {
@@ -118,12 +119,14 @@ type observers struct {
 	decisions Observer
 	refunds   RefundObserver
 	outages   OutageObserver
+	shadows   ShadowObserver
 }
 
 func newObservers(o Observer) (all observers) {
 	all.decisions = o
 	all.refunds, _ = o.(RefundObserver)
 	all.outages, _ = o.(OutageObserver)
+	all.shadows, _ = o.(ShadowObserver)
 	return all
 }
 
@@ -133,10 +136,10 @@ func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error
 		return nil
 	}
 	if t.observers.refunds == nil {
-		return c.giveBack(ctx, amount)
+		return t.refund(ctx, c, amount)
 	}
 	start := time.Now()
-	err := c.giveBack(ctx, amount)
+	err := t.refund(ctx, c, amount)
 	t.observers.refunds.Refund(ctx, RefundData{
 		Policy: c.req.Policy, Amount: amount, Err: err, Duration: time.Since(start),
 	})

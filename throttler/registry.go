@@ -22,11 +22,13 @@ import (
 //	  "keys":     {"tenant:7": "pro"},
 //	  "prefixes": {"internal:": "pro"},
 //	  "allow":    ["healthcheck", "10.0.*"],
-//	  "deny":     ["tenant:13"]
+//	  "deny":     ["tenant:13"],
+//	  "shadow":   {"free": "pro"}
 //	}
 //
 // Limits are in the text form of limit.Parse. A key has the policy that keys gives it, or else that of its longest
-// prefix in prefixes, or else the default. Allow and deny are as in Config. All but policies and default may be missing;
+// prefix in prefixes, or else the default. Allow and deny are as in Config. Shadow gives policies a
+// shadow: see Config.Shadow, which is that of all others. All but policies and default may be missing;
 // version is for people to tell documents apart by. A document is checked as a whole: a member that is unknown or given
 // twice, a policy that isn't there or a limit that can't be read is refused, with all else that is wrong.
 //
@@ -86,6 +88,7 @@ type policies struct {
 	fallback *limit.Policy
 	keys     keyTable[*limit.Policy]
 	lists    *lists // nil for none
+	shadows  map[*limit.Policy]*shadowPolicy
 }
 
 // NewRegistry makes a Registry from a document. See OpenRegistry for one that follows a file.

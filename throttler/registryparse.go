@@ -18,7 +18,8 @@ import (
 
 // parsePolicies reads a document. Policies that are as they were before keep their address; before may be nil.
 func parsePolicies(data []byte, before *policies) (*policies, error) {
-	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, prefixes: map[string]string{}}
+	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, prefixes: map[string]string{},
+		shadow: map[string]string{}}
 	d.read()
 	if err := d.problems(); err != nil {
 		return nil, err
@@ -39,6 +40,10 @@ func parsePolicies(data []byte, before *policies) (*policies, error) {
 		}
 	}
 	p.fallback = p.byName[d.fallback]
+	p.shadows = make(map[*limit.Policy]*shadowPolicy, len(d.shadow))
+	for name, its := range d.shadow {
+		p.shadows[p.byName[name]] = newShadowPolicy(p.byName[its])
+	}
 	p.keys = makeKeyTable(p.named(d.keys), p.named(d.prefixes))
 	return p, nil
 }
@@ -65,6 +70,7 @@ type document struct {
 	fallback       string
 	keys, prefixes map[string]string
 	allow, deny    []string
+	shadow         map[string]string
 }
 
 const maxProblems = 100
@@ -112,8 +118,10 @@ func (d *document) read() {
 			d.list(v, name, &d.allow)
 		case "deny":
 			d.list(v, name, &d.deny)
+		case "shadow":
+			d.object(v, name, d.shadowed)
 		default: // it isn't shown: it may be a key in the wrong place
-			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, prefixes, allow or deny")
+			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, prefixes, allow, deny or shadow")
 		}
 	})
 	if !hasDefault {
@@ -166,6 +174,19 @@ func (d *document) given(where string, entries map[string]string, key string, v 
 	}
 	d.mention = append(d.mention, mention{v.at, where, name})
 	entries[key] = name
+}
+
+// shadowed reads which policy is the shadow of one.
+func (d *document) shadowed(name string, v value) {
+	var its string
+	if !d.text(v, "shadow", &its) {
+		return
+	}
+	if name == its {
+		d.refuse(v.at, "shadow", shown(its), "must be another policy than the one enforced")
+	}
+	d.mention = append(d.mention, mention{v.at, "shadow", name}, mention{v.at, "shadow", its})
+	d.shadow[name] = its
 }
 
 // object calls member for each member of an object.

@@ -32,7 +32,8 @@ type Throttler struct {
 	closed    atomic.Bool
 	observers observers
 	lists     *lists // nil for none
-	attends   bool   // whether there is more to do than to decide
+	shadows   shadows
+	attends   bool // whether there is more to do than to decide
 }
 
 // New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
@@ -52,7 +53,8 @@ func New(cfg Config) (*Throttler, error) {
 	}
 	t.observers = newObservers(cfg.Observer)
 	t.lists = newLists(cfg.Allow, cfg.Deny)
-	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil
+	t.shadows.init(t)
+	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil || t.shadows.always != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
@@ -173,6 +175,7 @@ func (t *Throttler) Close() error {
 		return nil
 	}
 	t.refunds.Wait()
+	t.shadows.close()
 	var errs []error
 	for _, memory := range []*backend.Memory{t.fallback.memory, t.owned} {
 		if memory != nil {
@@ -187,6 +190,7 @@ type charge struct {
 	backend backend.Backend
 	req     backend.Request
 	receipt limit.Receipt
+	shadow  *shadowCharge // what goes back with it; nil for nothing
 }
 
 // take is decide for a request that may be given back. The charge is empty unless the request was admitted.
@@ -242,8 +246,13 @@ func newCharge(by backend.Backend, req *backend.Request, result *backend.Result)
 	return charge{backend: by, req: *req, receipt: result.Receipt()}
 }
 
-func (c *charge) giveBack(ctx context.Context, amount int64) error {
-	return c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
+// refund gives amount of a charge back, and of its shadow.
+func (t *Throttler) refund(ctx context.Context, c *charge, amount int64) error {
+	err := c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
+	if err == nil && c.shadow != nil {
+		t.giveShadowBack(c.shadow, amount)
+	}
+	return err
 }
 
 // request is what the backend is asked. It refuses bad input, before anything is sent or charged.

@@ -1,0 +1,252 @@
+package throttler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// What would a limit of 2 a minute deny? It is tried on real requests before anybody is denied by it.
+func ExampleConfig_shadow() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(60)}},
+		Shadow: limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.PerMinute(2)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	for range 5 {
+		if _, err := t.Allow(context.Background(), "user:42"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for t.ShadowStats().Allowed+t.ShadowStats().Denied < 5 { // it is asked in the background
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Printf("%+v\n", t.ShadowStats())
+	// Output:
+	// {Allowed:2 Denied:3 Failed:0 Dropped:0}
+}
+
+// shadowNotes is an observer of shadows.
+type shadowNotes struct {
+	notes
+	shadows []throttler.ShadowData
+}
+
+func (n *shadowNotes) Shadow(_ context.Context, data throttler.ShadowData) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shadows = append(n.shadows, data)
+}
+
+// The shadow has the name and the windows of what is enforced, and is counted apart all the same.
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		book, b := &shadowNotes{}, newSpy(t, nil)
+		th := newThrottler(t, throttler.Config{
+			Backend: b, Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)), Observer: book, Allow: []string{"friend"},
+		})
+		for _, step := range []struct {
+			key  string
+			cost int64
+			fail error
+			left int64 // of the enforced limit
+			want throttler.ShadowStats
+		}{
+			{"k", 2, nil, 8, throttler.ShadowStats{Allowed: 1}},
+			{"k", 2, nil, 6, throttler.ShadowStats{Allowed: 1, Denied: 1}},
+			{"k", 4, nil, 2, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // could never fit
+			{"k", 4, nil, 2, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // denied, so not asked
+			{"friend", 1, nil, limit.MaxCount, throttler.ShadowStats{Allowed: 1, Denied: 2}},
+			{"k", 1, outage(false), 9, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // by the failure policy
+			{"k", 1, nil, 1, throttler.ShadowStats{Allowed: 2, Denied: 2}},
+		} {
+			b.failWith(func(string) error { return step.fail })
+			d, err := th.AllowN(t.Context(), step.key, step.cost)
+			if err != nil || d.Remaining != step.left {
+				t.Fatalf("%+v: %+v, %v", step, d, err)
+			}
+			synctest.Wait()
+			if got := th.ShadowStats(); got != step.want {
+				t.Errorf("%+v: %+v", step, got)
+			}
+		}
+		if len(book.shadows) != 4 {
+			t.Fatalf("told %d times, want 4", len(book.shadows))
+		}
+		for i, want := range []struct {
+			allowed    bool
+			left, cost int64
+			err        error
+		}{{true, 1, 2, nil}, {false, 1, 2, nil}, {false, 0, 4, limit.ErrCostExceedsLimit}, {true, 0, 1, nil}} {
+			got := book.shadows[i]
+			if got.Decision.Allowed != want.allowed || got.Decision.Remaining != want.left || got.Cost != want.cost ||
+				!errors.Is(got.Err, want.err) || got.Policy.Limits[0].Max != 10 || got.Shadow.Limits[0].Max != 3 || got.Shadow.Name != "test" {
+				t.Errorf("%d: told %+v, want %+v", i, got, want)
+			}
+		}
+	})
+}
+
+// hung never answers under a shadow policy.
+type hung struct {
+	*backend.Memory
+	takes atomic.Int64 // of shadows
+}
+
+func (h *hung) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if !strings.HasPrefix(req.Policy.Name, "?") {
+		return h.Memory.Take(ctx, req)
+	}
+	h.takes.Add(1)
+	<-ctx.Done()
+	return backend.Result{}, ctx.Err()
+}
+
+// Shadows that hang delay nothing, are bounded in number and time, and Close doesn't wait for them.
+func TestShadowHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const calls, under, waiting = 3000, 4, 1024
+		b := &hung{Memory: newMemory(t, nil)}
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(calls)), Shadow: one(limit.PerHour(1))})
+		start := time.Now()
+		for i := range calls {
+			if i == under {
+				synctest.Wait() // until they are under way
+			}
+			if d := allow(t, th, "k"); !d.Allowed || d.Remaining != calls-int64(i)-1 {
+				t.Fatalf("%+v", d)
+			}
+		}
+		synctest.Wait()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the requests took %s", took)
+		}
+		if got := th.ShadowStats(); b.takes.Load() != under || got.Dropped != calls-under-waiting {
+			t.Errorf("%d under way, %+v", b.takes.Load(), got)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := th.ShadowStats(); got.Failed != under {
+			t.Errorf("%+v after the time of a call, want %d failed", got, under)
+		}
+		start = time.Now()
+		if err := th.Close(); err != nil || time.Since(start) != 0 {
+			t.Errorf("Close = %v after %s", err, time.Since(start))
+		}
+	})
+}
+
+// A Throttler that is closed before its first shadow begins no goroutine.
+func TestShadowClosed(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(9)), Shadow: one(limit.PerHour(1))})
+	if err := th.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := th.ShadowStats(); got != (throttler.ShadowStats{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What goes back goes back to the shadow, too, whichever of both is first.
+func TestShadowRefunds(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{false, true} { // whether the shadow is asked before the refund
+		synctest.Test(t, func(t *testing.T) {
+			b := newMemory(t, nil)
+			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Shadow: one(limit.PerHour(10))})
+			left := func(want int64) {
+				t.Helper()
+				synctest.Wait()
+				stored := limit.Policy{Name: "?test", Limits: []limit.Limit{limit.PerHour(10)}}
+				r, err := b.Peek(t.Context(), backend.Request{Key: "k", Policy: &stored, Cost: 1})
+				if err != nil || r.Binding().Remaining != want {
+					t.Errorf("asked first %v: %d left of the shadow, %v, want %d", first, r.Binding().Remaining, err, want)
+				}
+			}
+			r, err := th.Reserve(t.Context(), "k", 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first {
+				left(2)
+			}
+			if err := r.Settle(t.Context(), 3); err != nil {
+				t.Fatal(err)
+			}
+			left(7)
+			if r, err = th.Reserve(t.Context(), "k", 9); err != nil { // the shadow would deny it
+				t.Fatal(err)
+			}
+			if first {
+				left(7)
+			}
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			left(7)
+			if d, err := th.AllowAll(t.Context(), []string{"k", "k"}, 96); err != nil || d.Allowed {
+				t.Fatal(d, err)
+			}
+			left(7)
+			if got := th.ShadowStats(); got.Failed+got.Dropped != 0 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestShadowOfARegistry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		book := &shadowNotes{}
+		r := newRegistry(t, tiers(`, "keys": {"p": "pro"}, "shadow": {"pro": "free"}`))
+		other := limit.Policy{Name: "other", Limits: []limit.Limit{limit.PerHour(7)}}
+		th := newThrottler(t, throttler.Config{Registry: r, Shadow: other, Observer: book})
+		for range 2 {
+			allow(t, th, "p")
+			synctest.Wait()
+			allow(t, th, "k")
+			synctest.Wait()
+			if err := r.Update([]byte(tiers(`, "version": "2", "keys": {"p": "pro"}, "shadow": {"free": "max"}`))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		for _, s := range book.shadows {
+			got = append(got, s.Policy.Name+" "+s.Shadow.Name)
+		}
+		if want := "[pro free free other pro other free max]"; fmt.Sprint(got) != want {
+			t.Errorf("told %v, want %s", got, want)
+		}
+	})
+	for document, want := range map[string]string{
+		`"shadow": {"pro": "pro"}`:   "[line 1: shadow]",
+		`"shadow": {"pro": "gold"}`:  "[line 1: shadow]",
+		`"shadow": {"gold": "free"}`: "[line 1: shadow]",
+		`"shadow": {"pro": 1}`:       "[line 1: shadow]",
+	} {
+		if _, err := throttler.NewRegistry([]byte(tiers(", "+document)), throttler.RegistryConfig{}); fmt.Sprint(fields(err)) != want {
+			t.Errorf("%s: %v", document, err)
+		}
+	}
+	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Shadow: limit.Policy{Name: "next"}})
+	if fmt.Sprint(fields(err)) != "[shadow: limits]" {
+		t.Errorf("a shadow without limits: %v", err)
+	}
+}
