@@ -67,6 +67,7 @@ func (t *Throttler) follow(ctx context.Context, req backend.Request, d *Decision
 	}
 	if result.Allowed {
 		t.cast(&req, c)
+		t.near.saw(&req, d)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
 	"time"
@@ -67,6 +68,16 @@ type Config struct {
 	// Observer is told of every decision, for metrics and traces; see package otelthrottle. Nil: none.
 	Observer Observer
 
+	// OnNearLimit is told when the backend admits a request that leaves at most the share NearLimit of a limit's quota: to
+	// warn a customer, say. It is told once for each key, limit and window (of a sliding limit or a bucket: until the
+	// quota would have been back). One goroutine calls it, one call after the other, and Close waits for it; it delays
+	// no request. It is not told where many thousands of keys are near their limits at once, or it is too slow for
+	// them. Nil: nobody is.
+	OnNearLimit func(NearLimitData)
+
+	// NearLimit is the share of a quota, up to 1. Zero: 0.1.
+	NearLimit float64
+
 	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.
 	// Nil: slog.Default().
 	Logger *slog.Logger
@@ -121,6 +132,12 @@ func (c Config) validate() error {
 	}
 	if c.Timeout < 0 {
 		bad("timeout", c.Timeout.String(), "must not be negative")
+	}
+	switch {
+	case c.NearLimit != 0 && c.OnNearLimit == nil:
+		bad("near limit", fmt.Sprint(c.NearLimit), "is for OnNearLimit only")
+	case !(c.NearLimit >= 0 && c.NearLimit <= 1): // nor NaN
+		bad("near limit", fmt.Sprint(c.NearLimit), "must be from 0 to 1")
 	}
 	switch {
 	case c.Failure == FailOpen && c.OpenCap == limit.Limit{}:

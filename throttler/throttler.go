@@ -33,7 +33,8 @@ type Throttler struct {
 	observers observers
 	lists     *lists // nil for none
 	shadows   shadows
-	attends   bool // whether there is more to do than to decide
+	near      *nearLimits // nil for nobody to tell
+	attends   bool        // whether there is more to do than to decide
 }
 
 // New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
@@ -54,7 +55,9 @@ func New(cfg Config) (*Throttler, error) {
 	t.observers = newObservers(cfg.Observer)
 	t.lists = newLists(cfg.Allow, cfg.Deny)
 	t.shadows.init(t)
-	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil || t.shadows.always != nil
+	t.near = newNearLimits(&t.cfg)
+	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
+		t.shadows.always != nil || t.near != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)
@@ -176,6 +179,7 @@ func (t *Throttler) Close() error {
 	}
 	t.refunds.Wait()
 	t.shadows.close()
+	t.near.close()
 	var errs []error
 	for _, memory := range []*backend.Memory{t.fallback.memory, t.owned} {
 		if memory != nil {
