@@ -16,7 +16,9 @@ func (t *Throttler) attended(ctx context.Context, key string, cost int64, d *Dec
 	}
 	policy, err := t.policy(ctx, key, cost)
 	req := backend.Request{Key: key, Policy: policy, Cost: cost}
-	return t.settleOn(ctx, &req, err, d, c)
+	err = t.settleOn(ctx, &req, err, d, c)
+	t.count(key, policy, d, err)
+	return err
 }
 
 // observed is attended under the eyes of an observer.
@@ -29,6 +31,7 @@ func (t *Throttler) observed(ctx context.Context, key string, cost int64, d *Dec
 	ctx, trace := t.observers.decisions.DecisionStart(ctx, DecisionStartData{Policy: policy, Cost: cost})
 	req := backend.Request{Key: key, Policy: policy, Cost: cost, Trace: trace}
 	err = t.settleOn(ctx, &req, err, d, c)
+	t.count(key, policy, d, err)
 	t.observers.decisions.DecisionEnd(ctx, DecisionEndData{
 		Policy: policy, Cost: cost, Decision: *d, Err: err, Duration: time.Since(start), Trace: trace,
 	})

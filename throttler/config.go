@@ -78,6 +78,9 @@ type Config struct {
 	// NearLimit is the share of a quota, up to 1. Zero: 0.1.
 	NearLimit float64
 
+	// Stats says what the Throttler counts of its own decisions, for an operator to see. Zero: nothing.
+	Stats StatsConfig
+
 	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.
 	// Nil: slog.Default().
 	Logger *slog.Logger
@@ -124,6 +127,7 @@ func (c Config) validate() error {
 	if c.Failure > FailError {
 		bad("failure policy", c.Failure.String(), "unknown")
 	}
+	errs = append(errs, c.Stats.validate()...)
 	if c.Processes < 0 {
 		bad("processes", strconv.Itoa(c.Processes), "must not be negative")
 	}

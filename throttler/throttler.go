@@ -33,8 +33,11 @@ type Throttler struct {
 	observers observers
 	lists     *lists // nil for none
 	shadows   shadows
-	near      *nearLimits // nil for nobody to tell
-	attends   bool        // whether there is more to do than to decide
+	near      *nearLimits     // nil for nobody to tell
+	counts    *decisionCounts // nil if decisions are not counted
+	top       *topDenied      // nil if no keys are watched
+	hashKey   []byte
+	attends   bool // whether there is more to do than to decide
 }
 
 // New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
@@ -56,8 +59,10 @@ func New(cfg Config) (*Throttler, error) {
 	t.lists = newLists(cfg.Allow, cfg.Deny)
 	t.shadows.init(t)
 	t.near = newNearLimits(&t.cfg)
+	t.hashKey = newHashKey(cfg.Stats.HashKey)
+	t.counts, t.top = newDecisionCounts(&cfg.Stats), newTopDenied(&cfg.Stats, t.hashKey)
 	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
-		t.shadows.always != nil || t.near != nil
+		t.shadows.always != nil || t.near != nil || t.counts != nil || t.top != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	t.fallback, err = newFallback(&t.cfg)

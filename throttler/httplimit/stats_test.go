@@ -1,0 +1,97 @@
+package httplimit_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+func ExampleStatsHandler() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
+		Stats:  throttler.StatsConfig{Decisions: true, TopDenied: 1000, HashKey: []byte("a secret of all processes")},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	for range 3 {
+		if _, err := t.Allow(context.Background(), "user:42"); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	operators := http.NewServeMux() // on an address that clients don't reach
+	operators.Handle("/debug/sluice", httplimit.StatsHandler(t, httplimit.StatsConfig{}))
+
+	w := httptest.NewRecorder()
+	operators.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice?top=5", nil))
+	var stats throttler.Stats
+	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(stats.Policies[0].Policy, stats.Policies[0].Allowed, stats.Policies[0].Denied, stats.TopDenied)
+	// Output:
+	// api 2 1 [{1a908f76ab261a543d9d103b83ff3265 1 0}]
+}
+
+func TestStatsHandler(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{
+		Policy: policy(limit.PerMinute(1)), Deny: []string{"*"}, Stats: throttler.StatsConfig{Decisions: true, TopDenied: 100},
+	})
+	for i := range 30 {
+		if _, err := th.Allow(t.Context(), fmt.Sprint(secret, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		method, query string
+		clear         bool
+		status, top   int
+	}{
+		{http.MethodGet, "", false, 200, 20},
+		{http.MethodGet, "?top=30", false, 200, 30},
+		{http.MethodGet, "?top=1000", true, 200, 30},
+		{http.MethodGet, "?top=0", true, 200, 0},
+		{http.MethodGet, "?top=-1", false, 400, 0},
+		{http.MethodGet, "?top=1001", false, 400, 0},
+		{http.MethodGet, "?top=" + secret, false, 400, 0},
+		{http.MethodPost, "", false, 405, 0},
+	} {
+		w := httptest.NewRecorder()
+		httplimit.StatsHandler(th, httplimit.StatsConfig{ClearKeys: test.clear}).
+			ServeHTTP(w, httptest.NewRequest(test.method, "/"+test.query, nil))
+		if w.Code != test.status || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%+v: %d, %v", test, w.Code, w.Header())
+		}
+		if shown := strings.Contains(w.Body.String(), secret); shown != (test.clear && test.top > 0) {
+			t.Errorf("%+v: keys in clear %v", test, shown)
+		}
+		if test.status != 200 {
+			continue
+		}
+		var stats throttler.Stats
+		if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
+			t.Fatal(err)
+		}
+		if len(stats.TopDenied) != test.top || stats.Policies[0].Denied != 30 {
+			t.Errorf("%+v: %+v", test, stats)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a handler of no Throttler")
+		}
+	}()
+	httplimit.StatsHandler(nil, httplimit.StatsConfig{})
+}

@@ -1,0 +1,156 @@
+package throttler_test
+
+import (
+	"context"
+	"encoding/json"
+	"expvar"
+	"fmt"
+	"log"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// The expvar package shows them at /debug/vars; httplimit.StatsHandler shows them by themselves.
+func ExampleThrottler_Stats() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
+		Stats:  throttler.StatsConfig{Decisions: true},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	expvar.Publish("sluice", expvar.Func(func() any { return t.Stats() }))
+	for range 3 {
+		if _, err := t.Allow(context.Background(), "user:42"); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(expvar.Get("sluice"))
+	// Output:
+	// {"policies":[{"policy":"api","limits":["2/1m"],"allowed":2,"denied":1,"errors":0,"denial_share":0.016,"decisions":[{"allowed":false,"source":"local","guarantee":"exact","count":1},{"allowed":true,"source":"local","guarantee":"exact","count":2}]}],"shadow":{"allowed":0,"denied":0,"failed":0,"dropped":0}}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	r := newRegistry(t, tiers(`, "version": "v", "keys": {"p": "pro"}, "deny": ["bad"]`))
+	th := newThrottler(t, throttler.Config{
+		Backend: b, Registry: r, Stats: throttler.StatsConfig{Decisions: true, TopDenied: 20},
+	})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 10 {
+				allow(t, th, "p") // 50 of 80
+				allow(t, th, "bad")
+			}
+		})
+	}
+	wg.Wait()
+	b.failWith(func(string) error { return outage(false) })
+	allow(t, th, "p")
+	if _, err := th.AllowN(t.Context(), "p", -1); err == nil {
+		t.Fatal("no error")
+	}
+
+	s := th.Stats()
+	if s.Registry == nil || *s.Registry != r.Info() || len(s.TopDenied) != 2 || s.TopDenied[0].Denied != 80 {
+		t.Errorf("%+v", s)
+	}
+	var got []string
+	for _, p := range s.Policies {
+		got = append(got, fmt.Sprint(p.Policy, p.Limits, p.Allowed, p.Denied, p.Errors, p.Decisions))
+	}
+	want := []string{
+		"free[5/1h] 0 80 0 [{false listed exact 80}]",
+		"max[500/1h daily=1000/24h] 0 0 0 []",
+		"pro[50/1h] 51 30 1 [{false local exact 30} {true local exact 50} {true fallback bounded 1}]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if share := s.Policies[0].DenialShare; share < 0.6 || share > 1 {
+		t.Errorf("denial share %v where all is denied", share)
+	}
+	if _, err := json.Marshal(s); err != nil {
+		t.Error(err)
+	}
+}
+
+// Names of policies beyond the first hundred are counted together.
+func TestStatsAreBounded(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{
+		Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{Decisions: true},
+		PolicyFor: func(_ context.Context, key string) *limit.Policy {
+			return &limit.Policy{Name: key, Limits: []limit.Limit{limit.PerHour(1)}}
+		},
+	})
+	for i := range 150 {
+		allow(t, th, fmt.Sprint("p", i))
+	}
+	s, total := th.Stats(), int64(0)
+	for _, p := range s.Policies {
+		total += p.Allowed
+		if p.Policy == "_OTHER" && p.Allowed != 50 {
+			t.Errorf("%+v, want 50", p)
+		}
+	}
+	if len(s.Policies) != 102 || total != 150 { // _OTHER, and test, which nobody has
+		t.Errorf("%d policies with %d decisions", len(s.Policies), total)
+	}
+}
+
+func TestStatsOff(t *testing.T) {
+	t.Parallel()
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1))})
+	allow(t, th, "k")
+	if s := th.Stats(); len(s.Policies) != 1 || s.Policies[0].Allowed != 0 {
+		t.Errorf("%+v", s)
+	}
+	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{
+		TopDenied: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15),
+	}})
+	if got := fields(err); !slices.Equal(got, []string{"stats: top denied", "stats: half-life", "stats: hash key"}) {
+		t.Errorf("%v", err)
+	}
+}
+
+func BenchmarkStats(b *testing.B) {
+	for name, cfg := range map[string]throttler.StatsConfig{
+		"off": {}, "decisions": {Decisions: true}, "top denied": {TopDenied: 1024}, "both": {Decisions: true, TopDenied: 1024},
+	} {
+		for _, max := range []int64{1, 1 << 40} {
+			th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(max)), Stats: cfg})
+			b.Run(fmt.Sprintf("%s, allowed %t", name, max > 1), func(b *testing.B) {
+				b.ReportAllocs()
+				ctx := context.Background()
+				for b.Loop() {
+					if _, err := th.Allow(ctx, "user:42"); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+	th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(1)), Deny: []string{"*"}, Stats: throttler.StatsConfig{TopDenied: 1024}})
+	keys := make([]string, 1<<16)
+	for i := range keys {
+		keys[i] = fmt.Sprint("user:", i)
+	}
+	b.Run("top denied, each time another key", func(b *testing.B) {
+		b.ReportAllocs()
+		ctx, i := context.Background(), 0
+		for b.Loop() {
+			i++
+			if _, err := th.Allow(ctx, keys[i%len(keys)]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,151 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// Who is denied most? An operator who knows a key finds it by its hash.
+func ExampleThrottler_TopDenied() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1)}},
+		Stats:  throttler.StatsConfig{TopDenied: 1000, HashKey: []byte("a secret of all processes")},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	for _, key := range []string{"user:1", "user:2", "user:2", "user:3", "user:3", "user:3"} {
+		if _, err := t.Allow(context.Background(), key); err != nil {
+			log.Fatal(err)
+		}
+	}
+	for _, k := range t.TopDenied(10) {
+		fmt.Println(k.Key, k.Denied, k.Key == t.KeyHash("user:3"))
+	}
+	for _, k := range t.TopDeniedInClear(1) {
+		fmt.Println(k.Key, k.Denied)
+	}
+	// Output:
+	// 378d8e31f1b284150a91673442250d4b 2 true
+	// b3602b66fbc5b3bd41b139c6e2d73050 1 false
+	// user:3 2
+}
+
+// denying is a Throttler that denies everybody, and watches some keys.
+func denying(t testing.TB, cfg throttler.StatsConfig) *throttler.Throttler {
+	return newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1)), Deny: []string{"*"}, Stats: cfg})
+}
+
+// Space-Saving's promise, on keys of which few are denied often: who has more than his share is watched, and no count is
+// too low, nor too high by more than it says.
+func TestTopDenied(t *testing.T) {
+	t.Parallel()
+	for _, watched := range []int{50, 100, 2000} {
+		th := denying(t, throttler.StatsConfig{TopDenied: watched, HalfLife: time.Hour})
+		random := rand.New(rand.NewPCG(1, uint64(watched)))
+		zipf := rand.NewZipf(random, 1.1, 1, 20_000)
+		const denials = 100_000
+		truth := map[string]int64{}
+		for range denials {
+			key := fmt.Sprint(zipf.Uint64())
+			truth[key]++
+			allow(t, th, key)
+		}
+		shown := map[string]bool{}
+		all := th.TopDeniedInClear(1 << 20)
+		if len(all) > watched+8 || len(all) < watched-8 {
+			t.Errorf("%d watched, want %d", len(all), watched)
+		}
+		if !slices.IsSortedFunc(all, func(a, b throttler.DeniedKey) int { return int(b.Denied - a.Denied) }) {
+			t.Error("not in order")
+		}
+		for _, k := range all {
+			shown[k.Key] = true
+			if n := truth[k.Key]; k.Denied < n || k.Denied-k.Over > n {
+				t.Errorf("%d watched: %s denied %d times, shown as %+v", watched, k.Key, n, k)
+			}
+		}
+		for key, n := range truth {
+			if n > 2*denials/int64(watched) && !shown[key] { // twice, for a shard may have more than its share
+				t.Errorf("%d watched: %s denied %d times, and not shown", watched, key, n)
+			}
+		}
+		if few := th.TopDenied(3); len(few) != 3 || few[0].Key != th.KeyHash(all[0].Key) || few[0].Denied != all[0].Denied {
+			t.Errorf("%+v, want the first of %+v", few, all[:3])
+		}
+	}
+}
+
+func TestTopDeniedDecays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := denying(t, throttler.StatsConfig{TopDenied: 10, HalfLife: time.Minute})
+		for i, key := range strings.Fields("old seldom new") {
+			for range []int{80, 2, 60}[i] {
+				allow(t, th, key)
+			}
+			if key == "seldom" {
+				time.Sleep(time.Minute)
+			}
+		}
+		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 60 0} {old 40 0} {seldom 1 0}]" {
+			t.Error(got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 15 0} {old 10 0}]" {
+			t.Errorf("%s, want a quarter, and nothing of who has not been seen for long", got)
+		}
+		time.Sleep(time.Hour)
+		if got := th.TopDeniedInClear(10); len(got) != 0 {
+			t.Errorf("%v an hour later", got)
+		}
+		allow(t, th, "new")
+		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 1 0}]" {
+			t.Error(got)
+		}
+	})
+}
+
+// No key is shown that wasn't asked for in clear, none takes more memory than it may, and the secret makes the hash.
+func TestTopDeniedHides(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("alice", 1000)
+	keys := []string{"alice@example.com", long}
+	var hashes []string
+	for _, secret := range []string{"", "", "0123456789abcdef", "0123456789abcdef"} {
+		th := denying(t, throttler.StatsConfig{TopDenied: 10, HashKey: []byte(secret)})
+		for _, key := range keys {
+			allow(t, th, key)
+		}
+		for _, k := range th.TopDenied(10) {
+			if strings.Contains(k.Key, "alice") || k.Key != th.KeyHash(keys[0]) && k.Key != th.KeyHash(long) {
+				t.Errorf("%+v", k)
+			}
+		}
+		for _, k := range th.TopDeniedInClear(10) {
+			if k.Key != keys[0] && k.Key != th.KeyHash(long) {
+				t.Errorf("in clear: %+v", k)
+			}
+		}
+		hashes = append(hashes, th.KeyHash("alice"))
+	}
+	if hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
+		t.Errorf("hashes %q: want the same for one secret only", hashes)
+	}
+	off := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1)), Deny: []string{"*"}})
+	allow(t, off, "k")
+	if off.TopDenied(1) != nil || denying(t, throttler.StatsConfig{TopDenied: 1}).TopDenied(-1) != nil {
+		t.Error("there are top denied keys where none are asked for")
+	}
+}
