@@ -63,6 +63,9 @@ func (t *Throttler) follow(ctx context.Context, req backend.Request, d *Decision
 	if err != nil {
 		return t.fallBack(ctx, req.Key, req.Policy, req.Cost, err, d, c)
 	}
+	if t.outages.on.Load() {
+		t.over(ctx, req.Policy, result.Source)
+	}
 	t.precheck.saw(req.Policy, !result.Allowed)
 	d.fill(&result)
 	if c != nil {

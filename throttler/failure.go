@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -126,37 +124,3 @@ func (f *fallback) share(p *limit.Policy) *limit.Policy {
 }
 
 func ceilDiv(n, by int64) int64 { return (n + by - 1) / by }
-
-// outageLog keeps a long outage from filling the log.
-type outageLog struct {
-	logger *slog.Logger
-	last   [8]atomic.Int64 // by backend.Kind: when it was logged, Unix seconds
-}
-
-const logEvery = 60 // seconds
-
-// outage tells the logger and the observer that the failure policy decides.
-func (t *Throttler) outage(ctx context.Context, policy *limit.Policy, cause error) {
-	told := t.log.warn(ctx, "sluice: no verdict from the backend, the failure policy decides", cause,
-		slog.String("failure_policy", t.cfg.Failure.String()))
-	if told && t.observers.outages != nil {
-		t.observers.outages.Outage(ctx, OutageData{Policy: policy, Failure: t.cfg.Failure, Cause: cause})
-	}
-}
-
-// warn reports whether it said anything.
-func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
-	var e *backend.Error
-	kind, level := backend.Kind(0), slog.LevelWarn
-	if errors.As(cause, &e) {
-		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt {
-			level = slog.LevelError // nobody is better off waiting
-		}
-	}
-	last, now := &o.last[int(kind)%len(o.last)], time.Now().Unix()
-	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
-		o.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
-		return true
-	}
-	return false
-}

@@ -11,8 +11,8 @@ import (
 
 // Observer is told of every request that a Throttler decides; package otelthrottle has one on OpenTelemetry. It is called
 // on the caller's goroutine, and so must be quick and safe for concurrent use. Keys are not told: they are personal data,
-// and there is no end of them. An Observer that is also a [RefundObserver], an [OutageObserver] or a
-// [ShadowObserver] is told of that, too.
+// and there is no end of them. An Observer that is also a [RefundObserver], an [OutageObserver], an
+// [OutageEndObserver], an [OperationObserver] or a [ShadowObserver] is told of that, too.
 //
 // The manner is that of the tracers of github.com/jackc/pgx.
 type Observer interface {
@@ -53,19 +53,6 @@ type RefundData struct {
 	Amount   int64
 	Err      error // why it failed; nil otherwise
 	Duration time.Duration
-}
-
-// OutageObserver is an Observer that is told of outages whenever the Logger is: at most once a minute for each kind of
-// cause. Each decision without the backend is told of by DecisionEnd: its Source is Fallback.
-type OutageObserver interface {
-	Outage(ctx context.Context, data OutageData)
-}
-
-// OutageData is an outage.
-type OutageData struct {
-	Policy  *limit.Policy // of the request that met it; not to be changed or kept
-	Failure FailurePolicy // what decides meanwhile
-	Cause   error         // the backend's error
 }
 
 // Trace is the way that a request takes through the backends; see package backend.
@@ -120,6 +107,9 @@ type observers struct {
 	refunds   RefundObserver
 	outages   OutageObserver
 	shadows   ShadowObserver
+
+	outageEnds OutageEndObserver
+	operations OperationObserver
 }
 
 func newObservers(o Observer) (all observers) {
@@ -127,6 +117,8 @@ func newObservers(o Observer) (all observers) {
 	all.refunds, _ = o.(RefundObserver)
 	all.outages, _ = o.(OutageObserver)
 	all.shadows, _ = o.(ShadowObserver)
+	all.outageEnds, _ = o.(OutageEndObserver)
+	all.operations, _ = o.(OperationObserver)
 	return all
 }
 

@@ -32,6 +32,7 @@ type Throttler struct {
 	closed    atomic.Bool
 	observers observers
 	lists     *lists // nil for none
+	outages   outages
 	shadows   shadows
 	near      *nearLimits     // nil for nobody to tell
 	counts    *decisionCounts // nil if decisions are not counted
@@ -56,6 +57,7 @@ func New(cfg Config) (*Throttler, error) {
 		t.backend, t.owned = memory, memory
 	}
 	t.observers = newObservers(cfg.Observer)
+	t.outages.born = time.Now()
 	t.lists = newLists(cfg.Allow, cfg.Deny)
 	t.shadows.init(t)
 	t.near = newNearLimits(&t.cfg)
@@ -81,79 +83,6 @@ func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err erro
 func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decision, err error) {
 	err = t.decide(ctx, key, cost, &d, nil)
 	return d, err
-}
-
-// Peek looks without charging: Allowed says whether a request of cost 1 would pass. It may be answered by a replica
-// that lags behind. During an outage it fails: the failure policy decides requests only.
-func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
-	peeker, ok := t.backend.(backend.Peeker)
-	if !ok {
-		return Decision{}, fmt.Errorf("throttler: peek: %w", ErrUnsupported)
-	}
-	req, err := t.request(ctx, key, 1)
-	var listed Decision
-	if t.listed(key, err, &listed) {
-		return listed, nil
-	}
-	if err != nil {
-		return Decision{}, err
-	}
-	ctx, cancel := t.timeout(ctx)
-	defer cancel()
-	result, err := peeker.Peek(ctx, req)
-	if err != nil {
-		return Decision{}, fmt.Errorf("throttler: %w", err)
-	}
-	return newDecision(&result), nil
-}
-
-// Usage is the cost that was charged to key and not given back within the last interval, from the sliding limit
-// with the finest precision whose window covers it; it is blurred by that precision, and may come from a replica.
-// Where no sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate
-// limiting with Redis").
-func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (int64, error) {
-	loader, ok := t.backend.(backend.Loader)
-	if !ok {
-		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
-	}
-	req, err := t.request(ctx, key, 1)
-	if err != nil {
-		return 0, err
-	}
-	var nothing limit.State
-	if _, _, ok := nothing.Usage(req.Policy, limit.At{}, interval); !ok {
-		return 0, &limit.Error{Field: "interval", Value: interval.String(),
-			Bound: "must be positive and within the window of a sliding limit of the policy"}
-	}
-	ctx, cancel := t.timeout(ctx)
-	defer cancel()
-	snapshot, err := loader.Load(ctx, req)
-	if err != nil {
-		return 0, fmt.Errorf("throttler: %w", err)
-	}
-	used, _, _ := snapshot.State.Usage(req.Policy, limit.At{Micros: snapshot.Now}, interval)
-	return used, nil
-}
-
-// Reset gives a key its full quota back, under the policy that it has now.
-func (t *Throttler) Reset(ctx context.Context, key string) error {
-	resetter, ok := t.backend.(backend.Resetter)
-	if !ok {
-		return fmt.Errorf("throttler: reset: %w", ErrUnsupported)
-	}
-	req, err := t.request(ctx, key, 1)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := t.timeout(ctx)
-	defer cancel()
-	if err := resetter.Reset(ctx, req); err != nil {
-		return fmt.Errorf("throttler: %w", err)
-	}
-	if t.fallback.memory == nil {
-		return nil
-	}
-	return t.fallback.memory.Reset(ctx, req)
 }
 
 // Ping asks the backend whether it would answer.
@@ -227,6 +156,9 @@ func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decis
 	}
 	if err != nil {
 		return t.fallBack(ctx, key, policy, cost, err, d, c)
+	}
+	if t.outages.on.Load() {
+		t.over(ctx, policy, result.Source)
 	}
 	t.precheck.saw(policy, !result.Allowed)
 	d.fill(&result)

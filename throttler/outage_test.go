@@ -1,0 +1,136 @@
+package throttler_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// endNotes is an observer of the ends of outages.
+type endNotes struct {
+	notes
+	ends []throttler.OutageEndData
+}
+
+func (n *endNotes) OutageEnd(_ context.Context, data throttler.OutageEndData) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ends = append(n.ends, data)
+}
+
+func TestOutageEnd(t *testing.T) {
+	t.Parallel()
+	for _, observed := range []bool{false, true} { // the two ways that a request takes
+		synctest.Test(t, func(t *testing.T) {
+			ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+			cfg := throttler.Config{Backend: b, Policy: one(limit.PerHour(10_000)), Logger: book.logger()}
+			if observed {
+				cfg.Observer = ends
+			}
+			th := newThrottler(t, cfg)
+			ask := func(fail bool, times int, every time.Duration) {
+				for range times {
+					b.failWith(func(string) error {
+						if fail {
+							return outage(false)
+						}
+						return nil
+					})
+					allow(t, th, "k")
+					time.Sleep(every)
+				}
+			}
+			var told []string
+			for _, step := range []struct {
+				name string
+				do   func()
+				want string // the end that is told; empty for none
+			}{
+				{"none", func() { ask(false, 10, time.Second) }, ""},
+				{"one", func() { ask(true, 10, time.Second) }, ""},
+				{"not over for sure", func() { ask(false, 4, time.Second) }, ""},
+				{"over", func() { ask(false, 2, time.Second) }, "9s 10"},
+				{"told once", func() { ask(false, 10, time.Second) }, ""},
+				{"too soon after the first to be told of", func() { ask(true, 2, time.Second) }, ""},
+				{"nor of its end", func() { ask(false, 10, time.Second) }, ""},
+				{"another minute", func() { time.Sleep(time.Minute) }, ""},
+				{"some servers only", func() {
+					for range 20 {
+						ask(true, 1, time.Second)
+						ask(false, 1, time.Second)
+					}
+				}, ""},
+				{"is one outage", func() { ask(false, 10, time.Second) }, "38s 20"},
+			} {
+				step.do()
+				if step.want != "" {
+					told = append(told, step.want)
+				}
+				if n := book.levels()[slog.LevelInfo]; n != len(told) {
+					t.Fatalf("%s: the log was told %d times, want %d:\n%s", step.name, n, len(told), book.text())
+				}
+			}
+			for _, want := range told {
+				if want = "outage=" + strings.Replace(want, " ", " requests=", 1); !strings.Contains(book.text(), want) {
+					t.Errorf("the log doesn't say %s:\n%s", want, book.text())
+				}
+			}
+			var got []string
+			for _, end := range ends.ends {
+				got = append(got, fmt.Sprint(end.Duration, " ", end.Requests))
+			}
+			if observed && fmt.Sprint(got) != fmt.Sprint(told) {
+				t.Errorf("told %q, want %q", got, told)
+			}
+		})
+	}
+}
+
+// What this process knows by itself says nothing about the backend.
+func TestOutageEndsByTheBackendOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		book, b := &logBook{}, &from{spy: newSpy(t, time.Now)}
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Logger: book.logger()})
+		b.failWith(func(string) error { return outage(false) })
+		allow(t, th, "k")
+		b.failWith(nil)
+		time.Sleep(time.Minute)
+		for _, b.source = range []throttler.Source{throttler.Leased, throttler.LocalDeny, throttler.Replica} {
+			allow(t, th, "k")
+		}
+		if n := book.levels()[slog.LevelInfo]; n != 0 {
+			t.Errorf("over: %s", book.text())
+		}
+		b.source = throttler.Primary
+		var all sync.WaitGroup
+		for range 20 { // many find it over at once
+			all.Go(func() { allow(t, th, "k") })
+		}
+		all.Wait()
+		if n := book.levels()[slog.LevelInfo]; n != 1 {
+			t.Errorf("told of %d ends, want 1", n)
+		}
+	})
+}
+
+// from is a spy whose verdicts come from elsewhere.
+type from struct {
+	*spy
+	source throttler.Source
+}
+
+func (f *from) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	r, err := f.spy.Take(ctx, req)
+	r.Source = f.source
+	return r, err
+}
