@@ -44,3 +44,29 @@ func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun cou
 		}
 	}
 }
+
+// What else a Throttler may have to do allocates nothing either, for keys that it knows.
+func TestAttendedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	r := newRegistry(t, `{"policies": {"spent": ["1/24h"], "wide": ["1000000000/24h"]}, "default": "spent",
+		"keys": {"whole": "wide"}, "prefixes": {"a:": "wide", "a:b:": "wide"}, "allow": ["good"], "deny": ["bad*"]}`)
+	th := newThrottler(t, throttler.Config{
+		Registry: r, Allow: []string{"friend:*"}, OnNearLimit: func(throttler.NearLimitData) {},
+		Stats: throttler.StatsConfig{Decisions: true, TopDenied: 100},
+	})
+	for key, allowed := range map[string]bool{
+		"whole": true, "a:1": true, "a:b:1": true, "good": true, "friend:1": true, "bad:1": false, "k": false,
+	} {
+		ctx := t.Context()
+		allow(t, th, key)
+		var d throttler.Decision
+		allocs := testing.AllocsPerRun(1000, func() {
+			var err error
+			if d, err = th.Allow(ctx, key); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 || d.Allowed != allowed {
+			t.Errorf("%s: %v allocations, allowed %v, want none and %v", key, allocs, d.Allowed, allowed)
+		}
+	}
+}

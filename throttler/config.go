@@ -40,7 +40,8 @@ type Config struct {
 	// are set. For each request that the backend has admitted it is asked, too, in the background, by at most four calls
 	// at a time: what waits beyond 1,024 is dropped, and counted in Throttler.ShadowStats. It delays, fails and changes
 	// no decision; a ShadowObserver is told. Its counts are its own, whatever its name; what a Reservation gives
-	// back goes back to it, too. A policy of a Registry may have a shadow of its own. Zero: none.
+	// back goes back to it, too. It takes as many calls and as much room in the backend again. A policy of a Registry may
+	// have a shadow of its own. Zero: none.
 	Shadow limit.Policy
 
 	// Precheck says whether requests are looked up on a replica before they are charged. Zero: never.

@@ -15,6 +15,17 @@
 // a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision
 // too: its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error.
 //
+// # Policies
+//
+// Keys have the policy of the Config, or what [Config.PolicyFor] says, or what stands in a file that a [Registry] follows.
+// [Config.Allow] and [Config.Deny] are lists of keys that are decided without a backend. [Config.Shadow] tries limits
+// that are not enforced yet.
+//
+// # What it tells
+//
+// An [Observer] is told of every decision; [Config.OnNearLimit] of keys that come near a limit. [Throttler.Stats] and
+// [Throttler.TopDenied] are for an operator, and count only where [Config.Stats] says so.
+//
 // # What it does not promise
 //
 // A Throttler is exact while one primary decides. What a failover, an eviction or an outage may admit above Max is

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -248,5 +249,23 @@ func TestShadowOfARegistry(t *testing.T) {
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Shadow: limit.Policy{Name: "next"}})
 	if fmt.Sprint(fields(err)) != "[shadow: limits]" {
 		t.Errorf("a shadow without limits: %v", err)
+	}
+}
+
+// On a server, too, what a shadow counts is its own.
+func TestShadowOnAServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	th := newThrottler(t, throttler.Config{
+		Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)),
+	})
+	for i := range 8 {
+		if d := allow(t, th, "k"); !d.Allowed || d.Remaining != int64(9-i) {
+			t.Errorf("%+v", d)
+		}
+		poll(t, func() bool { s := th.ShadowStats(); return s.Allowed+s.Denied+s.Failed == int64(i+1) })
+	}
+	if got, want := th.ShadowStats(), (throttler.ShadowStats{Allowed: 3, Denied: 5}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
