@@ -71,8 +71,8 @@ type Config struct {
 
 	// OnNearLimit is told when the backend admits a request that leaves at most the share NearLimit of a limit's quota: to
 	// warn a customer, say. It is told once for each key, limit and window (of a sliding limit or a bucket: until the
-	// quota would have been back). One goroutine calls it, one call after the other, and Close waits for it; it delays
-	// no request. It is not told where many thousands of keys are near their limits at once, or it is too slow for
+	// quota would have been back). One goroutine calls it, one call after the other, and Close waits for it, so that
+	// it must not close the Throttler; it delays no request. It is not told where many thousands of keys are near their limits at once, or it is too slow for
 	// them. Nil: nobody is.
 	OnNearLimit func(NearLimitData)
 

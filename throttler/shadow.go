@@ -14,6 +14,7 @@ import (
 // ShadowObserver is an Observer that is told what shadow policies would have decided.
 type ShadowObserver interface {
 	// Shadow is called by a goroutine in the background, after the request was decided; the context is not the request's.
+	// Close waits for it.
 	Shadow(ctx context.Context, data ShadowData)
 }
 

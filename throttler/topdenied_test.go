@@ -149,3 +149,38 @@ func TestTopDeniedHides(t *testing.T) {
 		t.Error("there are top denied keys where none are asked for")
 	}
 }
+
+// Who makes room for another key is always one that was denied least, whatever has faded meanwhile.
+func TestTopDeniedForgetsTheLeast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const watched = 20
+		th := denying(t, throttler.StatsConfig{TopDenied: watched, HalfLife: 8 * time.Second})
+		random := rand.New(rand.NewPCG(3, 4))
+		replaced := 0
+		for range 20_000 {
+			if random.IntN(30) == 0 {
+				time.Sleep(time.Duration(random.IntN(12)) * time.Second)
+			}
+			before := th.TopDeniedInClear(watched)
+			key := fmt.Sprint(random.IntN(5) * random.IntN(12)) // some of them often
+			allow(t, th, key)
+			if len(before) < watched || slices.ContainsFunc(before, func(k throttler.DeniedKey) bool { return k.Key == key }) {
+				continue
+			}
+			replaced++
+			after := map[string]bool{}
+			for _, k := range th.TopDeniedInClear(watched) {
+				after[k.Key] = true
+			}
+			for _, k := range before {
+				if least := before[watched-1].Denied; !after[k.Key] && k.Denied > least {
+					t.Fatalf("%+v made room, the least was %d: %v", k, least, before)
+				}
+			}
+		}
+		if replaced < 50 {
+			t.Errorf("only %d keys made room", replaced)
+		}
+	})
+}
