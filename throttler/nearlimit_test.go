@@ -168,7 +168,7 @@ func TestNearLimitIsBounded(t *testing.T) {
 			},
 		})
 		const keys, room = 100_000, 65_536
-		for range 2 {
+		for _, keys := range []int{keys, 10_000} {
 			for i := range keys {
 				allow(t, th, fmt.Sprint(i))
 				if i%200 == 0 {

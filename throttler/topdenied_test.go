@@ -55,7 +55,7 @@ func TestTopDenied(t *testing.T) {
 		th := denying(t, throttler.StatsConfig{TopDenied: watched, HalfLife: time.Hour})
 		random := rand.New(rand.NewPCG(1, uint64(watched)))
 		zipf := rand.NewZipf(random, 1.1, 1, 20_000)
-		const denials = 100_000
+		const denials = 30_000
 		truth := map[string]int64{}
 		for range denials {
 			key := fmt.Sprint(zipf.Uint64())
