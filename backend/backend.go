@@ -216,6 +216,7 @@ type Heartbeat struct {
 	LinkUp  bool          // of a replica: whether its link to the primary is up
 	Age     time.Duration // of a replica: since it last heard of its primary
 	Offset  int64         // the replication offset, in bytes
+	Ahead   time.Duration // of the server's clock, before this host's wall clock; right to half of RTT
 	RTT     time.Duration
 }
 

@@ -55,6 +55,12 @@ func (c *serverClock) now() (micros int64, age time.Duration, ok bool) {
 	return last.micros + age.Microseconds(), age, -clockJump < jump && jump < clockJump
 }
 
+// ahead is how far a server's clock is ahead of this host's wall clock, which nothing is decided by, if it was read halfway
+// between question and answer.
+func ahead(server, asked time.Time, took time.Duration) time.Duration {
+	return server.Sub(asked.Add(took / 2).Round(0))
+}
+
 // processClock is the time of a backend without a server: the wall clock when the process made it, plus what has
 // passed since by the monotonic clock. Steps of the wall clock change nothing.
 type processClock struct {

@@ -102,3 +102,13 @@ func TestProcessClock(t *testing.T) {
 		}
 	})
 }
+
+func TestAhead(t *testing.T) {
+	asked := time.Now()
+	for _, want := range []time.Duration{-time.Hour, 0, 3 * time.Millisecond, 48 * time.Hour} {
+		server := asked.Add(20*time.Millisecond + want).Round(0) // a reply of 40 ms, read halfway
+		if got := ahead(server, asked, 40*time.Millisecond); got != want {
+			t.Errorf("%s ahead, want %s", got, want)
+		}
+	}
+}

@@ -26,6 +26,9 @@ type DualConfig struct {
 	// needs it.
 	Version func() uint64
 
+	// Flag is the name of the flag behind UseNew, for traces. Empty: they name none.
+	Flag string
+
 	// CarryOver hands the counts of a key over when it changes sides. Without it the key starts afresh, and may be
 	// admitted up to its Max a second time. Both sides must be a Sealer, a Seeder and a Loader.
 	CarryOver bool

@@ -75,6 +75,9 @@ func moveVersion(version uint64, useNew bool) int64 {
 	return n
 }
 
+// flagVersion is the version of UseNew that a moveVersion was made of.
+func flagVersion(move int64) uint64 { return uint64(move/2 - 1) }
+
 // seen reports whether a change of UseNew was seen less than hold ago: windows that were alive then may be still.
 func (d *Dual) seen(version uint64, hold time.Duration) bool {
 	last := d.latest.Load()

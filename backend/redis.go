@@ -390,7 +390,10 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
-func (r *Redis) Ping(ctx context.Context) error { return r.readClock(ctx, r.calls.deadline()) }
+func (r *Redis) Ping(ctx context.Context) error {
+	_, err := r.readClock(ctx, r.calls.deadline())
+	return err
+}
 
 // NowMicros implements [Clock].
 func (r *Redis) NowMicros() int64 {
@@ -434,7 +437,7 @@ func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error
 	}
 	now, age, ok := r.clock.now()
 	if !ok || age > clockTrusted {
-		if err := r.readClock(ctx, deadline); err != nil {
+		if _, err := r.readClock(ctx, deadline); err != nil {
 			return 0, err
 		}
 		now, _, _ = r.clock.now()
@@ -443,22 +446,23 @@ func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error
 	if age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
-			_ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again
+			_, _ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again
 		}()
 	}
 	return now, nil
 }
 
-func (r *Redis) readClock(ctx context.Context, deadline time.Time) error {
-	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (struct{}, error) {
+// readClock returns how far the server's clock is ahead.
+func (r *Redis) readClock(ctx context.Context, deadline time.Time) (time.Duration, error) {
+	return call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
 		asked := time.Now()
 		now, err := r.client.Time(ctx).Result()
-		if err == nil {
-			r.clock.heard(now.UnixMicro(), asked)
+		if err != nil {
+			return 0, err
 		}
-		return struct{}{}, err
+		r.clock.heard(now.UnixMicro(), asked)
+		return ahead(now, asked, time.Since(asked)), nil
 	})
-	return err
 }
 
 // eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
@@ -527,8 +531,8 @@ const maxMoves = 8
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	start := time.Now()
 	if r.cluster { // its nodes are the client's own business
-		err := r.readClock(ctx, r.calls.deadline())
-		return Heartbeat{Primary: true, RTT: time.Since(start)}, err
+		ahead, err := r.readClock(ctx, r.calls.deadline())
+		return Heartbeat{Primary: true, Ahead: ahead, RTT: time.Since(start)}, err
 	}
 	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
@@ -540,6 +544,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		r.clock.heard(now.Val().UnixMicro(), start)
 		beat := parseHeartbeat(server.Val() + replication.Val())
 		beat.RTT = time.Since(start)
+		beat.Ahead = ahead(now.Val(), start, beat.RTT)
 		return beat, nil
 	})
 }

@@ -17,7 +17,7 @@ import (
 func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	shown = err
 	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
-		shown = errors.New(before)
+		shown = commandError(before)
 	}
 	var dial *net.OpError
 	_, before := errors.AsType[unsent](err)
@@ -84,6 +84,20 @@ func kindOfReply(err error) Kind {
 		return Corrupt
 	}
 	return Misconfigured
+}
+
+// replyWord is the first word of an error reply: what Redis calls its prefix. It is empty for what is no reply, and for one
+// whose first word is none of these: it could be anything.
+func replyWord(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	word, _, _ := strings.Cut(cause(reply).Error(), " ")
+	if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+		return ""
+	}
+	return word
 }
 
 // cause is the error of a command within a script: Redis 6 wraps it, "ERR Error running script (call to f_...):

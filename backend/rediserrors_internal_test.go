@@ -26,3 +26,20 @@ func TestRedis6Errors(t *testing.T) {
 		t.Errorf("a corrupt state is %s", kind)
 	}
 }
+
+func TestReplyWord(t *testing.T) {
+	for want, err := range map[string]error{
+		"READONLY": &Error{Op: "take", Err: commandError("READONLY You can't write against a read only replica.")},
+		"OOM":      commandError("ERR Error running script (call to f_0123): @user_script:9: -OOM command not allowed"),
+		"ERR":      commandError("ERR unknown command 'EVALSHA'"),
+	} {
+		if got := replyWord(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+	for _, err := range []error{nil, errNoContext, commandError("user:42 is not a prefix"), commandError("")} {
+		if got := replyWord(err); got != "" {
+			t.Errorf("%v: %q, want none", err, got)
+		}
+	}
+}

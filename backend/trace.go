@@ -13,9 +13,12 @@ import (
 // It goes with the request rather than with the context. Looking it up in the context of an HTTP request took 20 to 50 ns,
 // traced or not; this takes those that nobody traces a comparison with nil.
 type Trace struct {
-	Side       string // of a [Dual] that the request went to: "old" or "new"
-	HandedOver bool   // by the Dual, with the counts of the other side
-	Shadowed   bool   // whether the other side was asked, too, without deciding
+	Side        string // of a [Dual] that the request went to: "old" or "new"
+	Flag        string // that chose the side, as its DualConfig names it
+	FlagVersion uint64 // of the flag's answer; 0 if nothing is carried over
+	Shadowed    bool   // whether the other side was asked, too, without deciding
+
+	HandedOver bool // whether the key came from another side, or group, with the counts of that
 
 	Group, Node string // of a router, that the request went to last
 	Role        Source // of that node: Primary or Replica
@@ -49,6 +52,7 @@ type Call struct {
 	Op      string // as in [Error]
 	Command string // such as "EVALSHA"; empty for an operation of several
 	Script  string // the name of the script, as in package scripts; empty if none was run
+	Status  string // the first word of the server's error reply, such as "READONLY"; empty for any other outcome
 	Shared  int    // how many calls shared this script call; 0 if that is not known
 
 	Start    time.Time
@@ -63,11 +67,18 @@ func (t *Trace) Visit(group, node string, role Source) {
 	}
 }
 
+// HandOver notes that the key came from elsewhere, with its counts.
+func (t *Trace) HandOver() {
+	if t != nil {
+		t.HandedOver = true
+	}
+}
+
 // call notes a call that has ended.
 func (t *Trace) call(c *Call, err error) {
 	c.Duration = time.Since(c.Start)
 	if !isRefusal(err) {
-		c.Err = err
+		c.Err, c.Status = err, replyWord(err)
 	}
 	t.Calls = append(t.Calls, *c)
 }
@@ -77,7 +88,13 @@ func (t *Trace) turn(w *way) {
 	if t == nil {
 		return
 	}
-	t.Side, t.HandedOver = [...]string{"old", "new"}[w.place], w.Move.Step == limit.Adopt
+	t.Side, t.Flag = [...]string{"old", "new"}[w.place], w.dual.cfg.Flag
+	if w.dual.cfg.CarryOver {
+		t.FlagVersion = flagVersion(w.version)
+	}
+	if w.Move.Step == limit.Adopt {
+		t.HandOver()
+	}
 }
 
 // shadow notes that the other side is asked, too.
@@ -96,7 +113,8 @@ func (t *Trace) lease(use LeaseUse, fetched *Trace) {
 	if fetched == nil {
 		return
 	}
-	t.Side, t.HandedOver, t.Shadowed = fetched.Side, fetched.HandedOver, fetched.Shadowed
+	t.Side, t.Flag, t.FlagVersion = fetched.Side, fetched.Flag, fetched.FlagVersion
+	t.Shadowed, t.HandedOver = fetched.Shadowed, fetched.HandedOver
 	t.Visit(fetched.Group, fetched.Node, fetched.Role)
 	t.Calls = append(t.Calls, fetched.Calls...)
 }

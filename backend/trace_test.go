@@ -81,10 +81,21 @@ func TestTraceOfRedis(t *testing.T) {
 	}
 	together.Wait()
 
+	if _, err := server.Client().Do(t.Context(), "CONFIG", "SET", "maxmemory", "1", "maxmemory-policy", "noeviction").Result(); err != nil {
+		t.Fatal(err)
+	}
+	trace = backend.Trace{}
+	if _, err := b.Take(t.Context(), backend.Request{Key: "full", Policy: hour(1), Cost: 1, Trace: &trace}); err == nil {
+		t.Fatal("a full server took it")
+	}
+	if got := onlyCall(t, trace); got.Status != "OOM" || got.Err == nil {
+		t.Errorf("a refusal: %+v, want the word that the server began with", got)
+	}
+
 	server.Kill()
 	trace = backend.Trace{}
 	_, err := b.Take(t.Context(), backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &trace})
-	if got := onlyCall(t, trace); err == nil || got.Err != err || got.Shared != 0 {
+	if got := onlyCall(t, trace); err == nil || got.Err != err || got.Shared != 0 || got.Status != "" {
 		t.Errorf("a server that is away: %+v, %v", got, err)
 	}
 }
@@ -104,7 +115,7 @@ func TestTraceOfDual(t *testing.T) {
 	d := newDual(t, backend.DualConfig{
 		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), CarryOver: true,
 		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 1}[useNew] },
-		Shadow: func(key string) bool { return key == "shadowed" },
+		Shadow: func(key string) bool { return key == "shadowed" }, Flag: "to-new",
 	})
 	p := hour(10)
 	for _, test := range []struct {
@@ -122,6 +133,9 @@ func TestTraceOfDual(t *testing.T) {
 	} {
 		useNew = test.useNew
 		_, trace := follow(t, d, test.key, p, 1)
+		if version := map[bool]uint64{true: 1}[useNew]; trace.Flag != "to-new" || trace.FlagVersion != version {
+			t.Errorf("%+v: by version %d of %q, want %d", test, trace.FlagVersion, trace.Flag, version)
+		}
 		if trace.Side != test.side || trace.HandedOver != test.handed || trace.Shadowed != test.shadowed {
 			t.Errorf("%+v: %+v", test, trace)
 		}

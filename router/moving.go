@@ -83,7 +83,12 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 	if err != nil {
 		return backend.Result{}, err
 	}
-	if w.move.Step == limit.Alone { // it may lack what another group has counted
+	switch w.move.Step {
+	case limit.Adopt:
+		req.Trace.HandOver()
+		r.counts.handovers.Add(1)
+	case limit.Alone: // it may lack what another group has counted
+		r.counts.bounded.Add(1)
 		result.Guarantee = max(result.Guarantee, backend.Bounded)
 		result.Cause = errors.Join(backend.ErrNotHandedOver, w.unmet, result.Cause)
 	}
@@ -98,6 +103,7 @@ func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Requ
 			if err := g.seed(ctx, req, *req.Floor); err != nil {
 				return err
 			}
+			r.counts.handovers.Add(1)
 			req.Move.Step, req.Floor = limit.Ask, w.floor
 		}
 		return do(g, req)
@@ -149,6 +155,10 @@ func (w *way) settle(ctx context.Context) error {
 	}
 	req.Move = w.move
 	err = w.owner().seed(ctx, req, *known)
+	if err == nil {
+		w.Trace.HandOver()
+		w.router.counts.handovers.Add(1)
+	}
 	w.move.Step = limit.Ask
 	return err
 }
@@ -183,6 +193,9 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 		return &backend.Error{Op: opMove, Kind: backend.Contended, Err: errRestless}
 	}
 	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
+	if elsewhere {
+		w.router.counts.redirects.Add(1)
+	}
 	switch {
 	case !elsewhere:
 		known, err := w.fetch(ctx)

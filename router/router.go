@@ -16,6 +16,7 @@ type Router struct {
 	snapshot atomic.Pointer[snapshot]
 	closed   atomic.Bool
 	events   *events
+	counts   counts
 
 	changing sync.Mutex    // held while the snapshot is replaced
 	news     chan struct{} // that there is something to tell other processes

@@ -182,6 +182,20 @@ func TestUpdateHandsOver(t *testing.T) {
 	if n := takeN(t, r, key, tenAnHour, 10); n != 0 {
 		t.Errorf("forth again %d are admitted", n)
 	}
+	if got, want := r.Stats(), (router.Stats{Handovers: 3}); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+
+	update(t, r, topo(5, 1, 2, 3))
+	for _, handed := range []bool{true, false} { // only the first call brings the counts along
+		var trace backend.Trace
+		if _, err := r.Take(t.Context(), backend.Request{Key: key, Policy: tenAnHour, Cost: 1, Trace: &trace}); err != nil {
+			t.Fatal(err)
+		}
+		if trace.HandedOver != handed {
+			t.Errorf("handed over %t, want %t", trace.HandedOver, handed)
+		}
+	}
 }
 
 // TestUpdateOfOthers: a router that was told of nothing learns of a newer topology where a key has left it, and one that
@@ -195,6 +209,9 @@ func TestUpdateOfOthers(t *testing.T) {
 	takeN(t, told, key, tenAnHour, 1)
 	if n := takeN(t, untold, key, tenAnHour, 2); n != 2 || untold.Owner(key) != "g4" {
 		t.Errorf("%d of 2, owner %s", n, untold.Owner(key))
+	}
+	if s := untold.Stats(); s.Redirects == 0 {
+		t.Errorf("counted %+v, and it went after the key", s)
 	}
 	next := topo(3, 1, 2, 4)
 	key, _, _ = moved(t, p, topo(2, 1, 2, 3, 4), next)
@@ -261,6 +278,9 @@ func TestUpdateWithoutOrigin(t *testing.T) {
 	if err != nil || !result.Allowed || result.Guarantee != backend.Bounded || !errors.Is(result.Cause, backend.ErrNotHandedOver) ||
 		!errors.Is(result.Cause, errDown) {
 		t.Fatalf("%+v, %v", result, err)
+	}
+	if got, want := r.Stats(), (router.Stats{Bounded: 1}); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
 	}
 	old.down.Store(false)
 	await(t, "the breaker closes", func() bool {
