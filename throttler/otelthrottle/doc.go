@@ -12,10 +12,11 @@
 //
 // A span named "ratelimit POLICY" is made where the caller's span records, or for all with Config.Always. It has
 // the attributes sluice.policy, .cost, .outcome (allowed, denied, error), .source, .guarantee, .limit, .remaining and, as
-// far as they are known, .cause, .retry_after, .group, .node, .role, .side, .handed_over, .shadowed and .lease. Calls to
-// servers are child spans of kind client by the conventions for databases, named "EVALSHA 10.0.0.1:6379". They are
-// made when the decision is known: only then is it known which calls it took. Calls of a batch that was fetched for
-// several requests are in the spans of all of them.
+// far as they are known, .cause, .retry_after, .lease, .side, .group, .node, .role, .script, .handed_over and .shadowed; of
+// a flag that chose the side feature_flag.key, .result.variant and .version. Calls to servers are child spans of kind client
+// by the conventions for databases, named "EVALSHA 10.0.0.1:6379"; db.response.status_code is the word that the server's
+// error began with, such as READONLY. They are made when the decision is known: only then is it known which calls it took.
+// Calls of a batch that was fetched for several requests are in the spans of all of them.
 //
 // # Metrics
 //
@@ -26,8 +27,15 @@
 //	sluice.refunds               cost that was given back, by policy, outcome
 //	sluice.outages               by policy and cause, at most one a minute for each cause
 //
-// and what [Observer.WatchLease], [Observer.WatchDual] and [Observer.WatchNodes] read. There is no convention for rate
-// limits yet; the nearest one, aspnetcore.rate_limiting, has policy and result.
+// and what [Observer.WatchLease], [Observer.WatchDual], [Observer.WatchRouter], [Observer.WatchNodes] and
+// [Observer.WatchFlag] read. There is no convention for rate limits yet; the nearest one, aspnetcore.rate_limiting, has
+// policy and result. The repository's docs/telemetry.md lists all as Prometheus sees them, and its folder dashboards holds
+// a dashboard and alerts on them.
+//
+// # Events
+//
+// Log events tell of outages, sluice.outage; of changes of nodes, see [Observer.Emit]; and of changes of a flag,
+// feature_flag.evaluation, see [Observer.EmitFlag].
 //
 // # What it does not tell
 //

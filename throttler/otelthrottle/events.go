@@ -52,13 +52,10 @@ func (o *Observer) Emit(e Event) {
 		severity = log.SeverityWarn
 	}
 	attrs := make([]attribute.KeyValue, 0, 5)
-	for _, known := range [...]struct{ name, value string }{
-		{"sluice.group", e.Group}, {"sluice.node", e.Node}, {"sluice.from", e.From}, {"sluice.to", e.To},
-	} {
-		if known.value != "" {
-			attrs = append(attrs, attribute.String(known.name, known.value))
-		}
-	}
+	attrs = known(attrs, "sluice.group", e.Group)
+	attrs = known(attrs, "sluice.node", e.Node)
+	attrs = known(attrs, "sluice.from", e.From)
+	attrs = known(attrs, "sluice.to", e.To)
 	if e.Lost > 0 {
 		attrs = append(attrs, attribute.Int64("sluice.lost", int64(e.Lost)))
 	}

@@ -48,10 +48,16 @@ func Example() {
 		for _, n := range groups.Nodes() {
 			nodes = append(nodes, otelthrottle.Node{
 				Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Age: n.Age,
+				RTT: n.Heartbeat.RTT, Ahead: n.Heartbeat.Ahead,
 			})
 		}
 		return nodes
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	err = observer.WatchRouter("limits", func() otelthrottle.RouterStats { return otelthrottle.RouterStats(groups.Stats()) })
 	if err != nil {
 		log.Fatal(err)
 	}

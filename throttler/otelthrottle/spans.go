@@ -29,7 +29,7 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 	span := trace.SpanFromContext(ctx)
 	defer span.End()
 	d, t := &data.Decision, data.Trace
-	attrs := make([]attribute.KeyValue, 0, 20)
+	attrs := make([]attribute.KeyValue, 0, 24)
 	attrs = append(attrs, attribute.String("sluice.outcome", outcome(data)))
 	if data.Err != nil {
 		reason := throttler.Reason(data.Err)
@@ -45,19 +45,30 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 			attrs = append(attrs, attribute.Float64("sluice.retry_after", d.RetryAfter.Seconds()))
 		}
 	}
-	for _, known := range [...]struct{ name, value string }{
-		{"sluice.cause", throttler.Reason(d.Cause)},
-		{"sluice.side", t.Side},
-		{"sluice.group", t.Group},
-		{"sluice.node", t.Node},
-		{"sluice.lease", leaseUse(data)},
-	} {
-		if known.value != "" {
-			attrs = append(attrs, attribute.String(known.name, known.value))
+	attrs = known(attrs, "sluice.cause", throttler.Reason(d.Cause))
+	attrs = known(attrs, "sluice.lease", leaseUse(data))
+	span.SetAttributes(taken(attrs, t)...)
+	for i := range t.Calls {
+		o.call(ctx, &t.Calls[i])
+	}
+}
+
+// taken are the attributes of the way that a request took.
+func taken(attrs []attribute.KeyValue, t *throttler.Trace) []attribute.KeyValue {
+	attrs = known(attrs, "sluice.side", t.Side)
+	if t.Flag != "" { // by the conventions for feature flags
+		attrs = append(attrs,
+			attribute.String("feature_flag.key", t.Flag), attribute.String("feature_flag.result.variant", t.Side))
+		if t.FlagVersion > 0 {
+			attrs = append(attrs, attribute.String("feature_flag.version", strconv.FormatUint(t.FlagVersion, 10)))
 		}
 	}
+	attrs = known(attrs, "sluice.group", t.Group)
 	if t.Node != "" {
-		attrs = append(attrs, attribute.String("sluice.role", t.Role.String()))
+		attrs = append(attrs, attribute.String("sluice.node", t.Node), attribute.String("sluice.role", t.Role.String()))
+	}
+	if n := len(t.Calls); n > 0 { // the last one decided
+		attrs = known(attrs, "sluice.script", t.Calls[n-1].Script)
 	}
 	if t.HandedOver {
 		attrs = append(attrs, attribute.Bool("sluice.handed_over", true))
@@ -65,10 +76,15 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 	if t.Shadowed {
 		attrs = append(attrs, attribute.Bool("sluice.shadowed", true))
 	}
-	span.SetAttributes(attrs...)
-	for i := range t.Calls {
-		o.call(ctx, &t.Calls[i])
+	return attrs
+}
+
+// known adds what is known.
+func known(attrs []attribute.KeyValue, name, value string) []attribute.KeyValue {
+	if value == "" {
+		return attrs
 	}
+	return append(attrs, attribute.String(name, value))
 }
 
 // leaseUse is what a lease did with a request, if there is one.
@@ -88,7 +104,7 @@ func (o *Observer) call(ctx context.Context, c *throttler.Call) {
 	if operation == "" {
 		operation = c.Op
 	}
-	attrs := make([]attribute.KeyValue, 0, 8)
+	attrs := make([]attribute.KeyValue, 0, 10)
 	attrs = append(attrs,
 		attribute.String("db.system.name", c.System),
 		attribute.String("db.operation.name", operation),
@@ -107,13 +123,16 @@ func (o *Observer) call(ctx context.Context, c *throttler.Call) {
 	if c.Shared > 1 { // the conventions want no 1
 		attrs = append(attrs, attribute.Int("db.operation.batch.size", c.Shared))
 	}
-	if c.Err != nil {
-		attrs = append(attrs, attribute.String("error.type", throttler.Reason(c.Err)))
+	failure := c.Status // what the server called it, if it said so
+	if failure == "" {
+		failure = throttler.Reason(c.Err)
 	}
+	attrs = known(attrs, "db.response.status_code", c.Status)
+	attrs = known(attrs, "error.type", failure)
 	_, span := o.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(c.Start),
 		trace.WithAttributes(attrs...))
 	if c.Err != nil {
-		span.SetStatus(codes.Error, throttler.Reason(c.Err))
+		span.SetStatus(codes.Error, failure)
 	}
 	span.End(trace.WithTimestamp(c.Start.Add(c.Duration)))
 }

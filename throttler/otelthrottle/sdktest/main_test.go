@@ -289,3 +289,30 @@ func newRouter(t *testing.T, server *testserver.Server, cfg router.Config) *rout
 	}
 	return r
 }
+
+func nodesOf(r *router.Router) []otelthrottle.Node {
+	var nodes []otelthrottle.Node
+	for _, n := range r.Nodes() {
+		nodes = append(nodes, otelthrottle.Node{
+			Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Age: n.Age,
+			RTT: n.Heartbeat.RTT, Ahead: n.Heartbeat.Ahead,
+		})
+	}
+	return nodes
+}
+
+// onEvent is for a router's OnEvent.
+func (s *telemetry) onEvent(e router.Event) {
+	s.observer.Emit(otelthrottle.Event{
+		Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
+	})
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -76,18 +77,10 @@ func TestNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	err = s.observer.WatchNodes(func() []otelthrottle.Node {
-		var nodes []otelthrottle.Node
-		for _, n := range r.Nodes() {
-			nodes = append(nodes, otelthrottle.Node{
-				Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Age: n.Age,
-			})
-		}
-		return nodes
-	})
-	if err != nil {
+	if err := s.observer.WatchNodes(func() []otelthrottle.Node { return nodesOf(r) }); err != nil {
 		t.Fatal(err)
 	}
+	s.want("sluice.node.clock_offset", map[string]float64{}) // a memory has no server to ask
 	s.want("sluice.node.breaker", map[string]float64{
 		"closed eu-1 primary primary": 1, "half-open eu-1 primary primary": 0, "open eu-1 primary primary": 0,
 		"closed eu-1 replica-1 replica": 1, "half-open eu-1 replica-1 replica": 0, "open eu-1 replica-1 replica": 0,
@@ -96,14 +89,68 @@ func TestNodes(t *testing.T) {
 	s.want("sluice.replica.age", map[string]float64{"eu-1 replica-1 replica": 0})
 }
 
+// TestNodeOfRedis: a server tells its clock and the round trip, and what becomes of it is an event.
+func TestNodeOfRedis(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	r := newRouter(t, server, router.Config{
+		Heartbeat: 20 * time.Millisecond, OpenFor: time.Hour, OnEvent: s.onEvent,
+	})
+	if err := s.observer.WatchNodes(func() []otelthrottle.Node { return nodesOf(r) }); err != nil {
+		t.Fatal(err)
+	}
+	node := "eu-1 " + server.Addr + " primary"
+	await(t, "a heartbeat", func() bool { return len(s.series("sluice.node.rtt")) > 0 })
+	if rtt := s.series("sluice.node.rtt")[node]; rtt <= 0 || rtt > 5 {
+		t.Errorf("round trip %v s", rtt)
+	}
+	if offset, ok := s.series("sluice.node.clock_offset")[node]; !ok || offset == 0 || max(offset, -offset) > 5 { // it is this host's clock
+		t.Errorf("clock %v s ahead, %t", offset, ok)
+	}
+	s.want("sluice.replica.age", map[string]float64{})
+
+	server.Kill()
+	await(t, "the breaker opens", func() bool { return s.series("sluice.node.breaker")["open "+node] == 1 })
+	await(t, "its event", func() bool { return len(s.events.all()) > 0 })
+	e := s.events.all()[0]
+	if e.name != "sluice.node.breaker_opened" || e.severity != "WARN" || e.attrs["sluice.node"] != server.Addr ||
+		e.attrs["sluice.group"] != "eu-1" {
+		t.Errorf("%+v, want the breaker's", e)
+	}
+}
+
+// TestHandedOverByARouter: a topology that changes moves keys, which is counted and in their spans.
+func TestHandedOverByARouter(t *testing.T) {
+	t.Parallel()
+	first, second := testserver.Redis(t), testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	r := newRouter(t, first, router.Config{})
+	if err := s.observer.WatchRouter("counts", func() otelthrottle.RouterStats { return otelthrottle.RouterStats(r.Stats()) }); err != nil {
+		t.Fatal(err)
+	}
+	th := s.throttler(throttler.Config{Backend: r, Policy: api(limit.PerHour(10))})
+	s.request(th, 1)
+	next := router.Topology{Epoch: 2, Groups: []router.Group{{Name: "eu-2", Primary: second.Addr}}}
+	if err := r.Update(next); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []map[string]string{
+		{"sluice.handed_over": "true", "sluice.group": "eu-2", "sluice.remaining": "8"},
+		{"sluice.handed_over": "-", "sluice.group": "eu-2", "sluice.remaining": "7"},
+	} {
+		_, made := s.request(th, 1)
+		made["ratelimit api"][0].has(t, want)
+	}
+	s.want("sluice.router.handovers", map[string]float64{"counts": 1})
+	s.want("sluice.router.redirects", map[string]float64{"counts": 0})
+	s.want("sluice.router.bounded", map[string]float64{"counts": 0})
+}
+
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t, otelthrottle.Config{})
-	onEvent := func(e router.Event) {
-		s.observer.Emit(otelthrottle.Event{
-			Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
-		})
-	}
+	onEvent := s.onEvent
 	onEvent(router.Event{Kind: router.RoleChanged, Group: "eu-1", Node: "10.0.0.1:6379", From: "primary", To: "replica"})
 	onEvent(router.Event{Kind: router.Misconfigured, Time: time.Now(), Err: errors.New("NOPERM"), Lost: 2})
 	onEvent(router.Event{Kind: router.LinkUp})

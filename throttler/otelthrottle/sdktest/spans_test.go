@@ -5,7 +5,6 @@ package sdktest
 import (
 	"net"
 	"testing"
-	"time"
 
 	"go.opentelemetry.io/otel/codes"
 
@@ -33,7 +32,8 @@ func TestAllowedAndDenied(t *testing.T) {
 		decision.has(t, map[string]string{
 			"sluice.policy": "api", "sluice.cost": "2", "sluice.source": "primary", "sluice.guarantee": "exact",
 			"sluice.limit": "3/1h", "sluice.group": "eu-1", "sluice.node": server.Addr, "sluice.role": "primary",
-			"sluice.side": "-", "sluice.lease": "-", "sluice.cause": "-", "error.type": "-",
+			"sluice.script": "takesfixed", "sluice.side": "-", "sluice.lease": "-", "sluice.cause": "-", "error.type": "-",
+			"feature_flag.key": "-", "feature_flag.version": "-",
 		})
 		if decision.Status().Code != codes.Unset || d.Allowed && decision.attrs["sluice.retry_after"] != "" {
 			t.Errorf("status %v, attributes %v", decision.Status(), decision.attrs)
@@ -45,6 +45,7 @@ func TestAllowedAndDenied(t *testing.T) {
 		calls[0].has(t, map[string]string{
 			"db.system.name": "redis", "db.operation.name": "EVALSHA", "db.stored_procedure.name": "takesfixed",
 			"server.address": host, "server.port": port, "sluice.op": "take", "error.type": "-", "db.operation.batch.size": "-",
+			"db.response.status_code": "-",
 		})
 	}
 }
@@ -96,7 +97,7 @@ func TestFallback(t *testing.T) {
 	if len(call) != 1 || call[0].Status().Code != codes.Error {
 		t.Fatalf("spans %v, want a call that failed", made)
 	}
-	call[0].has(t, map[string]string{"error.type": "unavailable"})
+	call[0].has(t, map[string]string{"error.type": "unavailable", "db.response.status_code": "-"})
 	s.want("sluice.decisions", map[string]float64{"bounded allowed api fallback": 1})
 	s.want("sluice.exposure", map[string]float64{"bounded api fallback": 1})
 	s.want("sluice.outages", map[string]float64{"unavailable local api": 1})
@@ -107,6 +108,21 @@ func TestFallback(t *testing.T) {
 	}
 }
 
+// TestRefusedByTheServer: what the server called its error is told by the conventions.
+func TestRefusedByTheServer(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	s := newTelemetry(t, otelthrottle.Config{})
+	th := s.throttler(throttler.Config{Backend: newRouter(t, server, router.Config{}), Policy: api(limit.PerHour(3))})
+	_, made := s.request(th, 1)
+	made["ratelimit api"][0].has(t, map[string]string{"sluice.source": "fallback", "sluice.cause": "unavailable"})
+	call := made["EVALSHA "+server.Addr]
+	if len(call) != 1 || call[0].Status().Code != codes.Error {
+		t.Fatalf("spans %v, want a call that failed", made)
+	}
+	call[0].has(t, map[string]string{"db.response.status_code": "OOM", "error.type": "OOM"})
+}
+
 func TestMigrated(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -114,7 +130,8 @@ func TestMigrated(t *testing.T) {
 	useNew := false
 	dual, err := backend.NewDual(backend.DualConfig{
 		Old: newMemory(t), New: newRouter(t, server, router.Config{}), CarryOver: true,
-		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 1}[useNew] },
+		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 7}[useNew] },
+		Flag: "to-redis",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,10 +142,12 @@ func TestMigrated(t *testing.T) {
 	}
 	th := s.throttler(throttler.Config{Backend: dual, Policy: api(limit.PerHour(10))})
 	for _, want := range []map[string]string{
-		{"sluice.side": "old", "sluice.handed_over": "true", "sluice.group": "-", "sluice.remaining": "9"},
+		{"sluice.side": "old", "sluice.handed_over": "true", "sluice.group": "-", "sluice.remaining": "9",
+			"feature_flag.key": "to-redis", "feature_flag.result.variant": "old"},
 		{"sluice.side": "old", "sluice.handed_over": "-", "sluice.group": "-", "sluice.remaining": "8"},
 		{"sluice.side": "new", "sluice.handed_over": "true", "sluice.group": "eu-1", "sluice.remaining": "7"},
-		{"sluice.side": "new", "sluice.handed_over": "-", "sluice.group": "eu-1", "sluice.remaining": "6"},
+		{"sluice.side": "new", "sluice.handed_over": "-", "sluice.group": "eu-1", "sluice.remaining": "6",
+			"feature_flag.key": "to-redis", "feature_flag.result.variant": "new", "feature_flag.version": "7"},
 	} {
 		_, made := s.request(th, 1)
 		made["ratelimit api"][0].has(t, want)
@@ -144,8 +163,9 @@ func TestMigrated(t *testing.T) {
 func TestShadowed(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t, otelthrottle.Config{})
+	old, policy := newMemory(t), api(limit.PerHour(10))
 	dual, err := backend.NewDual(backend.DualConfig{
-		Old: newMemory(t), New: newMemory(t), UseNew: func(string) bool { return false }, Shadow: func(string) bool { return true },
+		Old: old, New: newMemory(t), UseNew: func(string) bool { return false }, Shadow: func(string) bool { return true },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -154,14 +174,17 @@ func TestShadowed(t *testing.T) {
 	if err := s.observer.WatchDual("counts", dual); err != nil {
 		t.Fatal(err)
 	}
-	th := s.throttler(throttler.Config{Backend: dual, Policy: api(limit.PerHour(10))})
+	th := s.throttler(throttler.Config{Backend: dual, Policy: policy})
 	_, made := s.request(th, 1)
-	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true"})
-	for deadline := time.Now().Add(10 * time.Second); dual.Stats().Shadow.Agreed == 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
+	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true", "sluice.outcome": "allowed"})
+	if _, err := old.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 9}); err != nil { // behind its back
+		t.Fatal(err)
 	}
+	_, made = s.request(th, 1)
+	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true", "sluice.outcome": "denied"})
+	await(t, "both shadow calls", func() bool { return dual.Stats().Shadow.Agreed+dual.Stats().Shadow.Allowed == 2 })
 	s.want("sluice.dual.shadows", map[string]float64{
-		"counts agreed": 1, "counts denied": 0, "counts allowed": 0, "counts remaining": 0, "counts failed": 0, "counts dropped": 0,
+		"counts agreed": 1, "counts denied": 0, "counts allowed": 1, "counts remaining": 0, "counts failed": 0, "counts dropped": 0,
 	})
 }
 

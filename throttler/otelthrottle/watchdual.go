@@ -1,0 +1,49 @@
+package otelthrottle
+
+import (
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// WatchDual reads a backend.Dual whenever metrics are collected. Name tells it from others:
+//
+//	sluice.dual.decisions  by sluice.side: old, new
+//	sluice.dual.handovers  counts of a key carried over
+//	sluice.dual.redirects  calls that went after a key that had moved
+//	sluice.dual.bounded    decisions without the counts of a side that was out of reach
+//	sluice.dual.shadows    by sluice.shadow: agreed; denied, allowed and remaining are divergences; failed, dropped
+func (o *Observer) WatchDual(name string, dual interface{ Stats() throttler.DualStats }) error {
+	if dual == nil {
+		return errNothing
+	}
+	w := watcher{meter: o.meter}
+	decisions := w.counter("sluice.dual.decisions", "{decision}", "Decisions by side.")
+	handovers := w.counter("sluice.dual.handovers", "{handover}", "Counts of a key carried over from one side to the other.")
+	redirects := w.counter("sluice.dual.redirects", "{call}", "Calls that found their key moved, and went after it.")
+	bounded := w.counter("sluice.dual.bounded", "{decision}", "Decisions without the counts of a side that was out of reach.")
+	shadows := w.counter("sluice.dual.shadows", "{call}", "Answers of the side that doesn't decide, against those of the other.")
+	of := attribute.String("sluice.backend", name)
+	plain := observed(of)
+	onOld, onNew := observed(of, attribute.String("sluice.side", "old")), observed(of, attribute.String("sluice.side", "new"))
+	kinds := [...]string{"agreed", "denied", "allowed", "remaining", "failed", "dropped"}
+	var kind [len(kinds)][]metric.ObserveOption
+	for i, k := range kinds {
+		kind[i] = observed(of, attribute.String("sluice.shadow", k))
+	}
+	return w.watch(o, func(to metric.Observer) {
+		s := dual.Stats()
+		to.ObserveInt64(decisions, s.Old, onOld...)
+		to.ObserveInt64(decisions, s.New, onNew...)
+		to.ObserveInt64(handovers, s.Handovers, plain...)
+		to.ObserveInt64(redirects, s.Redirects, plain...)
+		to.ObserveInt64(bounded, s.Bounded, plain...)
+		counts := [len(kinds)]int64{
+			s.Shadow.Agreed, s.Shadow.Denied, s.Shadow.Allowed, s.Shadow.Remaining, s.Shadow.Failed, s.Shadow.Dropped,
+		}
+		for i, n := range counts {
+			to.ObserveInt64(shadows, n, kind[i]...)
+		}
+	})
+}

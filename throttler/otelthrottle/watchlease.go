@@ -1,0 +1,52 @@
+package otelthrottle
+
+import (
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// WatchLease reads a backend.Lease whenever metrics are collected. Name tells it from others:
+//
+//	sluice.lease.takes       by sluice.lease: spent, denied (by the local view) and passed
+//	sluice.lease.efficiency  the share of takes so far that were answered without a call of their own
+//	sluice.lease.fetches     batches asked for
+//	sluice.lease.stranded    cost that is leased now and not spent: what others are denied
+//	sluice.lease.returned    cost that went back
+//	sluice.lease.lost        cost that could not be given back
+//	sluice.lease.keys        of which a view is kept
+func (o *Observer) WatchLease(name string, lease interface{ Stats() throttler.LeaseStats }) error {
+	if lease == nil {
+		return errNothing
+	}
+	w := watcher{meter: o.meter}
+	takes := w.counter("sluice.lease.takes", "{take}", "Takes by what the lease did with them.")
+	fetches := w.counter("sluice.lease.fetches", "{batch}", "Batches asked for.")
+	returned := w.counter("sluice.lease.returned", "{cost}", "Cost of leases that went back.")
+	lost := w.counter("sluice.lease.lost", "{cost}", "Cost of leases that could not be given back.")
+	stranded := w.gauge("sluice.lease.stranded", "{cost}", "Cost that is leased now and not spent.")
+	keys := w.gauge("sluice.lease.keys", "{key}", "Keys of which a view is kept.")
+	efficiency := w.real("sluice.lease.efficiency", "1", "Share of takes that were answered without a call of their own.")
+	of := attribute.String("sluice.backend", name)
+	plain := observed(of)
+	onSpent, onDenied, onPassed := use(of, "spent"), use(of, "denied"), use(of, "passed")
+	return w.watch(o, func(to metric.Observer) {
+		s := lease.Stats()
+		to.ObserveInt64(takes, s.Leased, onSpent...)
+		to.ObserveInt64(takes, s.Denied, onDenied...)
+		to.ObserveInt64(takes, s.Straight, onPassed...)
+		to.ObserveInt64(fetches, s.Fetches, plain...)
+		to.ObserveInt64(returned, s.Returned, plain...)
+		to.ObserveInt64(lost, s.Lost, plain...)
+		to.ObserveInt64(stranded, s.Stranded, plain...)
+		to.ObserveInt64(keys, int64(s.Keys), plain...)
+		if all := s.Leased + s.Denied + s.Straight; all > 0 {
+			to.ObserveFloat64(efficiency, float64(s.Leased+s.Denied)/float64(all), plain...)
+		}
+	})
+}
+
+func use(of attribute.KeyValue, lease string) []metric.ObserveOption {
+	return observed(of, attribute.String("sluice.lease", lease))
+}
