@@ -65,7 +65,7 @@ func (o *Observer) WatchFlag(flag func() Flag) error {
 	}
 	w := watcher{meter: o.meter}
 	percent := w.real("sluice.flag.percent", "%", "Share of the keys that the flag is on for.")
-	stale := w.gauge("sluice.flag.stale", "1", "1 if no load of the flag has succeeded for long.")
+	stale := w.gauge("sluice.flag.stale", "{flag}", "1 if no load of the flag has succeeded for long.")
 	return w.watch(o, func(to metric.Observer) {
 		f := flag()
 		of := observed(attribute.String("feature_flag.key", f.Name))

@@ -47,11 +47,11 @@ func (o *Observer) WatchNodes(nodes func() []Node) error {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}
-	breaker := w.gauge("sluice.node.breaker", "1", "1 for the state that the node's breaker is in.")
+	breaker := w.gauge("sluice.node.breaker", "{node}", "1 for the state that the node's breaker is in.")
 	rtt := w.real("sluice.node.rtt", "s", "Round trip of the last heartbeat.")
 	offset := w.real("sluice.node.clock_offset", "s", "How far the node's clock is ahead of this host's.")
 	age := w.real("sluice.replica.age", "s", "Time since a replica may not have heard of its primary.")
-	readable := w.gauge("sluice.replica.readable", "1", "1 if a replica is fit to be read.")
+	readable := w.gauge("sluice.replica.readable", "{node}", "1 if a replica is fit to be read.")
 	return w.watch(o, func(to metric.Observer) {
 		for _, n := range nodes() {
 			of := []attribute.KeyValue{
