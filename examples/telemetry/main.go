@@ -28,6 +28,8 @@ import (
 	"syscall"
 	"time"
 
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -48,7 +50,8 @@ type options struct {
 	rate                    int     // requests a second
 	step, drill, down       time.Duration
 	scrape                  time.Duration
-	started                 func(addresses) // is told once all runs
+	reader                  sdkmetric.Reader // of the metrics, beside Prometheus; may be nil
+	started                 func(addresses)  // is told once all runs
 }
 
 // addresses are where to look.
@@ -65,6 +68,7 @@ func defaults() options {
 func command(ctx context.Context, args []string, out io.Writer) error {
 	o := defaults()
 	set := flag.NewFlagSet("telemetry", flag.ContinueOnError)
+	set.SetOutput(out)
 	set.StringVar(&o.listen, "listen", o.listen, "the `address` to serve HTTP on")
 	set.StringVar(&o.topology, "topology", "", "a topology `file`: count on its servers instead of own ones")
 	set.StringVar(&o.rules, "rules", o.rules, "the `file` with the alerts for Prometheus")
@@ -104,7 +108,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	app, err := openApplication(ctx, topology, dir, newSDK(print, o.spans))
+	app, err := openApplication(ctx, topology, dir, newSDK(print, &o))
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type sdk struct {
 	traces   *sdktrace.TracerProvider
 }
 
-func newSDK(print *printer, spans float64) *sdk {
+func newSDK(print *printer, o *options) *sdk {
 	s := &sdk{registry: prometheus.NewRegistry()}
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(s.registry),
 		otelprometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes)) // names for any Prometheus
@@ -38,10 +38,14 @@ func newSDK(print *printer, spans float64) *sdk {
 		panic(err) // the registry is new
 	}
 	service := resource.NewSchemaless(attribute.String("service.name", "telemetry"))
-	s.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter), sdkmetric.WithResource(service))
+	own := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(service)}
+	if o.reader != nil {
+		own = append(own, sdkmetric.WithReader(o.reader))
+	}
+	s.meters = sdkmetric.NewMeterProvider(own...)
 	s.loggers = sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewSimpleProcessor(logPrinter{print})))
 	s.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spanPrinter{print}),
-		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(spans))))
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.spans))))
 	return s
 }
 

@@ -64,11 +64,13 @@ var otelAPI = []string{
 var foreign = []string{
 	"github.com/go-redis/redis_rate/...",
 	"github.com/open-feature/...",
+	"github.com/prometheus/...",
 	"github.com/sethvargo/go-limiter/...",
 	"github.com/spf13/cobra/...",
 	"github.com/testcontainers/...",
 	"github.com/throttled/...",
 	"github.com/ulule/...",
+	"go.opentelemetry.io/otel/exporters/...",
 	"go.opentelemetry.io/otel/sdk/...",
 	"google.golang.org/grpc/...",
 }
