@@ -15,7 +15,7 @@ import (
 type Trace struct {
 	Side        string // of a [Dual] that the request went to: "old" or "new"
 	Flag        string // that chose the side, as its DualConfig names it
-	FlagVersion uint64 // of the flag's answer; 0 if nothing is carried over
+	FlagVersion uint64 // of the answer that decided; 0 if nothing is carried over
 	Shadowed    bool   // whether the other side was asked, too, without deciding
 
 	HandedOver bool // whether the key came from another side, or group, with the counts of that
@@ -90,7 +90,7 @@ func (t *Trace) turn(w *way) {
 	}
 	t.Side, t.Flag = [...]string{"old", "new"}[w.place], w.dual.cfg.Flag
 	if w.dual.cfg.CarryOver {
-		t.FlagVersion = flagVersion(w.version)
+		t.FlagVersion = flagVersion(max(w.version, w.Move.Version)) // another process may have known a newer one
 	}
 	if w.Move.Step == limit.Adopt {
 		t.HandOver()

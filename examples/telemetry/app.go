@@ -188,9 +188,13 @@ func (a *application) handler() http.Handler {
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })))
 	tracer := a.sdk.traces.Tracer("telemetry")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, span := tracer.Start(r.Context(), "GET "+r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
+		ctx, span := tracer.Start(r.Context(), r.Method, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		mux.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		mux.ServeHTTP(w, r)
+		if r.Pattern != "" { // paths are without end, patterns are not
+			span.SetName(r.Pattern)
+		}
 	})
 }
 

@@ -25,10 +25,10 @@ func play(ctx context.Context, app *application, own *servers, url string, o *op
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	http := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: 5 * time.Second}
-	defer http.CloseIdleConnections()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
 	for range clients {
-		all.Go(func() { ask(ctx, http, url, clients*time.Second/time.Duration(o.rate)) })
+		all.Go(func() { ask(ctx, client, url, clients*time.Second/time.Duration(o.rate)) })
 	}
 	failed := make(chan error, 2)
 	all.Go(func() { failed <- operate(ctx, app.flags, o.step) })

@@ -38,11 +38,11 @@ func newSDK(print *printer, o *options) *sdk {
 		panic(err) // the registry is new
 	}
 	service := resource.NewSchemaless(attribute.String("service.name", "telemetry"))
-	own := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(service)}
+	opts := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(service)}
 	if o.reader != nil {
-		own = append(own, sdkmetric.WithReader(o.reader))
+		opts = append(opts, sdkmetric.WithReader(o.reader))
 	}
-	s.meters = sdkmetric.NewMeterProvider(own...)
+	s.meters = sdkmetric.NewMeterProvider(opts...)
 	s.loggers = sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewSimpleProcessor(logPrinter{print})))
 	s.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spanPrinter{print}),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.spans))))
