@@ -10,7 +10,7 @@ import (
 // WatchLease reads a backend.Lease whenever metrics are collected. Name tells it from others:
 //
 //	sluice.lease.takes       by sluice.lease: spent, denied (by the local view) and passed
-//	sluice.lease.efficiency  the share of takes so far that were answered without a call of their own
+//	sluice.lease.efficiency  spent and denied, as a share of these and of all calls: takes passed on, and batches
 //	sluice.lease.fetches     batches asked for
 //	sluice.lease.stranded    cost that is leased now and not spent: what others are denied
 //	sluice.lease.returned    cost that went back
@@ -27,7 +27,7 @@ func (o *Observer) WatchLease(name string, lease interface{ Stats() throttler.Le
 	lost := w.counter("sluice.lease.lost", "{cost}", "Cost of leases that could not be given back.")
 	stranded := w.gauge("sluice.lease.stranded", "{cost}", "Cost that is leased now and not spent.")
 	keys := w.gauge("sluice.lease.keys", "{key}", "Keys of which a view is kept.")
-	efficiency := w.real("sluice.lease.efficiency", "1", "Share of takes that were answered without a call of their own.")
+	efficiency := w.real("sluice.lease.efficiency", "1", "Takes answered without a call, as a share of these and of all calls.")
 	of := attribute.String("sluice.backend", name)
 	plain := observed(of)
 	onSpent, onDenied, onPassed := use(of, "spent"), use(of, "denied"), use(of, "passed")
@@ -41,7 +41,7 @@ func (o *Observer) WatchLease(name string, lease interface{ Stats() throttler.Le
 		to.ObserveInt64(lost, s.Lost, plain...)
 		to.ObserveInt64(stranded, s.Stranded, plain...)
 		to.ObserveInt64(keys, int64(s.Keys), plain...)
-		if all := s.Leased + s.Denied + s.Straight; all > 0 {
+		if all := s.Leased + s.Denied + s.Straight + s.Fetches; all > 0 {
 			to.ObserveFloat64(efficiency, float64(s.Leased+s.Denied)/float64(all), plain...)
 		}
 	})

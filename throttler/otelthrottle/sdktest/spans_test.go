@@ -75,7 +75,7 @@ func TestLeased(t *testing.T) {
 	}
 	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot passed": 1})
 	s.want("sluice.lease.stranded", map[string]float64{"hot": 8})
-	s.want("sluice.lease.efficiency", map[string]float64{"hot": 0.5})
+	s.want("sluice.lease.efficiency", map[string]float64{"hot": 1.0 / 3})
 	if err := s.observer.Close(); err != nil {
 		t.Error(err)
 	}
