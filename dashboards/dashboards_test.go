@@ -171,7 +171,7 @@ func TestMetricsAreListed(t *testing.T) {
 		t.Fatalf("listed %q: is this the table?", listed)
 	}
 	labels := strings.Fields("sluice_policy sluice_outcome sluice_source sluice_guarantee sluice_cause sluice_failure_policy sluice_backend " +
-		"sluice_lease sluice_side sluice_shadow sluice_group sluice_node sluice_role sluice_breaker")
+		"sluice_operation sluice_shadow_policy sluice_lease sluice_side sluice_shadow sluice_group sluice_node sluice_role sluice_breaker")
 	drawn, used := read(t, "sluice.json"), map[string]bool{}
 	for _, name := range all(`\b(sluice_[a-z_]+)`, drawn+read(t, "alerts.yml")) {
 		name = strings.TrimSuffix(name, "_bucket")

@@ -38,6 +38,9 @@ var (
 	}}
 )
 
+// stricter is what the service would like to enforce, and only counts for now.
+var stricter = limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.Fixed(10, 2*time.Second)}}
+
 // application is the service.
 type application struct {
 	sdk      *sdk
@@ -147,7 +150,7 @@ func (a *application) openCounts(topology router.Topology, flag *featureflag.Fla
 
 func (a *application) throttler(b backend.Backend, p limit.Policy) (*throttler.Throttler, error) {
 	t, err := throttler.New(throttler.Config{
-		Backend: b, Policy: p, Observer: a.observer, Logger: slog.New(slog.DiscardHandler), // the observer tells of outages
+		Backend: b, Policy: p, Shadow: stricter, Observer: a.observer, Logger: slog.New(slog.DiscardHandler), // the observer tells of outages
 	})
 	if err == nil {
 		a.owns(t)
@@ -186,6 +189,19 @@ func (a *application) handler() http.Handler {
 		Cost:   func(*http.Request) int64 { return 3 },
 		Settle: httplimit.GiveBack(httplimit.Outcome.NotModified),
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })))
+	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, r *http.Request) {
+		key, err := httplimit.Header("X-User")(r)
+		if err != nil {
+			httplimit.WriteError(w, r, err)
+			return
+		}
+		used, err := a.search.Usage(r.Context(), key, 10*time.Second)
+		if err != nil {
+			httplimit.WriteError(w, r, err)
+			return
+		}
+		fmt.Fprintln(w, used, "used in the last ten seconds")
+	})
 	tracer := a.sdk.traces.Tracer("telemetry")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := tracer.Start(r.Context(), r.Method, trace.WithSpanKind(trace.SpanKindServer))

@@ -54,6 +54,8 @@ func ask(ctx context.Context, client *http.Client, url string, every time.Durati
 				path = "/report"
 			case 1:
 				path = "/export"
+			case 2:
+				path = "/usage"
 			}
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)

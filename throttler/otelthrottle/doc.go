@@ -26,6 +26,8 @@
 //	sluice.exposure              cost that was admitted without being Exact, by policy, source, guarantee
 //	sluice.refunds               cost that was given back, by policy, outcome
 //	sluice.outages               by policy and cause, at most one a minute for each cause
+//	sluice.shadow.decisions      what shadow policies would have decided, by policy, shadow_policy, outcome
+//	sluice.operation.duration    seconds that Peek, Usage and Reset take, by policy, operation
 //
 // and what [Observer.WatchLease], [Observer.WatchDual], [Observer.WatchRouter], [Observer.WatchNodes] and
 // [Observer.WatchFlag] read. There is no convention for rate limits yet; the nearest one, aspnetcore.rate_limiting, has
@@ -34,7 +36,7 @@
 //
 // # Events
 //
-// Log events tell of outages, sluice.outage; of changes of nodes, see [Observer.Emit]; and of changes of a flag,
+// Log events tell of outages, sluice.outage and sluice.outage_end; of changes of nodes, see [Observer.Emit]; and of changes of a flag,
 // feature_flag.evaluation, see [Observer.EmitFlag].
 //
 // # What it does not tell

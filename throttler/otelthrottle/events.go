@@ -25,6 +25,13 @@ func (o *Observer) Outage(ctx context.Context, data throttler.OutageData) {
 		p.attr, how, cause)
 }
 
+// OutageEnd implements [throttler.OutageEndObserver]: an event sluice.outage_end.
+func (o *Observer) OutageEnd(ctx context.Context, data throttler.OutageEndData) {
+	o.emit(ctx, time.Now(), "sluice.outage_end", log.SeverityInfo, "the backend gives verdicts again", nil,
+		o.labels.of(data.Policy.Name).attr, attribute.Float64("sluice.outage.duration", data.Duration.Seconds()),
+		attribute.Int64("sluice.outage.requests", data.Requests))
+}
+
 // Event is a change of state of a node, such as a router tells by its OnEvent.
 type Event struct {
 	Time        time.Time // zero: now

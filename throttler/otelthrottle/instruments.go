@@ -12,8 +12,8 @@ import (
 
 // instruments are what a decision is measured with.
 type instruments struct {
-	decisions, near, exposure, refunds, outages metric.Int64Counter
-	duration                                    metric.Float64Histogram
+	decisions, near, exposure, refunds, outages, shadows metric.Int64Counter
+	duration, operations                                 metric.Float64Histogram
 }
 
 // buckets are of seconds. A decision from memory falls into the first; one by a server near by takes some 100 us.
@@ -21,7 +21,7 @@ var buckets = []float64{
 	0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 }
 
-func newInstruments(m metric.Meter) (i instruments, err error) {
+func newInstruments(m metric.Meter) (i instruments, _ error) {
 	var errs []error
 	counter := func(name, unit, description string) metric.Int64Counter {
 		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
@@ -33,9 +33,16 @@ func newInstruments(m metric.Meter) (i instruments, err error) {
 	i.exposure = counter("sluice.exposure", "{cost}", "Cost that was admitted without the guarantee to be exact.")
 	i.refunds = counter("sluice.refunds", "{cost}", "Cost that was given back.")
 	i.outages = counter("sluice.outages", "{outage}", "Outages of the backend, at most one a minute for each cause.")
-	i.duration, err = m.Float64Histogram("sluice.decision.duration", metric.WithUnit("s"),
-		metric.WithDescription("How long decisions take."), metric.WithExplicitBucketBoundaries(buckets...))
-	return i, errors.Join(append(errs, err)...)
+	i.shadows = counter("sluice.shadow.decisions", "{decision}", "What policies that are enforced on nobody would have decided.")
+	timer := func(name, description string) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+			metric.WithExplicitBucketBoundaries(buckets...))
+		errs = append(errs, err)
+		return h
+	}
+	i.duration = timer("sluice.decision.duration", "How long decisions take.")
+	i.operations = timer("sluice.operation.duration", "How long peeks, looks at the usage and resets take.")
+	return i, errors.Join(errs...)
 }
 
 // measure counts a decision.

@@ -87,6 +87,10 @@ var (
 	_ throttler.Observer       = (*Observer)(nil)
 	_ throttler.RefundObserver = (*Observer)(nil)
 	_ throttler.OutageObserver = (*Observer)(nil)
+
+	_ throttler.OutageEndObserver = (*Observer)(nil)
+	_ throttler.OperationObserver = (*Observer)(nil)
+	_ throttler.ShadowObserver    = (*Observer)(nil)
 )
 
 // New makes an Observer. It reports every problem of the configuration at once.
