@@ -37,9 +37,11 @@ func tell(w answer, limits metadata.MD, ok bool) {
 //	ratelimit-remaining  what is left
 //	ratelimit-reset      seconds until there is more, rounded up; of a window that admits, until all is back
 //
-// A decision of the failure policy has none: another process, or the next moment, would say otherwise.
+// A decision of the failure policy has none: another process, or the next moment, would say otherwise. One of an allow or
+// deny list is about no limit.
 func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
-	if i.cfg.NoMetadata || d.Source == throttler.Fallback || d.RetryAfter == limit.Never {
+	listed := d.Source == throttler.Listed
+	if i.cfg.NoMetadata || listed || d.Source == throttler.Fallback || d.RetryAfter == limit.Never {
 		return nil
 	}
 	reset := untilMore(d)

@@ -37,7 +37,11 @@ func (i *Interceptor) refusal(ctx context.Context, c Call, w answer, d *throttle
 //	ResourceExhausted  the cost can never fit (limit.Never): a QuotaFailure alone, for no waiting helps
 //	ResourceExhausted  the failure policy denied, from what this process counts by itself: RetryInfo
 //	Unavailable        the failure policy denied without asking any limit, as under throttler.FailClosed: RetryInfo
+//	PermissionDenied   the key is on a deny list
 func denied(d *throttler.Decision) error {
+	if d.Source == throttler.Listed {
+		return status.Error(codes.PermissionDenied, "the caller is denied")
+	}
 	code, message := codes.ResourceExhausted, "the call exceeds a rate limit"
 	var quota errdetails.QuotaFailure
 	violated := func(l *limit.Limit, how string) {
