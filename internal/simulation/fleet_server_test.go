@@ -1,0 +1,101 @@
+//go:build unix
+
+package simulation_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// TestFleetServer measures on a redis-server what the tables of TestFleet take for granted: processor time and bytes of a
+// call. Processes of a large fleet rarely have two calls for one server at a time, so theirs travel alone.
+func TestFleetServer(t *testing.T) {
+	if !*fleetFlag {
+		t.Skip("measures for some seconds; with -fleet")
+	}
+	server := testserver.Redis(t)
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	p := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1_000_000)}}
+	two := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerSecond(1_000_000), limit.PerMinute(10_000_000)}}
+	take := func(p *limit.Policy) func(int) error {
+		return func(i int) error {
+			_, err := b.Take(context.Background(), backend.Request{Key: "user:" + strconv.Itoa(i%1000), Policy: p, Cost: 1})
+			return err
+		}
+	}
+	r, err := b.Take(context.Background(), backend.Request{Key: "lease", Policy: p, Cost: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows strings.Builder
+	for _, row := range []struct {
+		name    string
+		callers int
+		call    func(int) error
+	}{
+		{"take, one limit", 1, take(p)},
+		{"take, two limits", 1, take(two)},
+		{"take, one limit, 64 callers of one process", 64, take(p)},
+		{"refund", 1, func(int) error {
+			return b.Refund(context.Background(), backend.Request{Key: "lease", Policy: p}, r.Receipt(), 1)
+		}},
+		{"heartbeat", 1, func(int) error { _, err := b.Heartbeat(context.Background()); return err }},
+	} {
+		const each = 10_000
+		before := spentBy(t, server)
+		var all sync.WaitGroup
+		for caller := range row.callers {
+			all.Go(func() {
+				for i := range each / row.callers {
+					if err := row.call(caller + i); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		after, n := spentBy(t, server), float64(each/row.callers*row.callers)
+		fmt.Fprintf(&rows, "| %s | %.0f | %.0f | %.0f |\n", row.name,
+			(after.micros-before.micros)/n, (after.in-before.in)/n, (after.out-before.out)/n)
+	}
+	t.Logf("\n\n| call | Redis CPU, us | bytes to the server | and back |\n|---|---|---|---|\n%s", rows.String())
+}
+
+// spent is what a server has used up.
+type spent struct{ micros, in, out float64 }
+
+func spentBy(t *testing.T, server *testserver.Server) (s spent) {
+	t.Helper()
+	info, err := server.Client().Info(t.Context(), "cpu", "stats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		n, _ := strconv.ParseFloat(value, 64)
+		switch name {
+		case "used_cpu_sys", "used_cpu_user":
+			s.micros += n * 1e6
+		case "total_net_input_bytes":
+			s.in = n
+		case "total_net_output_bytes":
+			s.out = n
+		}
+	}
+	return s
+}
