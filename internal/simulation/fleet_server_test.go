@@ -30,7 +30,7 @@ func TestFleetServer(t *testing.T) {
 	}
 	defer b.Close()
 	p := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1_000_000)}}
-	two := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerSecond(1_000_000), limit.PerMinute(10_000_000)}}
+	two := &limit.Policy{Name: "two", Limits: []limit.Limit{limit.PerSecond(1_000_000), limit.PerMinute(10_000_000)}}
 	take := func(p *limit.Policy) func(int) error {
 		return func(i int) error {
 			_, err := b.Take(context.Background(), backend.Request{Key: "user:" + strconv.Itoa(i%1000), Policy: p, Cost: 1})
@@ -55,23 +55,29 @@ func TestFleetServer(t *testing.T) {
 		}},
 		{"heartbeat", 1, func(int) error { _, err := b.Heartbeat(context.Background()); return err }},
 	} {
-		const each = 10_000
-		before := spentBy(t, server)
-		var all sync.WaitGroup
-		for caller := range row.callers {
-			all.Go(func() {
-				for i := range each / row.callers {
-					if err := row.call(caller + i); err != nil {
-						t.Error(err)
-						return
+		const rounds, each = 5, 4096
+		var least spent // other work on the machine only adds to it
+		for round := range rounds {
+			before := spentBy(t, server)
+			var all sync.WaitGroup
+			for caller := range row.callers {
+				all.Go(func() {
+					for i := range each / row.callers {
+						if err := row.call(caller + i); err != nil {
+							t.Error(err)
+							return
+						}
 					}
-				}
-			})
+				})
+			}
+			all.Wait()
+			after := spentBy(t, server)
+			one := spent{(after.micros - before.micros) / each, (after.in - before.in) / each, (after.out - before.out) / each}
+			if round == 0 || one.micros < least.micros {
+				least = one
+			}
 		}
-		all.Wait()
-		after, n := spentBy(t, server), float64(each/row.callers*row.callers)
-		fmt.Fprintf(&rows, "| %s | %.0f | %.0f | %.0f |\n", row.name,
-			(after.micros-before.micros)/n, (after.in-before.in)/n, (after.out-before.out)/n)
+		fmt.Fprintf(&rows, "| %s | %.0f | %.0f | %.0f |\n", row.name, least.micros, least.in, least.out)
 	}
 	t.Logf("\n\n| call | Redis CPU, us | bytes to the server | and back |\n|---|---|---|---|\n%s", rows.String())
 }

@@ -16,8 +16,9 @@ import (
 
 var (
 	fleetFlag = flag.Bool("fleet", false, "play large fleets, and print the tables of docs/capacity.md")
-	takeFlag  = flag.Float64("takeus", 22, "Redis CPU of a take for each limit, in microseconds, for -fleet: see TestFleetServer")
-	backFlag  = flag.Float64("refundus", 47, "Redis CPU of a refund, in microseconds, for -fleet")
+	takeFlag  = flag.Float64("takeus", 11, "Redis CPU of a take, in microseconds, for -fleet: see TestFleetServer")
+	limitFlag = flag.Float64("limitus", 5, "and for each limit beyond the first")
+	backFlag  = flag.Float64("refundus", 16, "and of a refund")
 )
 
 // workload is what a fleet of n processes is asked.
@@ -41,12 +42,12 @@ var workloads = []workload{
 	{"crowded tenants", func(int) int { return 100 }, func(n int) []limit.Limit { return perSecondAndMinute(10*n, 600*n) }, 1000},
 }
 
-// fleetOf is a fleet that is asked 200 times a second, each process.
-func fleetOf(w *workload, processes int) simulation.Fleet {
+// fleetOf is a fleet whose processes are each asked at a rate.
+func fleetOf(w *workload, processes int, rate float64) simulation.Fleet {
 	return simulation.Fleet{
-		Processes: processes, Rate: 200, Keys: w.keys(processes), Skew: 1.1,
+		Processes: processes, Rate: rate, Keys: w.keys(processes), Skew: 1.1,
 		Policy: limit.Policy{Name: "fleet", Limits: w.limit(processes)}, Lease: backend.LeaseConfig{Processes: processes},
-		Trip: time.Millisecond, Warm: 6 * time.Second, Span: 4 * time.Second,
+		Trip: time.Millisecond, Warm: 6 * time.Second, Span: 3 * time.Second,
 	}
 }
 
@@ -81,7 +82,7 @@ func TestFleetPromises(t *testing.T) {
 	}{{0, 0.15}, {1, 0.65}, {2, 0.3}, {3, 0.3}} {
 		w := &workloads[test.workload]
 		t.Run(w.name, func(t *testing.T) {
-			f := fleetOf(w, 10)
+			f := fleetOf(w, 10, 200)
 			f.Span = 8 * time.Second
 			r := playFleet(t, f)
 			t.Logf("%.1f%% without a call, %+v", 100*free(r), *r)
@@ -97,7 +98,7 @@ func TestFleetPromises(t *testing.T) {
 
 // TestFleetAcrossMinutes: the same where the longest window ends, too.
 func TestFleetAcrossMinutes(t *testing.T) {
-	f := fleetOf(&workloads[3], 10)
+	f := fleetOf(&workloads[3], 10, 200)
 	f.Warm, f.Span = 52*time.Second, 14*time.Second
 	playFleet(t, f)
 }
@@ -113,29 +114,36 @@ func TestFleet(t *testing.T) {
 			w := &workloads[i]
 			for _, n := range []int{10, 100, 1000, 3000} {
 				if n <= w.upTo {
-					rows = append(rows, fleetRow{w.name, fleetOf(w, n)})
+					rows = append(rows, fleetRow{w.name, fleetOf(w, n, 50)})
 				}
 			}
 		}
 		t.Logf("\n\n%s", tabulate(t, rows))
 	})
+	t.Run("example", func(t *testing.T) {
+		defaults := fleetOf(&workloads[1], 3000, 200)
+		small := defaults
+		small.Lease.Batch = 20
+		t.Logf("\n\n%s", tabulate(t, []fleetRow{{"tenants", defaults}, {"tenants, Batch: 20", small}}))
+	})
 	t.Run("settings", func(t *testing.T) {
 		var rows []fleetRow
 		add := func(name string, change func(*simulation.Fleet)) {
-			f := fleetOf(&workloads[1], 100)
+			f := fleetOf(&workloads[1], 100, 200)
 			f.Warm, f.Span = 12*time.Second, 20*time.Second
 			change(&f)
 			rows = append(rows, fleetRow{name, f})
 		}
 		add("defaults", func(*simulation.Fleet) {})
 		add("Life: 2 s", func(f *simulation.Fleet) { f.Lease.Life = 2 * time.Second })
-		add("Life: 20 s", func(f *simulation.Fleet) { f.Lease.Life, f.Warm = 20*time.Second, 25*time.Second })
+		add("Life: 20 s", func(f *simulation.Fleet) { f.Lease.Life, f.Warm = 20*time.Second, 30*time.Second })
 		add("Batch: 20", func(f *simulation.Fleet) { f.Lease.Batch = 20 })
 		add("Batch: 20, Steady", func(f *simulation.Fleet) { f.Lease.Batch, f.Lease.Steady = 20, true })
 		add("Processes: 10 (wrong)", func(f *simulation.Fleet) { f.Lease.Processes = 10 })
 		add("Processes: 1000 (wrong)", func(f *simulation.Fleet) { f.Lease.Processes = 1000 })
 		add("a tenth of the requests", func(f *simulation.Fleet) { f.Rate = 20 })
 		add("ten times the keys", func(f *simulation.Fleet) { f.Keys *= 10 })
+		add("a tenth of the keys", func(f *simulation.Fleet) { f.Keys /= 10 })
 		t.Logf("\n\n%s", tabulate(t, rows))
 	})
 }
@@ -155,10 +163,13 @@ func tabulate(t *testing.T, rows []fleetRow) string {
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, row := range rows {
 		f := row.fleet
+		start := time.Now()
 		r := playFleet(t, f)
+		t.Logf("%s, %d processes: played in %s", row.name, f.Processes, time.Since(start).Round(time.Millisecond))
 		second := f.Span.Seconds()
 		takes, refunds := float64(r.Straight+r.Fetches)/second, float64(r.Refunds)/second
-		cores := (takes**takeFlag*float64(len(f.Policy.Limits)) + refunds**backFlag) / 1e6
+		take := *takeFlag + *limitFlag*float64(len(f.Policy.Limits)-1)
+		cores := (takes*take + refunds**backFlag) / 1e6
 		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %.1f%% | %d | %s | %s | %s | %.1f%% | %.2f%% | %.2f | %d |\n", row.name, f.Processes,
 			short(float64(r.Requests)/second), short(takes), short(refunds),
 			100*free(r), r.LargestBatch, short(r.Stranded), short(float64(r.MostStranded)), short(float64(r.Bound)),
