@@ -29,8 +29,8 @@ test-containers: servers ## run the fault suite against servers in containers: n
 	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
 		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 
-race: servers ## run all tests under the race detector
-	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+race: servers ## run all tests under the race detector, with fewer random histories
+	$(call each,go test -race -short -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
 
 lint: ## check formatting, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
