@@ -79,7 +79,7 @@ func (c RedisConfig) validate() error {
 // policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
-// counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info +ping +hello.
+// counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info.
 type Redis struct {
 	cfg     RedisConfig
 	client  redis.UniversalClient
