@@ -2,8 +2,11 @@ package backend_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
@@ -34,4 +37,90 @@ func ExampleNewLease() {
 	// Output:
 	// at most 10 calls for 200 requests: true
 	// less than a batch leased and not spent: true
+}
+
+// A Memory counts for this process alone. What a backend answers says who decided and how sure that is.
+func ExampleNewMemory() {
+	counts, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 10_000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	policy := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(2)}}
+	for range 3 {
+		result, err := counts.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(result.Allowed, result.Binding().Remaining, result.Source, result.Guarantee)
+	}
+	// Output:
+	// true 1 local exact
+	// true 0 local exact
+	// false 0 local exact
+}
+
+// A key that changes sides takes its counts along, forward and back. The two sides would be a Memcached and a router, and
+// UseNew and Version those of a feature flag.
+func ExampleNewDual() {
+	var sides [2]*backend.Memory
+	for i := range sides {
+		var err error
+		if sides[i], err = backend.NewMemory(backend.MemoryConfig{}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	useNew, version := false, uint64(1)
+	counts, err := backend.NewDual(backend.DualConfig{
+		Old: sides[0], New: sides[1], CarryOver: true,
+		UseNew:  func(string) bool { return useNew },
+		Version: func() uint64 { return version },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	take := func() {
+		policy := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(10)}}
+		result, err := counts.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("new side:", useNew, "remaining:", result.Binding().Remaining)
+	}
+	take()
+	useNew, version = true, 2
+	take()
+	useNew, version = false, 3
+	take()
+	// Output:
+	// new side: false remaining: 9
+	// new side: true remaining: 8
+	// new side: false remaining: 7
+}
+
+// A client that would send a take twice is refused, with all that is wrong with it.
+func ExampleNewRedis_refused() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"}) // which retries three times by default
+	defer client.Close()
+	_, err := backend.NewRedis(client, backend.RedisConfig{})
+	fmt.Println(err)
+	// Output:
+	// limit: redis client: MaxRetries = 3: must be off (-1): a retry of a take would count twice
+	// limit: redis client: ContextTimeoutEnabled = false: must be true: without it a call outlives its context
+}
+
+// An error says what kind it is, and whether the take may have been counted all the same. It is never retried.
+func ExampleError() {
+	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:1"}, backend.RedisConfig{}) // nobody is there
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	policy := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(10)}}
+	_, err = counts.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1})
+	if failed, ok := errors.AsType[*backend.Error](err); ok {
+		fmt.Println(failed.Kind, "may have charged:", failed.MayHaveCharged)
+	}
+	// Output: unavailable may have charged: false
 }
