@@ -13,6 +13,12 @@
 // A take is sent at most once: no implementation retries one. Where the outcome is not known the error says so
 // ([Error.MayHaveCharged]). Bad input is refused before any I/O, with a [*limit.Error]. Implementations are safe for
 // concurrent use, and return by the context's end or their own timeout, whichever is first.
+//
+// # What it does not promise
+//
+// A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
+// its caller knows. Nothing here falls back to another place or decides without its server: that is the failure policy of
+// the Throttler. A Throttler leaves its backend open; [Dual] and [Lease] close what they hold.
 package backend
 
 import (

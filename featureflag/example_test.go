@@ -139,3 +139,55 @@ func ExampleFlag_Ready() {
 	// true true
 	// true default
 }
+
+// Kill makes a flag 0 % at once and keeps its percentage, for Revive. Each change raises the version.
+func ExampleKill() {
+	dir, err := os.MkdirTemp("", "flags")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	source := featureflag.File(filepath.Join(dir, "flags.json"))
+	ctx := context.Background()
+	set, err := featureflag.Set(ctx, source, "use-redis", 50)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	killed, err := featureflag.Kill(ctx, source, "use-redis")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	revived, err := featureflag.Revive(ctx, source, "use-redis")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(killed.Killed, killed.Percent, killed.Version > set.Version)
+	fmt.Println(revived.Killed, revived.Percent, revived.Version > killed.Version)
+	// Output:
+	// true 50 true
+	// false 50 true
+}
+
+// Raising the percentage only adds keys: who has the feature keeps it.
+func ExampleStatic() {
+	on := func(percent float64) (keys []string) {
+		flag, err := featureflag.New(featureflag.Config{Name: "use-redis", Source: featureflag.Static(percent)})
+		if err != nil {
+			fmt.Println(err)
+			return nil
+		}
+		defer flag.Close()
+		for _, key := range []string{"user:1", "user:2", "user:3", "user:4"} {
+			if flag.Enabled(key) {
+				keys = append(keys, key)
+			}
+		}
+		return keys
+	}
+	fmt.Println(on(25), on(50), on(100))
+	// Output: [user:3] [user:2 user:3] [user:1 user:2 user:3 user:4]
+}

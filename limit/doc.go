@@ -22,6 +22,12 @@
 //
 // Every entry says when it is over. Whoever reads it judges that by its own now; what is over counts as absent.
 //
+// # What it does not promise
+//
+// Max is exact within the windows that a limit counts; an interval that lies across two of them may hold more, by the bounds
+// that [Fixed], [Sliding] and [TokenBucket] give. A clock that steps back opens no window again, but one that runs ahead ends
+// them early.
+//
 // # Concurrency
 //
 // Limit, Policy and Verdict are values to be read; a Policy in use must not be changed. A State belongs to one

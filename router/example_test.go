@@ -77,3 +77,56 @@ func ExampleParseTopology() {
 	// router: groups[1].name = "eu-1": must be unique: groups[0].name is the same
 	// router: groups[1].primary = "10.0.0.300:6379": must be host:port with a port from 1 to 65535
 }
+
+// A new topology is put in force while calls go on. Keys that change their owner take their counts along. Here nodes are
+// memories; by default they are Redis servers at these addresses.
+func ExampleRouter_Update() {
+	cfg := router.Config{Node: func(string) (backend.Backend, error) { return backend.NewMemory(backend.MemoryConfig{}) }}
+	two := router.Topology{Epoch: 1, Groups: []router.Group{
+		{Name: "eu-1", Primary: "10.0.0.1:6379"}, {Name: "eu-2", Primary: "10.0.1.1:6379"},
+	}}
+	counts, err := router.Open(two, cfg)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer counts.Close()
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(10)}}
+	take := func(key string) {
+		result, err := counts.Take(context.Background(), backend.Request{Key: key, Policy: &policy, Cost: 1})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(key, "at", counts.Owner(key), "remaining", result.Binding().Remaining, result.Guarantee)
+	}
+	take("carol")
+
+	three := router.Topology{Epoch: 2, Previous: &two}
+	three.Groups = append(append(three.Groups, two.Groups...), router.Group{Name: "eu-3", Primary: "10.0.2.1:6379"})
+	if err := counts.Update(three); err != nil {
+		fmt.Println(err)
+		return
+	}
+	take("carol")
+	fmt.Println(counts.Update(two))
+	// Output:
+	// carol at eu-2 remaining 9 exact
+	// carol at eu-3 remaining 8 exact
+	// router: epoch = 1: must be above 2, which is in force: a newer topology is in force
+}
+
+// Nodes tells how each node is, for people and dashboards.
+func ExampleRouter_Nodes() {
+	primary, _ := backend.NewMemory(backend.MemoryConfig{})
+	counts, err := router.New([]router.Nodes{{Name: "eu-1", Primary: primary}}, router.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer counts.Close()
+	for _, n := range counts.Nodes() {
+		fmt.Println(n.Group, n.Node, n.Role, "breaker", n.Breaker)
+	}
+	// Output: eu-1 primary primary breaker closed
+}

@@ -147,3 +147,63 @@ func ExampleConfig() {
 	// no verdict: httplimit: the request has no key
 	// 400 ""
 }
+
+// Of proxies that write Forwarded, the same. Without a trusted proxy in front no field is believed.
+func ExampleForwardedClientAddr() {
+	key := httplimit.ForwardedClientAddr(netip.MustParsePrefix("10.0.0.0/8"))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Add("Forwarded", `for=8.8.8.8, for="[2001:db8:1:2::17]:4711"`) // 8.8.8.8 came from the client
+
+	r.RemoteAddr = "10.0.0.1:4711"
+	fmt.Println(key(r))
+	r.RemoteAddr = "192.0.2.1:4711"
+	fmt.Println(key(r))
+	// Output:
+	// addr:2001:db8:1:2::/64 <nil>
+	// addr:192.0.2.1 <nil>
+}
+
+// Callers with an account by their key, which something before has checked; all others by their address.
+func ExampleFirstOf() {
+	key := httplimit.FirstOf(httplimit.Header("X-Account"), httplimit.ClientAddr())
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "192.0.2.1:4711"
+	fmt.Println(key(r))
+
+	r.Header.Set("X-Account", "42")
+	k, err := key(r)
+	fmt.Println(k == httplimit.HeaderKey("X-Account", "42"), strings.Contains(k, "42"), err) // the value itself is not stored
+	// Output:
+	// addr:192.0.2.1 <nil>
+	// true false <nil>
+}
+
+// To look at a client's counts, or to reset them, ask for the key that its address has.
+func ExampleAddrKey() {
+	fmt.Println(httplimit.AddrKey(netip.MustParseAddr("192.0.2.1")))
+	fmt.Println(httplimit.AddrKey(netip.MustParseAddr("2001:db8:1:2::17")))
+	fmt.Println(httplimit.AddrKey(netip.MustParseAddr("::ffff:192.0.2.1")))
+	// Output:
+	// addr:192.0.2.1
+	// addr:2001:db8:1:2::/64
+	// addr:192.0.2.1
+}
+
+// A handler sees how the request was decided.
+func ExampleFromContext() {
+	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(100)}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limits, err := httplimit.New(t, httplimit.Config{Key: httplimit.ClientAddr()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limits.Wrap(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		decision, ok := httplimit.FromContext(r.Context())
+		fmt.Println(ok, decision.Remaining, decision.Source, decision.Guarantee)
+	}))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	// Output: true 99 local exact
+}
