@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ var (
 	replicaRights  = strings.Fields("~sl:* +time +info +get")
 	sentinelRights = strings.Fields(
 		"&+switch-master +ping +subscribe +sentinel|master +sentinel|get-master-addr-by-name +sentinel|replicas")
-	clusterRights = strings.Fields("~sl:* +ping +time +info +evalsha +eval +get +set +cluster|slots +command +readonly")
+	clusterRights = strings.Fields("~sl:* +ping +time +info +evalsha +eval +get +set +cluster|slots +command +readonly +asking")
 )
 
 // grant gives the user app exactly these rights at a server, and forgets what the user had before.
@@ -234,6 +235,15 @@ func TestLeastPrivilegeOfACluster(t *testing.T) {
 		group.Cluster = append(group.Cluster, s.Primary.Addr)
 		servers = append(servers, s.Primary, s.Replicas[0])
 	}
+	const moves = "on its way" // to the other shard: its node answers ASK
+	slot := clusterDo(t, shards[0].Primary, "CLUSTER", "KEYSLOT", "sl:p:on%20its%20way")
+	from, to := shards[0].Primary, shards[1].Primary
+	if n, _ := strconv.Atoi(slot); n >= 8192 {
+		from, to = to, from
+	}
+	clusterDo(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", clusterDo(t, from, "CLUSTER", "MYID"))
+	clusterDo(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", clusterDo(t, to, "CLUSTER", "MYID"))
+
 	policy := limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(100)}}
 	round := 0
 	try := func(t *testing.T, rights []string) (err error) {
@@ -255,6 +265,7 @@ func TestLeastPrivilegeOfACluster(t *testing.T) {
 		await(t, "a replica that is read", func() bool {
 			return refused(t, servers) != "" || slices.ContainsFunc(r.Nodes(), func(n router.NodeStatus) bool { return n.Readable })
 		})
+		_, err = r.Take(t.Context(), backend.Request{Key: moves, Policy: &policy, Cost: 1})
 		for range 20 {
 			round++
 			req := backend.Request{Key: fmt.Sprint("key ", round), Policy: &policy, Cost: 1}
@@ -277,4 +288,13 @@ func TestLeastPrivilegeOfACluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+func clusterDo(t *testing.T, s *testserver.Server, args ...any) string {
+	t.Helper()
+	reply, err := s.Client().Do(t.Context(), args...).Result()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return fmt.Sprint(reply)
 }

@@ -32,7 +32,8 @@
 // only, so no single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. (By default a cluster
 // refuses all keys meanwhile: set its cluster-require-full-coverage to no.) A shard that hangs may hold up calls for others
 // that share a round trip with its own, until their timeout. The clock of a cluster is that of any of its primaries, so
-// these should agree on the time. Credentials need +cluster|slots, +command and +asking besides what backend.Redis names.
+// these should agree on the time. Credentials need +cluster|slots, +command, +readonly,
+// +ping and +asking besides what backend.Redis names.
 //
 // # Where a call goes
 //
