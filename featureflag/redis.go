@@ -26,7 +26,7 @@ var setScript = redis.NewScript(setSource)
 // or refused, at the next [Config.Refresh].
 //
 // The client stays the caller's. It must be made with ContextTimeoutEnabled: true, or a load could outlast its timeout;
-// and it can't be a redis.Ring, which moves the keys of a dead node to another. An ACL needs ~KEY &KEY +hello +ping,
+// and it can't be a redis.Ring, which moves the keys of a dead node to another. An ACL needs ~KEY &KEY +ping,
 // and +hget +subscribe to read, +hget +hset +time +publish +evalsha +eval to write.
 func Redis(client redis.UniversalClient, key string) Source {
 	return &redisHash{client: client, key: key, round: subscriptionRound}

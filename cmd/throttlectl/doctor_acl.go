@@ -11,13 +11,13 @@ import (
 
 // needs are the commands that Sluice sends, with a key where they take one: see backend.Redis. %s is the prefix of keys.
 var needs = []string{
-	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info", "ping", "hello",
+	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }
 
 // dangers are commands that no application should be able to send to a server that keeps its limits.
 var dangers = []string{
-	"flushall", "flushdb", "config set maxmemory 1", "shutdown", "replicaof no one", "debug sleep 0", "keys " +
-		"*", "acl setuser x", "module list",
+	"flushall", "flushdb", "config set maxmemory 1", "shutdown", "replicaof no one", "debug sleep 0", "keys *",
+	"acl setuser x", "module list",
 }
 
 // aclScript asks the server which commands the user of this connection may send, and sends none of them: 1, 0, or -1 for a
@@ -88,7 +88,7 @@ func judgeRights(r rights, user, prefix string, password bool) (f findings) {
 	if user == "" {
 		user = "default"
 	}
-	grant := "ACL SETUSER NAME on >PASSWORD resetkeys ~" + prefix + "* -@all +get +mget +set +evalsha +eval +time +info +ping +hello"
+	grant := "ACL SETUSER NAME on >PASSWORD resetkeys ~" + prefix + "* -@all +get +mget +set +evalsha +eval +time +info"
 	switch {
 	case r.unknown:
 		f.add(info, "acl", "it is older than Redis 7.0 and can't tell what user "+user+" may do",
