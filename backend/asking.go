@@ -16,6 +16,7 @@ import (
 // no slot yet.
 type askers struct {
 	options *redis.ClusterOptions
+	running sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
 	clients map[string]*redis.Client
@@ -29,12 +30,30 @@ func (a *askers) ask(ctx context.Context, deadline time.Time, address string, e 
 		return "", unsent{ErrClosed}
 	}
 	ctx, cancel := context.WithDeadline(ctx, deadline)
-	defer cancel()
 	pipe := client.Pipeline()
-	_ = pipe.Do(ctx, "asking")
+	asking := pipe.Do(ctx, "asking")
 	cmd := pipe.Do(ctx, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
-	_, _ = pipe.Exec(ctx)
-	return cmd.Text()
+	done := make(chan struct{})
+	a.running.Go(func() { // the client reads on after ctx was cancelled
+		defer cancel()
+		_, _ = pipe.Exec(ctx)
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+		select {
+		case <-done: // before it was cancelled here
+		default:
+			return "", ctx.Err()
+		}
+	}
+	if err := asking.Err(); isReply(err) { // the other call was refused for that
+		return "", err
+	}
+	reply, err := cmd.Result()
+	text, _ := reply.(string) // refunds and resets answer with a number
+	return text, err
 }
 
 // client returns the client of a node; nil once they are closed. Of a cluster that moves slots there are few.
@@ -68,12 +87,14 @@ func (a *askers) client(address string) *redis.Client {
 	return client
 }
 
+// close ends what is under way. Nobody may call ask any more.
 func (a *askers) close() (err error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.closed = true
 	for _, client := range a.clients {
 		err = errors.Join(err, client.Close())
 	}
+	a.mu.Unlock()
+	a.running.Wait()
 	return err
 }

@@ -271,7 +271,7 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	}
 	s, hash := l.shard(req.Key)
 	s.mu.Lock()
-	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && l.knowsLocked(&c.value, &req, now, &result) {
+	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -280,8 +280,9 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 }
 
 // knowsLocked looks without a call, where a take would need none.
-func (l *Lease) knowsLocked(v *view, req *Request, now int64, result *Result) bool {
-	if v.hasLocked(req, now) {
+func (l *Lease) knowsLocked(s *leaseShard, c *keyed[view], req *Request, now int64, result *Result) bool {
+	v := &c.value
+	if s.readyLocked(c, req, now) {
 		result.Verdict = v.batch.charged.Offer(v.batch.left)
 		v.vouchLocked(now, result)
 		return true

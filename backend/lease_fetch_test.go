@@ -202,29 +202,91 @@ func TestFetchAhead(t *testing.T) {
 	}
 }
 
-// TestNextBatch: while the next batch is there no other is fetched, also for a request that has no room in it. A Reset gives
-// both back.
+// nextBatch is a lease that holds the rest of a batch and the next one, 18 together, after 18 takes.
+func nextBatch(t *testing.T) (*backend.Lease, *distant, []backend.Result) {
+	inner, p := newDistant(t, time.Millisecond), hour(1000)
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true, Processes: 1, Life: time.Minute})
+	var taken []backend.Result
+	for range 18 {
+		taken = append(taken, takeKey(t, lease, p, 1, true))
+	}
+	time.Sleep(10 * time.Millisecond)
+	if s := lease.Stats(); s.Fetches != 2 || s.Stranded != 18 {
+		t.Fatalf("%+v: want what 16 takes leave of a batch, and the next one", s)
+	}
+	return lease, inner, taken
+}
+
 func TestNextBatch(t *testing.T) {
+	request := func(max int64) backend.Request { return backend.Request{Key: "key", Policy: hour(max), Cost: 1} }
+	for name, test := range map[string]func(*testing.T, *backend.Lease, *distant, []backend.Result){
+		"a Reset gives both back": func(t *testing.T, lease *backend.Lease, _ *distant, _ []backend.Result) {
+			if err := lease.Reset(context.Background(), request(1000)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			if s := lease.Stats(); s.Stranded != 0 || s.Lost != 0 {
+				t.Errorf("%+v", s)
+			}
+		},
+		"a refund is not held beside it": func(t *testing.T, lease *backend.Lease, _ *distant, taken []backend.Result) {
+			for _, r := range taken {
+				if err := lease.Refund(context.Background(), request(1000), r.Receipt(), 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := lease.Stats(); s.Stranded > 19 {
+				t.Errorf("%+v: more than a batch", s)
+			}
+		},
+		"a look sees it": func(t *testing.T, lease *backend.Lease, inner *distant, _ []backend.Result) {
+			mustTake(t, inner.Memory, backend.Request{Key: "key", Policy: hour(1000), Cost: 1000 - 18 - 18})
+			for range 18 {
+				if r, err := lease.Peek(context.Background(), request(1000)); err != nil || !r.Allowed {
+					t.Fatalf("allowed %t, %v, %+v", r.Allowed, err, lease.Stats())
+				}
+				takeKey(t, lease, hour(1000), 1, true)
+			}
+		},
+		"one that doesn't fit gives way": func(t *testing.T, lease *backend.Lease, inner *distant, _ []backend.Result) {
+			before := inner.takes.Load()
+			for range 500 {
+				takeKey(t, lease, hour(100_000), 1, true) // Max has changed
+				time.Sleep(10 * time.Millisecond)
+			}
+			if n := inner.takes.Load() - before; n > 60 {
+				t.Errorf("500 takes made %d calls", n)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lease, inner, taken := nextBatch(t)
+				test(t, lease, inner, taken)
+			})
+		})
+	}
+}
+
+// TestNextBatchSpentInAdvance: a batch that those who wait for it use up before it lands is in nobody's way.
+func TestNextBatchSpentInAdvance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		inner, p := newDistant(t, time.Millisecond), hour(100_000)
-		lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true})
-		for range 18 {
-			warm(t, lease, p)
+		inner, p := newDistant(t, 10*time.Millisecond), hour(100_000)
+		lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true, Life: time.Minute})
+		for _, cost := range []int64{1, 4, 4, 4, 4, 1} {
+			takeKey(t, lease, p, cost, true)
 		}
-		time.Sleep(10 * time.Millisecond)
-		if s := lease.Stats(); s.Fetches != 2 || s.Stranded != 18 {
-			t.Fatalf("%+v: want what 16 takes leave of a batch, and the next one", s)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { takeKey(t, lease, p, 5, true) })
 		}
-		takeKey(t, lease, p, 17, true)
-		if s := lease.Stats(); s.Fetches != 2 || s.Straight != 2 || s.Stranded != 18 {
-			t.Errorf("%+v: want a call of its own for what has no room", s)
+		all.Wait()
+		for range 1000 {
+			takeKey(t, lease, p, 1, true)
+			time.Sleep(10 * time.Millisecond)
 		}
-		if err := lease.Reset(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-		if s := lease.Stats(); s.Stranded != 0 || s.Lost != 0 {
-			t.Errorf("%+v", s)
+		if s := lease.Stats(); s.Straight > 10 {
+			t.Errorf("%+v: want batches", s)
 		}
 	})
 }

@@ -66,26 +66,39 @@ func (v *view) serverAt(now int64) int64 { return v.server + (now-v.heard)/1000 
 
 func (v *view) at(req *Request, now int64) limit.At { return req.at(v.serverAt(now)) }
 
-// spendLocked admits a request from the lease, or from the next one if that is there.
+// spendLocked admits a request from the lease.
 func (s *leaseShard) spendLocked(c *keyed[view], req *Request, now int64, result *Result) bool {
-	v := &c.value
-	spent := v.spendLocked(req, now, result) || v.ahead != nil && s.turnLocked(c, req, now) && v.spendLocked(req, now, result)
-	if spent {
-		s.stats.Leased++
-	}
-	return spent
-}
-
-// turnLocked goes on to the next batch, if that has what a request needs.
-func (s *leaseShard) turnLocked(c *keyed[view], req *Request, now int64) bool {
-	f := c.value.ahead
-	if req.Cost > f.spare || !sameLimits(f.policy, req.Policy) {
+	if !s.readyLocked(c, req, now) {
 		return false
 	}
-	s.endLocked(c, now)
-	c.value.ahead = nil
-	c.value.holdLocked(f)
+	v := &c.value
+	v.batch.left -= req.Cost
+	v.batch.charged.Part(&result.Verdict, req.Cost, v.batch.left)
+	v.vouchLocked(now, result)
+	s.stats.Leased++
 	return true
+}
+
+// readyLocked reports whether the lease has what a request needs. It goes on to the next batch if that has.
+func (s *leaseShard) readyLocked(c *keyed[view], req *Request, now int64) bool {
+	v := &c.value
+	if v.hasLocked(req, now) {
+		return true
+	}
+	f := v.ahead
+	if f == nil || req.Cost > f.spare || !sameLimits(f.policy, req.Policy) {
+		return false
+	}
+	s.turnLocked(c, now)
+	return v.hasLocked(req, now)
+}
+
+// turnLocked goes on to the next batch.
+func (s *leaseShard) turnLocked(c *keyed[view], now int64) {
+	f := c.value.ahead
+	c.value.ahead = nil
+	s.endLocked(c, now)
+	c.value.holdLocked(f)
 }
 
 // holdLocked makes what a fetch has brought the lease.
@@ -111,19 +124,7 @@ func (v *view) heldLocked(now int64) (held int64) {
 	return held
 }
 
-// spendLocked admits a request from the batch.
-func (v *view) spendLocked(req *Request, now int64, result *Result) bool {
-	if !v.hasLocked(req, now) {
-		return false
-	}
-	b := &v.batch
-	b.left -= req.Cost
-	b.charged.Part(&result.Verdict, req.Cost, b.left)
-	v.vouchLocked(now, result)
-	return true
-}
-
-// hasLocked reports whether the lease has what a request needs.
+// hasLocked reports whether the batch has what a request needs.
 func (v *view) hasLocked(req *Request, now int64) bool {
 	b := &v.batch
 	return b.left >= req.Cost && now < b.deadline && sameLimits(b.policy, req.Policy)
@@ -135,9 +136,12 @@ func (v *view) vouchLocked(now int64, result *Result) {
 	result.Guarantee, result.Cause = v.batch.charged.Guarantee, v.batch.charged.Cause
 }
 
-// unspendLocked puts back what was spent from the lease.
+// unspendLocked puts back what was spent from the lease, unless the next one is there, or on its way: there is room for one.
 func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
 	b := &v.batch
+	if v.ahead != nil || v.fetch != nil && v.fetch.early {
+		return false
+	}
 	if now >= b.deadline || amount > b.size-b.left || !b.charged.Covers(receipt) {
 		return false
 	}
@@ -217,8 +221,8 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 		f.promised += req.Cost
 		return f
 	}
-	if v.ahead != nil { // which hasn't what is needed, and one batch is what a process may hold
-		return nil
+	if v.ahead != nil { // which hasn't what is needed, and ends when another one lands
+		s.turnLocked(c, now)
 	}
 	size := v.nextSizeLocked(&l.cfg, req.Policy, hot, now)
 	if size <= req.Cost || s.closed {
@@ -306,7 +310,7 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 		return
 	}
 	v.life = f.deadline - f.asked
-	if f.early && v.batch.left > 0 {
+	if f.early && v.batch.left > 0 && f.spare > 0 {
 		v.ahead = f
 		return
 	}

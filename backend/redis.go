@@ -79,7 +79,8 @@ func (c RedisConfig) validate() error {
 // policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
-// counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info.
+// counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info;
+// one for the nodes of a Redis Cluster what package router says.
 type Redis struct {
 	cfg     RedisConfig
 	client  redis.UniversalClient

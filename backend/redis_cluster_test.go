@@ -91,21 +91,16 @@ func TestRedisCluster(t *testing.T) {
 		t.Errorf("%d keys are stored, want %d", held, keys)
 	}
 
-	// A slot moves with its key, as redis-cli --cluster reshard does it.
-	slot := client.ClusterKeySlot(t.Context(), stored("7")).Val()
-	from, to := nodes[slot/8192], nodes[1-slot/8192]
-	id := func(s *testserver.Server) string { return s.Client().Do(t.Context(), "CLUSTER", "MYID").Val().(string) }
-	do(t, to.Client(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
-	do(t, from.Client(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
+	// A slot moves with its key.
+	slot, from, to := moveSlot(t, client, nodes, stored("7"))
 	round("before the key has moved")
-	host, port, _ := net.SplitHostPort(to.Addr)
-	do(t, from.Client(), "MIGRATE", host, port, stored("7"), 0, 5000)
+	moveKey(t, from, to, stored("7"))
 	round("while the key has moved and the slot has not") // the old node answers ASK
 	if n := from.Client().InfoMap(t.Context(), "errorstats").Item("Errorstats", "errorstat_ASK"); n == "" {
 		t.Error("no node answered ASK: the test shows nothing")
 	}
-	do(t, to.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(to))
-	do(t, from.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	do(t, to.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(t, to))
+	do(t, from.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(t, to))
 	round("after the slot has moved")
 
 	if err := b.Ping(context.Background()); err != nil {
@@ -114,6 +109,67 @@ func TestRedisCluster(t *testing.T) {
 	if h, err := b.Heartbeat(context.Background()); err != nil || !h.Primary || h.RTT <= 0 {
 		t.Errorf("heartbeat %+v, %v", h, err)
 	}
+}
+
+func id(t *testing.T, s *testserver.Server) string {
+	return s.Client().Do(t.Context(), "CLUSTER", "MYID").Val().(string)
+}
+
+// moveSlot lets a key's slot begin to move, as redis-cli --cluster reshard does it.
+func moveSlot(t *testing.T, client *redis.ClusterClient, nodes [2]*testserver.Server, key string) (slot int64, from, to *testserver.Server) {
+	slot = client.ClusterKeySlot(t.Context(), key).Val()
+	from, to = nodes[slot/8192], nodes[1-slot/8192]
+	do(t, to.Client(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(t, from))
+	do(t, from.Client(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(t, to))
+	return slot, from, to
+}
+
+func moveKey(t *testing.T, from, to *testserver.Server, key string) {
+	host, port, _ := net.SplitHostPort(to.Addr)
+	do(t, from.Client(), "MIGRATE", host, port, key, 0, 5000)
+}
+
+// TestRedisClusterAsks: what is not a take follows a key on its way, too, and who gives up doesn't wait.
+func TestRedisClusterAsks(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	mustTake(t, b, request("7"))
+	_, from, to := moveSlot(t, client, nodes, stored("7"))
+	moveKey(t, from, to, stored("7"))
+
+	r := mustTake(t, b, request("7"))
+	if err := b.Refund(context.Background(), request("7"), r.Receipt(), 1); err != nil {
+		t.Errorf("refund: %v", err)
+	}
+	r = mustTake(t, b, request("7"))
+	if left := r.Binding().Remaining; left != 1_000_000-2 {
+		t.Errorf("after 3 takes and a refund %d are left", left)
+	}
+	if err := b.Reset(context.Background(), request("7")); err != nil {
+		t.Errorf("reset: %v", err)
+	}
+	r = mustTake(t, b, request("7"))
+	if left := r.Binding().Remaining; left != 1_000_000-1 {
+		t.Errorf("after a reset and a take %d are left", left)
+	}
+
+	to.Pause()
+	ctx, cancel := context.WithCancel(context.Background())
+	start := time.Now()
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := b.Take(ctx, request("7")); !errors.Is(err, context.Canceled) || time.Since(start) > patient/2 {
+		t.Errorf("cancelled after 50 ms: %v after %s", err, time.Since(start))
+	}
+	to.Resume()
 }
 
 // TestRedisClusterLostReply: a cluster client that loses its connection doesn't try another node.

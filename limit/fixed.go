@@ -43,8 +43,9 @@ func (e *entry) chargeFixed(now At, cost int64) {
 }
 
 // joinFixed joins two windows. If one begins before the other is over, the other's count was lost where it was opened: the
-// later window goes on, and counts at least what was used in the earlier one. Windows that follow each other meet, too, where
-// a clock lags that knows the first as alive; then the later one alone counts.
+// later window goes on, as if what was used in the earlier one had been charged in it; as within one window, the larger charge
+// wins and refunds stay. Windows that follow each other meet, too, where a clock lags that knows the first as alive; then the
+// later one alone counts.
 func (e *entry) joinFixed(f *entry) bool {
 	end, joined := f.end, f.count
 	switch window := int64(e.id.window / time.Microsecond); {

@@ -165,8 +165,8 @@ func (s *State) place(i int, id identity) {
 // window the larger charged and the larger refunded. At any one moment it is commutative, associative and idempotent,
 // so copies may be joined wherever they come from. The result shares no memory with a or b.
 //
-// Two windows of one limit that are alive together are those before and after a loss: the later one then counts at least
-// what was used in the earlier one. Of three, what was given back in the second may count as given back in the third.
+// Two windows of one limit that overlap are those before and after a loss: what was used in the earlier one counts as charged
+// in the later one. Of three, what was given back in the second may count as given back in the third.
 func Merge(a, b State, now At) State {
 	m := a.Clone()
 	m.forget(0, now)
