@@ -18,6 +18,9 @@ func TestCompletion(t *testing.T) {
 		{[]string{"doctor", "--fail-on", ""}, "info\nwarning\ncritical\n:4\n"},
 		{[]string{"doctor", "--ignore", ""}, "sentinel\ncluster\n:4\n"},
 		{[]string{"peek", "--topology", ""}, "json\n:8\n"}, // files that end so
+		{[]string{"peek", "--policies", ""}, "json\n:8\n"},
+		{[]string{"policies", "check", ""}, "json\n:8\n"},
+		{[]string{"top", "--sort", ""}, "decisions\ndenied\nshare\nerrors\nfallback\nname\n:4\n"},
 		{[]string{"peek", ""}, ":4\n"},
 		{[]string{"topology", "push", ""}, "json\n:8\n"},
 		{[]string{"topology", "push", "a.json", ""}, ":4\n"},

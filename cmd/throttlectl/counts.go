@@ -43,7 +43,7 @@ func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(co
 	if key == "" {
 		return usage(errors.New("KEY is empty"))
 	}
-	policy, err := o.policy()
+	policy, err := o.policy(key)
 	if err != nil {
 		return err
 	}

@@ -263,7 +263,7 @@ func TestKeyCommandsFailures(t *testing.T) {
 		"exactly one of --topology and ":        on("peek", "k", "--redis", url, "--topology", file),
 		"KEY is empty":                          on("peek", "", "--redis", url),
 		"want KEY":                              on("reset", "--redis", url),
-		"--limit is needed":                     {"peek", "k", "--redis", url},
+		"--limit or --policies is needed":       {"peek", "k", "--redis", url},
 		"--redis is given twice":                on("reset", "k", "--redis", url, "--redis", url),
 		"not a URL":                             on("peek", "k", "--redis", "redis://host:port"),
 		"go with --topology":                    on("peek", "k", "--redis", url, "--user", "me"),
@@ -336,5 +336,33 @@ func TestPeekRestoresNoNotice(t *testing.T) {
 	}
 	if keys := two.Client().Keys(t.Context(), "*").Val(); len(keys) != 0 {
 		t.Errorf("left %v", keys)
+	}
+}
+
+// With the file of policies that applications use a key's counts are found by the key alone.
+func TestKeyCommandsTakePoliciesFromAFile(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, "tenant:7", 3)
+	args := []string{
+		"--redis", "redis://" + server.Addr, "--policies", policiesFile(t, `{
+		"policies": {"api": ["100/24h", "smooth=240/48h~1h", "1/1h+20"], "free": ["1/1s"]}, "default": "free", "keys": {"tenant:7": "api"}}`),
+	}
+	if got := succeed(t, with(args, "peek", "tenant:7")...); !strings.Contains(got, "100/24h            3     97") {
+		t.Error(got)
+	}
+	if got := succeed(t, with(args, "peek", "tenant:8")...); !strings.Contains(got, "tenant:8  free ") {
+		t.Error(got)
+	}
+	if got := succeed(t, with(args, "usage", "tenant:7", "--interval", "2h", "--json")...); !strings.Contains(got, `"used":3,`) {
+		t.Error(got)
+	}
+	if got := succeed(t, with(args, "reset", "tenant:7", "--json")...); !strings.Contains(got, `"given_back":3,`) {
+		t.Error(got)
 	}
 }

@@ -66,7 +66,7 @@ func newLoad(g *globals) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := o.attack()
 			if err != nil {
-				return usage(err)
+				return err
 			}
 			b, where, err := o.open()
 			if err != nil {
@@ -96,7 +96,10 @@ func newLoad(g *globals) *cobra.Command {
 
 // attack reads the flags, but for the servers.
 func (o *loadOptions) attack() (*attack, error) {
-	policy, err := o.policy()
+	policy, err := o.policy("")
+	if _, wrong := errors.AsType[usageError](err); err != nil && !wrong {
+		return nil, err // of the file
+	}
 	errs := []error{err}
 	a := &attack{callers: o.callers, lasts: o.lasts, seed: o.seed}
 	if o.rate != "" {
@@ -119,7 +122,7 @@ func (o *loadOptions) attack() (*attack, error) {
 		grace = memoryOutOfOrder
 	}
 	a.audit = newAudit(&policy, grace)
-	return a, errors.Join(append(errs, err)...)
+	return a, usage(errors.Join(append(errs, err)...))
 }
 
 // open opens what the command line selects, and says what that is. It does no network I/O.

@@ -202,7 +202,7 @@ func TestLoadRefuses(t *testing.T) {
 		text string
 		args []string
 	}{
-		{exitUsage, "--limit is needed", []string{"load", "--memory"}},
+		{exitUsage, "--limit or --policies is needed", []string{"load", "--memory"}},
 		{exitUsage, "exactly one of --topology and --redis", load()},
 		{exitUsage, "exactly one of --memory, --topology and --redis", load("--memory", "--redis", away)},
 		{exitUsage, "--callers = 0: must be from 1", load("--memory", "--callers", "0")},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,6 +32,7 @@ go to stderr and the watch goes on until interrupted, with exit code 0.`
 type statusOptions struct {
 	*globals
 	url, name string
+	redacted  string // the URL without the password
 	watch     time.Duration
 }
 
@@ -69,17 +67,16 @@ func newMigrateStatus(g *globals) *cobra.Command {
 }
 
 func (o *statusOptions) validate(cmd *cobra.Command) error {
-	u, err := url.Parse(o.url)
+	u, err := parseURL(o.url, "http://host:port/debug/vars")
 	switch {
-	case o.url == "":
-		return errors.New("--url is needed: http://host:port/debug/vars")
-	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
-		return errors.New("--url: want http://host:port/debug/vars") // without its text, which may hold a password
+	case err != nil:
+		return err
 	case o.name == "":
 		return errors.New("--name is empty")
 	case cmd.Flags().Changed("watch") && o.watch < minWatch:
 		return fmt.Errorf("--watch = %v: must be at least %v", o.watch, minWatch)
 	}
+	o.redacted = u.Redacted()
 	return nil
 }
 
@@ -109,30 +106,13 @@ func (o *statusOptions) follow(cmd *cobra.Command) error {
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*migration, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, o.url, nil)
+	body, err := get(ctx, o.url, o.timeout, maxBody)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err // it names the URL, without the password
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", req.URL.Redacted(), resp.Status)
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
-	if err == nil && len(body) > maxBody {
-		err = fmt.Errorf("more than %d bytes", maxBody)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
-	}
 	m, err := parseMigration(body, o.name)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
+		return nil, fmt.Errorf("%s: %w", o.redacted, err)
 	}
 	return m, nil
 }

@@ -16,7 +16,7 @@ Exit codes:
   0  ok
   1  failure: a server is away, there is no such flag, a side isn't reachable, ...
   2  usage: the command line is wrong, and nothing was done
-  3  found: doctor, topology check or reshard plan has done its work and found what should not be`
+  3  found: doctor, topology check, policies check or reshard plan has done its work and found what should not be`
 
 // globals are the flags of all commands.
 type globals struct {
@@ -54,6 +54,8 @@ func newRoot() *cobra.Command {
 		newRing(g),
 		newReshard(g),
 		newTopology(g),
+		newTop(g),
+		newPolicies(g),
 		newDoctor(g),
 		newSimulate(g),
 		newLoad(g),

@@ -16,6 +16,8 @@ func TestHelp(t *testing.T) {
 		"help_flag_watch.txt":     {"flag", "watch", "--help"},
 		"help_migrate_status.txt": {"help", "migrate", "status"},
 		"help_peek.txt":           {"peek", "--help"},
+		"help_policies_check.txt": {"policies", "check", "--help"},
+		"help_top.txt":            {"top", "--help"},
 		"help_topology_push.txt":  {"topology", "push", "--help"},
 		"help_reshard_plan.txt":   {"reshard", "plan", "--help"},
 	} {
@@ -80,6 +82,15 @@ func TestUsage(t *testing.T) {
 		{"--name is empty", []string{"migrate", "status", "--url", address, "--name", ""}},
 		{"--watch = 1ms: must be at least 100ms", []string{"migrate", "status", "--url", address, "--watch", "1ms"}},
 		{"--watch = 0s: must be at least 100ms", []string{"migrate", "status", "--url", address, "--watch", "0"}},
+
+		{"1 arguments: want no arguments", []string{"top", address}},
+		{"--url is needed", []string{"top"}},
+		{"--url is needed", []string{"top", "--url", ""}},
+		{"--url: want http://host:port/debug/sluice", []string{"top", "--url", address, "--url", "127.0.0.1:1"}},
+		{"is given twice", []string{"top", "--url", address, "--url", address}},
+		{"--interval = 1ms: must be at least 100ms", []string{"top", "--url", address, "--interval", "1ms"}},
+		{"--keys = -1: must be from 0 to 1000", []string{"top", "--url", address, "--keys", "-1"}},
+		{`--sort = "age": must be one of decisions, denied`, []string{"top", "--url", address, "--sort", "age"}},
 	} {
 		fail(t, exitUsage, test.text, test.args...)
 	}
@@ -96,6 +107,8 @@ func TestErrorsHoldNoPassword(t *testing.T) {
 		{"flag", "get", "x", "--redis-key", "f", "--redis", "redis://:s3cret@127.0.0.1:1?db=one"},
 		{"migrate", "status", "--url", "http://me:s3cret@127.0.0.1:port/"},
 		{"migrate", "status", "--url", "http://me:s3cret@127.0.0.1:1/"},
+		{"top", "--once", "--url", "http://me:s3cret@127.0.0.1:port/"},
+		{"top", "--once", "--url", "http://me:s3cret@127.0.0.1:1/"},
 	} {
 		if got := execute(t, args...); got.code == exitOK || got.stderr == "" || strings.Contains(got.stderr+got.stdout, "s3cret") {
 			t.Errorf("%q: %+v", args, got)

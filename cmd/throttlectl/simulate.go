@@ -98,7 +98,7 @@ func newSimulate(g *globals) *cobra.Command {
 func (o *simulateOptions) contenders() ([]limit.Policy, error) {
 	var all []limit.Policy
 	if len(o.limits) > 0 || len(o.compare) == 0 {
-		p, err := (&policyFlags{limits: o.limits}).policy()
+		p, err := (&policyFlags{limits: o.limits}).ofLimits()
 		if err != nil {
 			return nil, err
 		}

@@ -27,13 +27,13 @@ func newUsage(g *globals) *cobra.Command {
 		Long:  usageHelp + policyHelp + "\n\n" + serverHelp,
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			policy, err := o.policy()
+			policy, err := o.policy(args[0])
 			if err != nil {
 				return err
 			}
 			var nothing limit.State
 			if _, _, ok := nothing.Usage(&policy, limit.At{}, interval); !ok {
-				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding --limit, "+
+				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
 			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {

@@ -77,7 +77,12 @@ func TestClientThatWaitsGetsThrough(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer counts.Close()
-		handler, err := newHandler(counts)
+		limits, err := newThrottler(counts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer limits.Close()
+		handler, err := newHandler(limits)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,18 +6,22 @@
 //	curl -i -H 'If-None-Match: "v1"' http://127.0.0.1:8080/report       # a 304 costs nothing
 //	curl -i http://127.0.0.1:8080/usage                                 # what this address used in the last minute
 //
+// What it decides can be watched, on an address of its own that clients don't reach:
+//
+//	cd cmd/throttlectl && go run . top --url http://127.0.0.1:8081/debug/sluice
+//
 // It counts in memory; with -topology FILE it counts on Redis, and several servers share the limits.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -30,13 +34,14 @@ import (
 func main() {
 	addr := flag.String("addr", "127.0.0.1:8080", "the `address` to listen on")
 	topology := flag.String("topology", "", "a topology `file`: count on its Redis groups instead of in memory")
+	stats := flag.String("stats", "127.0.0.1:8081", "the `address` to serve statistics on, for operators only; empty for none")
 	flag.Parse()
-	if err := run(*addr, *topology); err != nil {
+	if err := run(*addr, *stats, *topology); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(addr, topology string) error {
+func run(addr, stats, topology string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
@@ -45,21 +50,42 @@ func run(addr, topology string) error {
 		return err
 	}
 	defer counts.Close()
-	handler, err := newHandler(counts)
+	t, err := newThrottler(counts)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	handler, err := newHandler(t)
 	if err != nil {
 		return err
 	}
 
-	server := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	go func() {
-		<-ctx.Done()
-		_ = server.Shutdown(context.Background())
-	}()
+	servers := []*http.Server{{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}}
 	log.Printf("listening: curl -i http://%s/hello", addr)
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	if stats != "" {
+		servers = append(servers, &http.Server{Addr: stats, Handler: newStats(t), ReadHeaderTimeout: 5 * time.Second})
+		log.Printf("statistics: throttlectl top --url http://%s/debug/sluice", stats)
 	}
-	return nil
+	return serve(ctx, servers...)
+}
+
+// serve serves until ctx ends or a server can't, and ends all of them.
+func serve(ctx context.Context, servers ...*http.Server) error {
+	failed := make(chan error, len(servers))
+	var running sync.WaitGroup
+	for _, s := range servers {
+		running.Go(func() { failed <- s.ListenAndServe() })
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	for _, s := range servers {
+		_ = s.Shutdown(context.Background())
+	}
+	running.Wait()
+	return err
 }
 
 func open(topology string) (backend.Backend, error) {
@@ -73,17 +99,25 @@ func open(topology string) (backend.Backend, error) {
 	return router.Open(t, router.Config{OnEvent: func(e router.Event) { log.Print(e) }})
 }
 
-func newHandler(counts backend.Backend) (http.Handler, error) {
-	t, err := throttler.New(throttler.Config{
+func newThrottler(counts backend.Backend) (*throttler.Throttler, error) {
+	return throttler.New(throttler.Config{
 		Backend: counts,
 		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{
 			limit.PerSecond(5).Named("burst"),
 			limit.Sliding(60, time.Minute, 5*time.Second).Named("minute"),
 		}},
+		Stats: throttler.StatsConfig{Decisions: true, TopDenied: 1000},
 	})
-	if err != nil {
-		return nil, err
-	}
+}
+
+// newStats is for operators: it asks nobody for a password, so that it must not be served where clients get to.
+func newStats(t *throttler.Throttler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/debug/sluice", httplimit.StatsHandler(t, httplimit.StatsConfig{}))
+	return mux
+}
+
+func newHandler(t *throttler.Throttler) (http.Handler, error) {
 	// Without trusted proxies the address is the connection's; no header can change it.
 	client := httplimit.ClientAddr()
 	hello, err := httplimit.New(t, httplimit.Config{Key: client, Headers: httplimit.Draft08 | httplimit.GitHub})

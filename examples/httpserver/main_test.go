@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/throttler"
 )
 
 // TestTour does what the command's doc tells a reader to type.
@@ -18,7 +24,12 @@ func TestTour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler, err := newHandler(counts)
+	limits, err := newThrottler(counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer limits.Close()
+	handler, err := newHandler(limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,5 +82,39 @@ func TestTour(t *testing.T) {
 	}
 	if res, _ := get("/healthz"); res.StatusCode != http.StatusOK {
 		t.Errorf("healthz: %s", res.Status)
+	}
+	// What was decided is for operators to see, and not for clients.
+	if res, _ := get("/debug/sluice"); res.StatusCode != http.StatusNotFound {
+		t.Errorf("clients get at statistics: %s", res.Status)
+	}
+	w := httptest.NewRecorder()
+	newStats(limits).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
+	var stats throttler.Stats
+	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
+		t.Fatal(err)
+	}
+	if its := stats.Policies[0]; its.Policy != "api" || its.Allowed != 7 || its.Denied != 1 || len(stats.TopDenied) != 1 {
+		t.Errorf("statistics: %s", w.Body)
+	}
+	if strings.Contains(w.Body.String(), "127.0.0.1") {
+		t.Errorf("an address in clear: %s", w.Body)
+	}
+}
+
+// One server that can't listen ends the other one: it must not run without what it was asked for.
+func TestServe(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = serve(t.Context(), &http.Server{Addr: "127.0.0.1:0"}, &http.Server{Addr: taken.Addr().String()})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Error(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	if err := serve(ctx, &http.Server{Addr: "127.0.0.1:0"}); err != nil {
+		t.Error(err)
 	}
 }

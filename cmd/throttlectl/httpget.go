@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// get fetches what an application tells of itself, of most bytes at most. Its errors name the URL, without the password.
+func get(ctx context.Context, address string, timeout time.Duration, most int) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", req.URL.Redacted(), resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
+	if err == nil && len(body) > most {
+		err = fmt.Errorf("more than %d bytes", most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", req.URL.Redacted(), err)
+	}
+	return body, nil
+}
+
+// parseURL reads the value of --url, which must be like the example. Its errors are without the value: it may hold a password.
+func parseURL(text, example string) (*url.URL, error) {
+	if text == "" {
+		return nil, errors.New("--url is needed: " + example)
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, errors.New("--url: want " + example)
+	}
+	return u, nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/httplimit"
+)
+
+// pseudoTerminal is a terminal that the kernel makes: what is written to screen is typed, what is read from it is shown.
+func pseudoTerminal(t testing.TB) (screen, tty *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	control, err := screen.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var number, locked int32
+	var failed syscall.Errno
+	if err := control.Control(func(fd uintptr) {
+		if _, _, failed = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCSPTLCK, uintptr(unsafe.Pointer(&locked))); failed == 0 {
+			_, _, failed = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGPTN, uintptr(unsafe.Pointer(&number)))
+		}
+	}); err != nil || failed != 0 {
+		t.Fatal(err, failed)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tty.Close() })
+	return screen, tty
+}
+
+// On a real terminal q ends it, without Enter, and the terminal is as before.
+func TestTopOnTerminal(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("stty"); err != nil {
+		t.Fatal(err)
+	}
+	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
+	typed, tty := pseudoTerminal(t)
+	if _, err := stty(tty, "rows", "4", "cols", "80"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := stty(tty, "-g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown buffer
+	go func() {
+		for b := make([]byte, 4096); ; {
+			n, err := typed.Read(b)
+			if err != nil {
+				return // it was closed
+			}
+			_, _ = shown.Write(b[:n])
+		}
+	}()
+
+	code := make(chan int, 1)
+	go func() {
+		root := newRoot()
+		root.SetArgs([]string{"top", "--interval", "100ms", "--url", app.url})
+		root.SetIn(tty)
+		root.SetOut(tty)
+		root.SetErr(tty)
+		code <- exitCode(root.ExecuteContext(t.Context()))
+	}()
+	await := func(text string) {
+		t.Helper()
+		for deadline := time.Now().Add(soon); !bytes.Contains([]byte(shown.String()), []byte(text)); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no %q within %v: %q", text, soon, shown.String())
+			}
+		}
+	}
+	await("PROCESS")
+	if during, err := stty(tty, "-g"); err != nil || during == before {
+		t.Errorf("keys would wait for Enter: %v", err)
+	}
+	if _, err := typed.Write([]byte("xq")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-code:
+		if got != exitOK {
+			t.Errorf("exit code %d", got)
+		}
+	case <-time.After(soon):
+		t.Fatal("q doesn't end it")
+	}
+	await("\x1b[?1049l")
+	if after, err := stty(tty, "-g"); err != nil || after != before {
+		t.Errorf("the terminal was %s and is %s, %v", before, after, err)
+	}
+	if bytes.Contains([]byte(shown.String()), []byte("POLICY")) {
+		t.Error("more lines than the terminal has")
+	}
+}
