@@ -19,20 +19,6 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// topologyFile writes a topology and returns its path.
-func topologyFile(t testing.TB, topology router.Topology) string {
-	t.Helper()
-	text, err := json.Marshal(topology)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "groups.json")
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // groupsOf makes a topology of primaries: g1, g2 and so on.
 func groupsOf(epoch uint64, primaries ...*testserver.Server) router.Topology {
 	t := router.Topology{Epoch: epoch}
@@ -302,17 +288,6 @@ func TestKeyCommandsLogIn(t *testing.T) {
 	if got := execute(t, append(args, "--user", "s0me")...); got.code != exitFailure || strings.Contains(got.stderr, "s3cret") {
 		t.Errorf("%+v", got)
 	}
-}
-
-// threeGroups is a topology whose servers need not be there.
-var threeGroups = router.Topology{
-	Epoch: 2,
-	Groups: []router.Group{
-		{Name: "eu-1", Primary: "10.0.0.1:6379", Replicas: []string{"10.0.0.2:6379", "10.0.0.3:6379"}},
-		{Name: "eu-2", Weight: 2, Sentinels: []string{"10.0.1.1:26379"}, Master: "main"},
-		{Name: "eu-3", Cluster: []string{"10.0.2.1:6379"}},
-	},
-	Previous: &router.Topology{Epoch: 1, Groups: []router.Group{{Name: "eu-1", Primary: "10.0.0.1:6379"}}},
 }
 
 func TestOwner(t *testing.T) {

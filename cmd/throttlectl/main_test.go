@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/router"
 )
 
 var update = flag.Bool("update", false, "write the golden files in testdata anew")
@@ -152,4 +155,29 @@ func (b *buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// topologyFile writes a topology and returns its path.
+func topologyFile(t testing.TB, topology router.Topology) string {
+	t.Helper()
+	text, err := json.Marshal(topology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "groups.json")
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// threeGroups is a topology whose servers need not be there.
+var threeGroups = router.Topology{
+	Epoch: 2,
+	Groups: []router.Group{
+		{Name: "eu-1", Primary: "10.0.0.1:6379", Replicas: []string{"10.0.0.2:6379", "10.0.0.3:6379"}},
+		{Name: "eu-2", Weight: 2, Sentinels: []string{"10.0.1.1:26379"}, Master: "main"},
+		{Name: "eu-3", Cluster: []string{"10.0.2.1:6379"}},
+	},
+	Previous: &router.Topology{Epoch: 1, Groups: []router.Group{{Name: "eu-1", Primary: "10.0.0.1:6379"}}},
 }
