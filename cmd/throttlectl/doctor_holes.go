@@ -53,6 +53,8 @@ var valkeyHoles = []hole{
 	{"CVE-2025-46817", "integer overflow in unpack, remote code execution", valkeyOctober2025},
 	{"CVE-2025-46818", "scripts that run as another user", valkeyOctober2025},
 	{"CVE-2025-46819", "reads out of bounds", valkeyOctober2025},
+	{"CVE-2025-67733", "error_reply, which puts replies of its own into the stream", []release{{7, 2, 12}, {8, 0, 7}, {8, 1, 6}, {9, 0, 3}}},
+	{"CVE-2026-23631", "use after free on a replica whose script yields", []release{{7, 2, 13}, {8, 0, 8}, {8, 1, 7}, {9, 0, 4}}},
 }
 
 var valkeyOctober2025 = []release{{7, 2, 11}, {8, 0, 6}, {8, 1, 4}}
