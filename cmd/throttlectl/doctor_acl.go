@@ -84,6 +84,17 @@ func words(line string) int {
 	return 1
 }
 
+// judgeRights looks at a replica's rights as at a primary's, which it may become; until then it need not have them all.
+func (e *examined) judgeRights() findings {
+	f := judgeRights(e.rights, e.options.Username, e.prefix, e.options.Password != "")
+	for i := range f {
+		if one := &f[i]; e.replica() && one.Severity == critical {
+			one.Severity, one.What = warning, "after a failover to it: "+one.What
+		}
+	}
+	return f
+}
+
 func judgeRights(r rights, user, prefix string, password bool) (f findings) {
 	if user == "" {
 		user = "default"

@@ -21,7 +21,7 @@ func (e *examined) judge(maxLag time.Duration) (f findings) {
 	f = append(f, judgeMemory(e.info)...)
 	f = append(f, e.judgeReplication(maxLag)...)
 	f = append(f, e.judgeRole()...)
-	f = append(f, judgeRights(e.rights, e.options.Username, e.prefix, e.options.Password != "")...)
+	f = append(f, e.judgeRights()...)
 	f = append(f, e.judgePersistence()...)
 	return append(f, judgeClients(e.info)...)
 }

@@ -32,9 +32,6 @@ func (m member) examine(ctx context.Context, timeout time.Duration) *examined {
 	}
 	client := redis.NewClient(&m.options)
 	defer client.Close()
-	if e.err = client.Ping(ctx).Err(); e.err != nil {
-		return e
-	}
 	text, err := client.Info(ctx).Result()
 	if err != nil {
 		e.err = err
@@ -91,7 +88,7 @@ func (e *examined) judgeReach() (f findings) {
 	case errors.As(e.err, &reply) && redis.HasErrorPrefix(e.err, "LOADING"):
 		f.add(critical, "reach", "it is loading its data: no request is decided until then", "Wait.")
 	case errors.As(e.err, &reply) && redis.HasErrorPrefix(e.err, "NOPERM"):
-		f.add(critical, "acl", "refuses what Sluice needs: "+e.err.Error(), "Grant the user +ping +info +time.")
+		f.add(critical, "acl", "refuses what Sluice needs: "+e.err.Error(), "Grant the user +info +time.")
 	case errors.As(e.err, &reply):
 		f.add(critical, "reach", "refuses: "+e.err.Error(), "Look at the credentials.")
 	case e.Role == roleReplica || e.Role == roleSentinel:

@@ -21,7 +21,7 @@ import (
 )
 
 // leastRights are those that package backend says a user needs.
-const leastRights = "on >pw resetkeys ~sl:* -@all +get +mget +set +evalsha +eval +time +info +ping +hello"
+const leastRights = "on >pw resetkeys ~sl:* -@all +get +mget +set +evalsha +eval +time +info"
 
 // user makes a user on a server and returns the URL to log in as it.
 func user(t testing.TB, server *testserver.Server, name, rights string) string {
@@ -301,6 +301,18 @@ func TestDoctorLooksAtRights(t *testing.T) {
 	}
 	if got := diagnosed(t, "--redis", "redis://nobody:s3cret@"+server.Addr); !got.has("critical", "reach", server.Addr, "refuses: WRONGPASS") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// What a replica may not do is no outage: documentation grants it less.
+func TestDoctorLooksAtRightsOnReplica(t *testing.T) {
+	t.Parallel()
+	e := &examined{member: member{prefix: "sl:"}, info: map[string]string{"role": "slave"}, rights: rights{missing: []string{"+set"}}}
+	if f := e.judgeRights(); len(f) != 1 || f[0].Severity != warning || !strings.Contains(f[0].What, "after a failover to it: user default lacks +set") {
+		t.Errorf("%+v", f)
+	}
+	if e.info["role"] = "master"; e.judgeRights()[0].Severity != critical {
+		t.Errorf("%+v", e.judgeRights())
 	}
 }
 
