@@ -38,7 +38,7 @@ func (o *keyOptions) register(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// ask calls f with the place of a key, for --timeout at most.
+// ask calls f with the place of a key.
 func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(context.Context, *place, backend.Request) error) error {
 	if key == "" {
 		return usage(errors.New("KEY is empty"))
@@ -54,8 +54,9 @@ func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(co
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
-	defer cancel()
+	// Each question has --timeout for itself: the search for what is in force asks all groups, and one that hangs must not
+	// take the time that the key's own group needs.
+	ctx := cmd.Context()
 	p, err := s.place(ctx, key, changes)
 	if err != nil {
 		return err

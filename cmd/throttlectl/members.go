@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,15 +37,18 @@ func (s *site) members(ctx context.Context, only func(group string) bool) ([]mem
 	for _, opts := range s.single {
 		all = append(all, member{Address: opts.Addr, options: opts, prefix: s.prefix})
 	}
-	for i := range s.topology.Groups {
-		g := &s.topology.Groups[i]
-		if !only(g.Name) {
-			continue
-		}
-		found, lost := s.group(ctx, g)
-		all = append(all, found...)
-		for _, one := range lost {
-			one.Group = g.Name
+	type answer struct {
+		found []member
+		lost  findings
+	}
+	groups := slices.DeleteFunc(slices.Clone(s.topology.Groups), func(g router.Group) bool { return !only(g.Name) })
+	for i, a := range each(groups, func(g router.Group) (a answer) {
+		a.found, a.lost = s.group(ctx, &g)
+		return a
+	}) {
+		all = append(all, a.found...)
+		for _, one := range a.lost {
+			one.Group = groups[i].Name
 			f = append(f, one)
 		}
 	}
@@ -60,9 +64,7 @@ func (s *site) group(ctx context.Context, g *router.Group) (all []member, f find
 		for _, address := range g.Sentinels {
 			add(address, roleSentinel, s.sentinel)
 		}
-		limited, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		seen, err := s.sight(limited, g)
+		seen, err := s.sight(ctx, g)
 		if err != nil {
 			f.add(critical, "sentinel", err.Error(), "Start the sentinels; routers that start now have no primary to ask.")
 			return all, f
@@ -71,7 +73,7 @@ func (s *site) group(ctx context.Context, g *router.Group) (all []member, f find
 		for _, address := range seen.replicas {
 			add(address, roleReplica, s.node)
 		}
-		return all, append(f, s.agree(limited, g, seen)...)
+		return all, append(f, s.agree(ctx, g, seen)...)
 	case len(g.Cluster) > 0:
 		return s.shards(ctx, g)
 	}
@@ -111,16 +113,20 @@ func (s *site) agree(ctx context.Context, g *router.Group, newest sighting) (f f
 func (s *site) shards(ctx context.Context, g *router.Group) (all []member, f findings) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	var slots []redis.ClusterSlot
-	var err error
-	for _, seed := range g.Cluster {
+	type answer struct {
+		slots []redis.ClusterSlot
+		err   error
+	}
+	answers := each(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
 		client := redis.NewClient(at(s.node, seed))
+		defer client.Close()
 		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
-		slots, err = client.ClusterSlots(ctx).Result()
-		_ = client.Close()
-		if err == nil {
-			break
-		}
+		a.slots, a.err = client.ClusterSlots(ctx).Result()
+		return a
+	})
+	slots, err := answers[0].slots, answers[0].err
+	if i := slices.IndexFunc(answers, func(a answer) bool { return a.err == nil }); i >= 0 {
+		slots, err = answers[i].slots, nil
 	}
 	if err != nil {
 		for _, seed := range g.Cluster {

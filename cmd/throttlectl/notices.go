@@ -115,6 +115,8 @@ func (s *site) sight(ctx context.Context, g *router.Group) (best sighting, err e
 }
 
 func (s *site) askSentinel(ctx context.Context, address, master string) (sighting, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	client := redis.NewSentinelClient(at(s.sentinel, address))
 	defer client.Close()
 	m, err := client.Master(ctx, master).Result()

@@ -61,16 +61,18 @@ type memberStatus struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// check asks every server for --timeout at most.
+// check asks every server for --timeout at most, each time.
 func (s *site) check(ctx context.Context) *topologyCheck {
-	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout) // first the sentinels, then those that they name
-	defer cancel()
 	c := &topologyCheck{Epoch: s.topology.Epoch, Digest: s.topology.Digest()}
 	all, f := s.members(ctx, func(string) bool { return true })
 	boards, done := s.boards(ctx, s.topology.Groups)
 	defer done()
 	notices := readBoards(ctx, boards, s.topology)
-	reached := each(all, func(m member) error { return m.reach(ctx) })
+	reached := each(all, func(m member) error {
+		ctx, cancel := context.WithTimeout(ctx, s.timeout) // its own: one that hangs takes no time from the others
+		defer cancel()
+		return m.reach(ctx)
+	})
 	for i, m := range all {
 		status := memberStatus{Group: m.Group, Server: m.Address, Role: m.Role, Reachable: reached[i] == nil}
 		if err := reached[i]; err != nil {

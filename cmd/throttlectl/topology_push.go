@@ -45,9 +45,7 @@ func newTopologyPush(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), 3*o.timeout) // sentinels, before, after
-			defer cancel()
-			p, err := o.push(ctx, s)
+			p, err := o.push(cmd.Context(), s)
 			if p == nil {
 				return err
 			}
