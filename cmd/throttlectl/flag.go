@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,11 +72,9 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 // redisOptions reads a URL, but not into its errors: it may hold a password.
 func redisOptions(text string, timeout time.Duration) (*redis.Options, error) {
 	opts, err := redis.ParseURL(text)
-	if _, ok := errors.AsType[*url.Error](err); ok {
-		return nil, errors.New("not a URL: want redis://user:password@host:port/db")
-	}
-	if err != nil {
-		return nil, err
+	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
+		return nil, errors.New("not a URL of a Redis server: want redis://user:password@host:port/db, " +
+			"with %2F, %3F and %23 for / ? and # in a password")
 	}
 	// After the URL's own parameters, so that none of them brings back what a tool must not do: send a command twice,
 	// outlast its deadline, or greet a server with commands that its ACL may not allow.

@@ -55,8 +55,8 @@ func TestUsage(t *testing.T) {
 		{"--redis needs --redis-key", []string{"flag", "get", "x", "--redis", away}},
 		{"--redis needs --redis-key", []string{"flag", "get", "x", "--redis", away, "--redis-key", ""}},
 		{"--file is empty", []string{"flag", "get", "x", "--file", ""}},
-		{"invalid URL scheme", []string{"flag", "get", "x", "--redis", "http://127.0.0.1:1", "--redis-key", "f"}},
-		{"invalid database number", []string{"flag", "get", "x", "--redis", away + "/one", "--redis-key", "f"}},
+		{"not a URL of a Redis server", []string{"flag", "get", "x", "--redis", "http://127.0.0.1:1", "--redis-key", "f"}},
+		{"not a URL of a Redis server", []string{"flag", "get", "x", "--redis", away + "/one", "--redis-key", "f"}},
 		{"not a URL", []string{"flag", "get", "x", "--redis", "redis://127.0.0.1:port", "--redis-key", "f"}},
 
 		{"percent = 101: must be 0 to 100", []string{"flag", "set", "x", "101", "--file", file}},
