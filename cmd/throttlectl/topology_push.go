@@ -197,6 +197,9 @@ func continues(file router.Topology, force *router.Topology, before []posted) er
 
 // noticeOf is what routers leave. The topology in force goes along as the previous one, as routers do it.
 func noticeOf(file router.Topology, force *router.Topology) (backend.Notice, error) {
+	if force != nil && force.Epoch == file.Epoch && file.Previous == nil { // the rest of a push that was partial
+		file.Previous = force.Previous
+	}
 	if force != nil && force.Epoch < file.Epoch && (file.Previous == nil || file.Previous.Epoch < force.Epoch) {
 		file.Previous = force
 	}
@@ -228,6 +231,6 @@ func (p *topologyPush) text(w io.Writer) {
 	fmt.Fprintf(w, "epoch %d, digest %s: %s\n\n", p.Epoch, p.Digest, what)
 	fmt.Fprint(w, "GROUP\tNODE\tBEFORE\tAFTER\tERROR\n")
 	for _, n := range p.Nodes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Group, n.Node, epochWord(n.Before), epochWord(n.After), cell(n.Error))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Group, cell(n.Node), epochWord(n.Before), epochWord(n.After), cell(n.Error))
 	}
 }
