@@ -59,6 +59,9 @@ func newDoctor(g *globals) *cobra.Command {
 				return usage(err)
 			}
 			d := o.examine(cmd.Context(), s)
+			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
+				return err
+			}
 			if err := o.print(cmd.OutOrStdout(), d); err != nil {
 				return err
 			}
@@ -182,7 +185,7 @@ func (e *examined) facts() serverFacts {
 func (d *diagnosis) text(w io.Writer) {
 	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tVERSION\tMEMORY\tEVICTION\tCLIENTS\tAGE\tCLOCK\n")
 	for _, s := range d.Servers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t", cell(s.Group), s.Server, cell(s.Role), yesNo(s.Reachable), cell(s.Version))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t", cell(s.Group), cell(s.Server), cell(s.Role), yesNo(s.Reachable), cell(s.Version))
 		if s.Version == "" {
 			fmt.Fprint(w, "-\t-\t-\t-\t-\n")
 			continue

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +146,20 @@ func TestMiddle(t *testing.T) {
 	} {
 		if got := middle(test.offsets); got != test.want {
 			t.Errorf("%v: %v, want %v", test.offsets, got, test.want)
+		}
+	}
+}
+
+// What is found out while the operator interrupts is nothing that is found.
+func TestInterruptedIsNoFinding(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	file := topologyFile(t, threeGroups)
+	for _, args := range [][]string{{"doctor", "--topology", file}, {"topology", "check", file}} {
+		var b bytes.Buffer
+		if code := run(ctx, args, &b, io.Discard); code != exitFailure || b.Len() > 0 {
+			t.Errorf("%v: exit code %d, %s", args, code, b.String())
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (f findings) text(w io.Writer) {
 	for _, one := range f {
 		where := strings.Join(strings.Fields(one.Group+" "+one.Server), " ")
 		if where != "" {
-			where += ": "
+			where = cell(where) + ": "
 		}
 		fmt.Fprintf(w, "%s %s: %s%s\n", strings.ToUpper(one.Severity.String()), one.Check, where, cell(strings.ReplaceAll(one.What, "\n", "; ")))
 		if one.Do != "" {

@@ -52,7 +52,7 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 				stop(err) // nobody reads any more
 			}
 		},
-		OnError: func(err error) { fmt.Fprintln(cmd.ErrOrStderr(), "throttlectl:", err) },
+		OnError: func(err error) { complain(cmd.ErrOrStderr(), err) },
 	})
 	if err != nil {
 		return usage(err) // it does no I/O: only the configuration can be wrong

@@ -91,7 +91,7 @@ func (o *statusOptions) follow(cmd *cobra.Command) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			fmt.Fprintln(cmd.ErrOrStderr(), "throttlectl:", err)
+			complain(cmd.ErrOrStderr(), err)
 		default:
 			if err := o.print(cmd.OutOrStdout(), status{time.Now(), m}); err != nil {
 				return err

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
@@ -46,6 +47,17 @@ func cell(s string) string {
 		}
 		return '?'
 	}, s)
+}
+
+// complain prints an error. Servers and applications have a say in it, so it is made harmless, line by line.
+func complain(w io.Writer, err error) {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		if line != "" {
+			lines[i] = cell(line)
+		}
+	}
+	fmt.Fprintln(w, "throttlectl:", strings.Join(lines, "\n"))
 }
 
 func yesNo(yes bool) string {

@@ -134,3 +134,16 @@ func TestCommands(t *testing.T) {
 	}
 	visit(root)
 }
+
+// A password that isn't escaped ends where the URL's path or query begins: no error may tell the rest.
+func TestRedisURLKeepsSecrets(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"redis://app:12/s3cret@127.0.0.1:1/0", "redis://app:12/s3cret@127.0.0.1", "redis://app:12?s3cret=@127.0.0.1:1", "redis://app:x/s3cret@h:1",
+	} {
+		got := execute(t, "doctor", "--redis", url)
+		if got.code != exitUsage || strings.Contains(got.stdout+got.stderr, "s3cret") {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
+}

@@ -167,7 +167,7 @@ func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 			return err
 		}
 		if err != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), "throttlectl:", err)
+			complain(cmd.ErrOrStderr(), err)
 		}
 	}
 }

@@ -33,6 +33,9 @@ func newTopologyCheck(g *globals) *cobra.Command {
 				return err
 			}
 			c := s.check(cmd.Context())
+			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
+				return err
+			}
 			if err := f.print(cmd.OutOrStdout(), c); err != nil {
 				return err
 			}
@@ -162,7 +165,7 @@ func (c *topologyCheck) text(w io.Writer) {
 		if m.Posted > 0 {
 			epoch = strings.TrimSpace(fmt.Sprintf("%d %s", m.Posted, m.Digest))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Group, m.Server, cell(m.Role), yesNo(m.Reachable), epoch)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Group, cell(m.Server), cell(m.Role), yesNo(m.Reachable), cell(epoch))
 	}
 	if len(c.Findings) > 0 {
 		fmt.Fprintln(w)

@@ -243,3 +243,22 @@ func TestTopologyOfAllKinds(t *testing.T) {
 		t.Errorf("the keys are in %v: choose others", owners)
 	}
 }
+
+// A second push, to those that the first didn't reach, posts what that did: with the previous topology.
+func TestNoticeOfSecondPush(t *testing.T) {
+	t.Parallel()
+	before, file := threeGroups, threeGroups
+	before.Epoch, before.Previous = 8, nil
+	file.Epoch, file.Previous = 9, nil
+	first, err := noticeOf(file, &before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	posted, err := router.ParseTopology([]byte(first.Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := noticeOf(file, &posted); err != nil || second != first {
+		t.Errorf("%v: %+v, want %+v", err, second, first)
+	}
+}
