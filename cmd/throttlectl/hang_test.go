@@ -23,7 +23,8 @@ func hanging(t testing.TB) string {
 	return listener.Addr().String()
 }
 
-// A host that hangs takes its own time only: operators come when one does.
+// A host that hangs takes its own time only: operators come when one does. A key of a Redis Cluster is the exception: the
+// client asks its nodes one after the other which of them it should ask.
 func TestHangingHosts(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -46,7 +47,7 @@ func TestHangingHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		group := all[0].Group
-		if asked[group] || !slices.Contains(healthy, group) {
+		if asked[group] || !slices.Contains(healthy, group) || group == "sharded" {
 			continue
 		}
 		asked[group] = true
@@ -54,7 +55,7 @@ func TestHangingHosts(t *testing.T) {
 			t.Errorf("%s: %+v", group, got)
 		}
 	}
-	if len(asked) < len(healthy) {
+	if len(asked) < len(healthy)-1 {
 		t.Errorf("asked %v only", asked)
 	}
 	for _, command := range [][]string{{"topology", "check", file}, {"doctor", "--topology", file}} {

@@ -16,7 +16,7 @@ import (
 )
 
 const loadHelp = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
-admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 1 if
+admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 3 if
 it was more.
 
   throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
@@ -232,6 +232,7 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	if err != nil {
 		return err
 	}
+	a.start = time.Now()
 	shown := startProgress(cmd.ErrOrStderr(), a.lasts, a.soFar)
 	seen, took := a.run(cmd.Context())
 	shown.end()

@@ -81,16 +81,19 @@ func (r *loaded) lease(s backend.LeaseStats) {
 
 // err is why the exit code isn't 0.
 func (r *loaded) err() error {
-	var errs []error
+	var over []string
 	for _, l := range r.Limits {
 		if l.Over > 0 {
-			errs = append(errs, fmt.Errorf("limit %s: %d admitted above it", l.Limit, l.Over))
+			over = append(over, fmt.Sprintf("limit %s: %d admitted above it", l.Limit, l.Over))
 		}
 	}
-	if r.Decisions == 0 {
-		errs = append(errs, errors.New("nothing was decided"))
+	switch {
+	case len(over) > 0:
+		return foundError{strings.Join(over, ", ")}
+	case r.Decisions == 0:
+		return errors.New("nothing was decided")
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 func (r *loaded) text(w io.Writer) {

@@ -56,7 +56,6 @@ func (t *tally) join(o *tally) {
 
 // run asks until the time is over, or until interrupted, and returns what was seen and how long it took.
 func (a *attack) run(ctx context.Context) (*tally, time.Duration) {
-	a.start = time.Now()
 	tallies := make([]*tally, a.callers)
 	var all sync.WaitGroup
 	for i := range tallies {

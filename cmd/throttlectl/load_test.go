@@ -164,8 +164,8 @@ func TestLoadFindsWhatIsAboveTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	usedUp()
-	if code := s.end(); code != exitFailure {
-		t.Errorf("exit code %d, want %d", code, exitFailure)
+	if code := s.end(); code != exitFound {
+		t.Errorf("exit code %d, want %d", code, exitFound)
 	}
 	if !strings.Contains(s.stderr.String(), "limit 10/24h: 30 admitted above it") || !strings.Contains(s.stdout.String(), "ABOVE LIMIT") {
 		t.Errorf("stderr %q, stdout %q", s.stderr.String(), s.stdout.String())

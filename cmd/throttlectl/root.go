@@ -16,7 +16,8 @@ Exit codes:
   0  ok
   1  failure: a server is away, there is no such flag, a side isn't reachable, ...
   2  usage: the command line is wrong, and nothing was done
-  3  found: doctor, topology check, policies check or reshard plan has done its work and found what should not be`
+  3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
+     reshard plan something that should not be, load more admitted than the limits say`
 
 // globals are the flags of all commands.
 type globals struct {
