@@ -91,7 +91,10 @@ type shadow struct {
 }
 
 func (s *shadows) init(t *Throttler) {
-	s.backend, s.observer, s.timeout = t.backend, t.observers.shadows, t.cfg.Timeout
+	s.backend, s.observer, s.timeout = t.cfg.ShadowBackend, t.observers.shadows, t.cfg.Timeout
+	if s.backend == nil {
+		s.backend = t.backend
+	}
 	if s.timeout == 0 {
 		s.timeout = shadowTimeout
 	}

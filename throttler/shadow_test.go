@@ -269,3 +269,53 @@ func TestShadowOnAServer(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// A shadow with a backend of its own takes no room that the limits need. That of a shared one is bounded, here too tightly.
+func TestShadowBackend(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const keys = 60
+		enforced, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = enforced.Close() }()
+		apart := newSpy(t, nil)
+		th := newThrottler(t, throttler.Config{
+			Backend: enforced, Policy: one(limit.PerHour(1)), Shadow: one(limit.PerHour(1)), ShadowBackend: apart,
+		})
+		admitted := 0
+		for i := range 2 * keys {
+			d := allow(t, th, fmt.Sprint("k", i%keys))
+			synctest.Wait() // until the shadow was asked
+			if d.Allowed {
+				admitted++
+			}
+			if d.Guarantee != throttler.Exact {
+				t.Errorf("request %d: %v", i, d.Guarantee)
+			}
+		}
+		if admitted != keys {
+			t.Errorf("%d admitted, want %d", admitted, keys)
+		}
+		if got := th.ShadowStats(); got != (throttler.ShadowStats{Allowed: keys}) || apart.calls.Load() != keys {
+			t.Errorf("%+v by %d calls", got, apart.calls.Load())
+		}
+		r, err := th.Reserve(t.Context(), "new", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := r.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := apart.calls.Load(); got != keys+2 { // it was given back there, too
+			t.Errorf("%d calls for the shadow, want %d", got, keys+2)
+		}
+	})
+	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), ShadowBackend: newMemory(t, nil)})
+	if got := fmt.Sprint(fields(err)); got != "[shadow backend]" {
+		t.Errorf("a backend for no shadow: %v", err)
+	}
+}
