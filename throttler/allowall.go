@@ -17,21 +17,25 @@ const giveBackTimeout = time.Second
 // the policy that PolicyFor gives it. A key listed twice is charged twice.
 //
 // The keys may be counted in different places, so this is not atomic: they are charged one after the other, and
-// what was charged is given back when a later one denies; meanwhile others may find that quota missing. Of a
+// what was charged is given back when a later one denies; meanwhile others may find that quota missing. A key on a deny
+// list charges none of the others. Of a
 // denial the decision is that of the key that denied; of an admission it is the one that has the least left, with
 // the weakest guarantee of all. The backend must be a backend.Refunder if there is more than one key.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
-	if len(keys) == 0 {
-		return Decision{}, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
-	}
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
-	for _, key := range keys { // bad input must not cost the other keys a charge
-		var listed Decision
-		if req, err := t.request(ctx, key, cost); err != nil && !t.listed(key, err, &listed) {
-			return refusal(req.Policy, err), err
-		}
+	d, _, err := t.takeAll(ctx, keys, cost)
+	return d, err
+}
+
+// takeAll charges every key, or none.
+func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Decision, []charge, error) {
+	if len(keys) == 0 {
+		return Decision{}, nil, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
+	}
+	if d, refused, err := t.refusesOne(ctx, keys, cost); refused {
+		return d, nil, err
 	}
 	var least, weakest Decision
 	charges := make([]charge, 0, len(keys))
@@ -39,7 +43,7 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 		d, c, err := t.take(ctx, key, cost)
 		if err != nil || !d.Allowed {
 			t.giveAllBack(ctx, charges)
-			return d, err
+			return d, nil, err
 		}
 		charges = append(charges, c)
 		if i == 0 || d.Remaining < least.Remaining {
@@ -50,7 +54,27 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 		}
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
-	return least, nil
+	return least, charges, nil
+}
+
+// refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
+// is denied could take away what belongs to others if it did.
+func (t *Throttler) refusesOne(ctx context.Context, keys []string, cost int64) (Decision, bool, error) {
+	denied := ""
+	for _, key := range keys {
+		req, err := t.request(ctx, key, cost)
+		var d Decision
+		if listed := t.listed(key, err, &d); err != nil && !listed {
+			return refusal(req.Policy, err), true, err
+		} else if listed && !d.Allowed {
+			denied = key
+		}
+	}
+	if denied == "" {
+		return Decision{}, false, nil
+	}
+	d, _, err := t.take(ctx, denied, cost) // for those who are told of decisions; no backend is asked
+	return d, true, err
 }
 
 // giveAllBack gives charges back, all at once, and returns when that is done or the caller's time is up. It goes on

@@ -175,3 +175,25 @@ func BenchmarkLists(b *testing.B) {
 		})
 	}
 }
+
+// Who is denied can't take from others: their keys are not charged, even for a moment.
+func TestListsDenyBeforeOthersAreCharged(t *testing.T) {
+	t.Parallel()
+	for _, keys := range [][]string{{"other", "bad"}, {"bad", "other"}, {"other", "bad", "good"}} {
+		th, b, book := listed(t)
+		d, err := th.AllowAll(t.Context(), keys, 1)
+		if err != nil || d.Allowed || d.Source != throttler.Listed || d.RetryAfter != limit.Never {
+			t.Errorf("%q: %+v, %v, want a denial by the list", keys, d, err)
+		}
+		r, err := th.ReserveAll(t.Context(), keys, 1)
+		if err != nil || r.Decision().Allowed || r.Decision().Source != throttler.Listed || r.Cancel(t.Context()) != nil {
+			t.Errorf("%q: %+v, %v, want a denial by the list", keys, r, err)
+		}
+		if calls := b.calls.Load(); calls != 0 || len(book.ended) != 2 {
+			t.Errorf("%q: %d calls to the backend and %d decisions told, want none and 2", keys, calls, len(book.ended))
+		}
+		if _, err := th.AllowAll(t.Context(), append(keys, ""), 1); fmt.Sprint(fields(err)) != "[key]" {
+			t.Errorf("%q beside an empty key: %v", keys, err)
+		}
+	}
+}

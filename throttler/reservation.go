@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
@@ -23,7 +24,7 @@ type Reservation struct {
 	decision Decision
 	throttle *Throttler
 	cost     int64
-	charge   charge // empty for a key on an allow list
+	charges  []charge // what may have to go back; empty ones for keys on an allow list
 	settled  atomic.Bool
 }
 
@@ -37,7 +38,20 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{decision: d, throttle: t, cost: cost, charge: c}, nil
+	return &Reservation{decision: d, throttle: t, cost: cost, charges: []charge{c}}, nil
+}
+
+// ReserveAll is Reserve on several keys, as AllowAll charges them, and with its decision. Settling it settles the charge of
+// each key.
+func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (*Reservation, error) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
+		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
+	}
+	d, charges, err := t.takeAll(ctx, keys, cost)
+	if err != nil {
+		return nil, err
+	}
+	return &Reservation{decision: d, throttle: t, cost: cost, charges: charges}, nil
 }
 
 // Decision is the decision of the reservation.
@@ -45,7 +59,8 @@ func (r *Reservation) Decision() Decision { return r.decision }
 
 // Settle gives back what the work did not cost: cost - actual. Actual is from 0 to the cost reserved. Windows that
 // are over since are not touched; a token bucket gets back what has not refilled. Settle works once; the next is
-// an ErrSettled. After an error that is sure to have given nothing back it may be called again.
+// an ErrSettled. After an error that is sure to have given nothing back it may be called again; of several keys, for those
+// of which that is so.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	switch {
 	case ctx == nil:
@@ -66,13 +81,36 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	}
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
-	if err := r.throttle.giveBack(ctx, &r.charge, r.cost-actual); err != nil {
-		if nothingSent(err) {
-			r.settled.Store(false)
-		}
+	if err := r.giveBack(ctx, r.cost-actual); err != nil {
 		return fmt.Errorf("throttler: settle: %w", err)
 	}
 	return nil
+}
+
+// giveBack gives amount of each charge back, all at once. Charges of which that is sure to have failed are kept for the next Settle.
+func (r *Reservation) giveBack(ctx context.Context, amount int64) error {
+	if len(r.charges) == 1 {
+		err := r.throttle.giveBack(ctx, &r.charges[0], amount)
+		r.settled.Store(!nothingSent(err))
+		return err
+	}
+	errs := make([]error, len(r.charges))
+	var all sync.WaitGroup
+	for i := range r.charges {
+		all.Go(func() { errs[i] = r.throttle.giveBack(ctx, &r.charges[i], amount) })
+	}
+	all.Wait()
+	var open []charge
+	for i, err := range errs {
+		if nothingSent(err) {
+			open = append(open, r.charges[i])
+		}
+	}
+	if len(open) > 0 {
+		r.charges = open
+		r.settled.Store(false)
+	}
+	return errors.Join(errs...)
 }
 
 // nothingSent reports whether it is certain that an error came before anything was given back.

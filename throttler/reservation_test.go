@@ -3,6 +3,8 @@ package throttler_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -219,4 +221,92 @@ func TestSettleWorksOnce(t *testing.T) {
 	if got := remaining(t, th, "k"); got%10 != 0 || got < 500 {
 		t.Errorf("%d left, want whole reservations, and no more than were made", got)
 	}
+}
+
+// What is settled goes back to each key, and what could not be sent is all that goes back when it is settled again.
+func TestReserveAll(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Allow: []string{"good"}})
+	left := func(when string, a, c, small int64) {
+		t.Helper()
+		for key, want := range map[string]int64{"a": a, "c": c, "small": small} {
+			if got := remaining(t, th, key); got != want {
+				t.Errorf("%s: %d left of %s, want %d", when, got, key, want)
+			}
+		}
+	}
+	r, err := th.ReserveAll(t.Context(), []string{"a", "good", "small", "c"}, 2)
+	if err != nil || !r.Decision().Allowed || r.Decision().Remaining != 1 {
+		t.Fatalf("%+v, %v, want what small has left", r.Decision(), err)
+	}
+	left("reserved", 8, 8, 1)
+	if denied, err := th.ReserveAll(t.Context(), []string{"a", "small"}, 2); err != nil || denied.Decision().Allowed || denied.Settle(t.Context(), 1) != nil {
+		t.Errorf("%+v, %v, want a denial that holds nothing", denied, err)
+	}
+	left("denied", 8, 8, 1)
+
+	var refunds atomic.Int64
+	b.failWith(func(call string) error {
+		if call == "refund" && refunds.Add(1) == 2 {
+			return outage(false)
+		}
+		return nil
+	})
+	if err := r.Settle(t.Context(), 1); err == nil || errors.Is(err, throttler.ErrSettled) {
+		t.Errorf("Settle = %v, want the outage", err)
+	}
+	if err := r.Settle(t.Context(), 1); err != nil {
+		t.Errorf("Settle again = %v", err)
+	}
+	left("settled", 9, 9, 2)
+	if err := r.Cancel(t.Context()); !errors.Is(err, throttler.ErrSettled) || refunds.Load() != 4 {
+		t.Errorf("a third time: %v after %d refunds, want ErrSettled after 4", err, refunds.Load())
+	}
+
+	for keys, want := range map[string]string{"": "[keys]", "a,": "[key]"} {
+		var list []string
+		if keys != "" {
+			list = strings.Split(keys, ",")
+		}
+		if _, err := th.ReserveAll(t.Context(), list, 1); fmt.Sprint(fields(err)) != want {
+			t.Errorf("keys %q: %v, want %s", list, err, want)
+		}
+	}
+	b.failWith(nil)
+	if _, err := newThrottler(t, throttler.Config{Backend: bare{b}, Policy: one(limit.PerHour(1))}).
+		ReserveAll(t.Context(), []string{"a"}, 1); !errors.Is(err, throttler.ErrUnsupported) {
+		t.Errorf("without refunds: %v, want ErrUnsupported", err)
+	}
+}
+
+// An address and a user are charged together; the work turns out to be cheaper than feared.
+func ExampleThrottler_ReserveAll() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(100)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	ctx := context.Background()
+	r, err := t.ReserveAll(ctx, []string{"user:42", "addr:192.0.2.7"}, 60)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("allowed:", r.Decision().Allowed)
+	if err := r.Settle(ctx, 10); err != nil {
+		log.Fatal(err)
+	}
+	for _, key := range []string{"user:42", "addr:192.0.2.7"} {
+		d, err := t.Peek(ctx, key)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(key, "has", d.Remaining, "left")
+	}
+	// Output:
+	// allowed: true
+	// user:42 has 90 left
+	// addr:192.0.2.7 has 90 left
 }

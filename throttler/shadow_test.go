@@ -270,7 +270,7 @@ func TestShadowOnAServer(t *testing.T) {
 	}
 }
 
-// A shadow with a backend of its own takes no room that the limits need. That of a shared one is bounded, here too tightly.
+// A shadow with a backend of its own takes no room that the limits need.
 func TestShadowBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

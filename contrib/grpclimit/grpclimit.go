@@ -166,7 +166,7 @@ type admission struct {
 	decision throttler.Decision
 	limits   metadata.MD
 	keys     []string
-	held     *charges // nil if nothing can be given back
+	held     *throttler.Reservation // nil if nothing can be given back
 }
 
 // admit charges a call. The error is the status of a refusal; its trailer is set.
@@ -212,11 +212,14 @@ func clampCost(cost int64) int64 { return min(cost, limit.MaxCount) }
 // charge charges every key, or none.
 func (i *Interceptor) charge(
 	ctx context.Context, t *throttler.Throttler, keys []string, cost int64,
-) (throttler.Decision, *charges, error) {
+) (throttler.Decision, *throttler.Reservation, error) {
 	if i.cfg.Refund != nil {
-		d, held, err := reserve(ctx, t, keys, cost)
-		if !errors.Is(err, throttler.ErrUnsupported) {
-			return d, held, err
+		held, err := t.ReserveAll(ctx, keys, cost)
+		switch {
+		case err == nil:
+			return held.Decision(), held, nil
+		case !errors.Is(err, throttler.ErrUnsupported):
+			return throttler.Decision{}, nil, err
 		}
 	}
 	d, err := allow(ctx, t, keys, cost)

@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -54,53 +53,26 @@ func GiveBack(when ...func(Outcome) bool) func(*http.Request, Outcome) int64 {
 // settleTimeout bounds what is given back after the handler: it goes on when the client has gone.
 const settleTimeout = time.Second
 
-// charges is what one request was charged, key by key.
+// charges is what one request was charged.
 type charges struct {
-	reservations []*throttler.Reservation
-	cost         int64
+	reserved *throttler.Reservation
+	cost     int64
 }
 
-// reserve charges every key, or none. It is what Throttler.AllowAll is, with charges that can be settled.
+// reserve is decide for charges that can be settled.
 func (m *Middleware) reserve(ctx context.Context, keys []string, cost int64) (throttler.Decision, *charges, error) {
-	held := &charges{cost: cost, reservations: make([]*throttler.Reservation, 0, len(keys))}
-	var least, weakest throttler.Decision
-	for i, key := range keys {
-		r, err := m.throttle.Reserve(ctx, key, cost)
-		if err != nil {
-			return throttler.Decision{}, nil, errors.Join(err, held.settle(ctx, 0))
-		}
-		d := r.Decision()
-		if !d.Allowed {
-			// What can't be given back stays charged until its windows end; the denial stands all the same.
-			_ = held.settle(ctx, 0)
-			return d, nil, nil
-		}
-		held.reservations = append(held.reservations, r)
-		if i == 0 || d.Remaining < least.Remaining {
-			least = d
-		}
-		if i == 0 || d.Guarantee > weakest.Guarantee {
-			weakest = d
-		}
+	r, err := m.throttle.ReserveAll(ctx, keys, cost)
+	if err != nil {
+		return throttler.Decision{}, nil, err
 	}
-	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
-	return least, held, nil
+	return r.Decision(), &charges{reserved: r, cost: cost}, nil
 }
 
 // settle gives back what the request did not cost, also for a client who has gone.
 func (c *charges) settle(ctx context.Context, actual int64) error {
-	if len(c.reservations) == 0 {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	var errs []error
-	for _, r := range c.reservations {
-		if err := r.Settle(ctx, actual); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return c.reserved.Settle(ctx, actual)
 }
 
 // serveAndSettle lets a panic pass by without recovering from it, so that its trace stays whole.
