@@ -34,18 +34,23 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	if len(keys) == 0 {
 		return Decision{}, nil, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
 	}
-	if d, refused, err := t.refusesOne(ctx, keys, cost); refused {
+	live := t.live()
+	if d, refused, err := t.refusesOne(ctx, live, keys, cost); refused {
 		return d, nil, err
 	}
 	var least, weakest Decision
 	charges := make([]charge, 0, len(keys))
+	var decisions []Decision // to tell of, if there is somebody to tell
 	for i, key := range keys {
-		d, c, err := t.take(ctx, key, cost)
+		d, c, err := t.take(ctx, live, key, cost)
 		if err != nil || !d.Allowed {
 			t.giveAllBack(ctx, charges)
 			return d, nil, err
 		}
 		charges = append(charges, c)
+		if t.attends {
+			decisions = append(decisions, d)
+		}
 		if i == 0 || d.Remaining < least.Remaining {
 			least = d
 		}
@@ -53,18 +58,21 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			weakest = d
 		}
 	}
+	for i := range decisions {
+		t.kept(live, &decisions[i], &charges[i])
+	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil
 }
 
 // refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
 // is denied could take away what belongs to others if it did.
-func (t *Throttler) refusesOne(ctx context.Context, keys []string, cost int64) (Decision, bool, error) {
+func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64) (Decision, bool, error) {
 	denied := ""
 	for _, key := range keys {
-		req, err := t.request(ctx, key, cost)
+		req, err := t.request(ctx, live, key, cost)
 		var d Decision
-		if listed := t.listed(key, err, &d); err != nil && !listed {
+		if listed := t.listed(live, key, err, &d); err != nil && !listed {
 			return refusal(req.Policy, err), true, err
 		} else if listed && !d.Allowed {
 			denied = key
@@ -73,7 +81,7 @@ func (t *Throttler) refusesOne(ctx context.Context, keys []string, cost int64) (
 	if denied == "" {
 		return Decision{}, false, nil
 	}
-	d, _, err := t.take(ctx, denied, cost) // for those who are told of decisions; no backend is asked
+	d, _, err := t.take(ctx, live, denied, cost) // for those who are told of decisions; no backend is asked
 	return d, true, err
 }
 

@@ -3,10 +3,12 @@ package throttler_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -210,4 +212,44 @@ func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ limit.
 	_, ok := ctx.Deadline()
 	s.bounded.Store(ok)
 	return outage(false)
+}
+
+// Of what is given back neither a shadow nor anybody else hears.
+func TestAllowAllTellsOfWhatStands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var near []string
+		th := newThrottler(t, throttler.Config{
+			Policy: one(limit.PerHour(10)), PolicyFor: byName, Shadow: one(limit.PerHour(9)), NearLimit: 0.9,
+			OnNearLimit: func(data throttler.NearLimitData) { near = append(near, data.Key) },
+		})
+		for i, step := range []struct {
+			keys    []string
+			allowed bool
+			near    string
+			shadow  throttler.ShadowStats
+		}{
+			{[]string{"small"}, true, "[small]", throttler.ShadowStats{Allowed: 1}},
+			{[]string{"a", "small"}, true, "[small a]", throttler.ShadowStats{Allowed: 3}},
+			{[]string{"b", "small", "small"}, false, "[small a]", throttler.ShadowStats{Allowed: 3}},
+			{[]string{"b", "small"}, true, "[small a b]", throttler.ShadowStats{Allowed: 5}},
+			{[]string{"c", "small"}, false, "[small a b]", throttler.ShadowStats{Allowed: 5}},
+		} {
+			d, err := th.AllowAll(t.Context(), step.keys, 1)
+			synctest.Wait()
+			if err != nil || d.Allowed != step.allowed {
+				t.Fatalf("%d: %+v, %v", i, d, err)
+			}
+			if got := fmt.Sprint(near); got != step.near || th.ShadowStats() != step.shadow {
+				t.Errorf("%d: told of %s and %+v, want %s and %+v", i, got, th.ShadowStats(), step.near, step.shadow)
+			}
+		}
+		if _, err := th.Reserve(t.Context(), "d", 1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if fmt.Sprint(near) != "[small a b d]" || th.ShadowStats().Allowed != 6 {
+			t.Errorf("a reservation: told of %v and %+v", near, th.ShadowStats())
+		}
+	})
 }

@@ -47,18 +47,18 @@ func (l *lists) denies(key string) (ok bool) {
 
 // listed decides a request whose key is on a list, and reports whether it is. Err is what is wrong with the request so
 // far: only a cost that the limits can't hold is of no matter to a key that they don't bind.
-func (t *Throttler) listed(key string, err error, d *Decision) bool {
+func (t *Throttler) listed(live *policies, key string, err error, d *Decision) bool {
 	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
 		return false
 	}
-	var live *lists
-	if t.cfg.Registry != nil {
-		live = t.cfg.Registry.held.Load().lists
+	var its *lists
+	if live != nil {
+		its = live.lists
 	}
 	switch {
-	case t.lists.denies(key) || live.denies(key):
+	case t.lists.denies(key) || its.denies(key):
 		*d = Decision{RetryAfter: limit.Never}
-	case t.lists.allows(key) || live.allows(key):
+	case t.lists.allows(key) || its.allows(key):
 		*d = Decision{Allowed: true, Remaining: limit.MaxCount}
 	default:
 		return false

@@ -49,8 +49,8 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 		return Decision{}, fmt.Errorf("throttler: peek: %w", ErrUnsupported)
 	}
 	var d Decision
-	err := t.operate(ctx, OpPeek, key, &d, func(ctx context.Context, req backend.Request) error {
-		if t.listed(key, nil, &d) {
+	err := t.operate(ctx, OpPeek, key, &d, func(ctx context.Context, live *policies, req backend.Request) error {
+		if t.listed(live, key, nil, &d) {
 			return nil
 		}
 		result, err := peeker.Peek(ctx, req)
@@ -72,7 +72,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 	if !ok {
 		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
 	}
-	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, req backend.Request) error {
+	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, _ *policies, req backend.Request) error {
 		var nothing limit.State
 		if _, _, ok := nothing.Usage(req.Policy, limit.At{}, interval); !ok {
 			return &limit.Error{Field: "interval", Value: interval.String(),
@@ -94,7 +94,7 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 	if !ok {
 		return fmt.Errorf("throttler: reset: %w", ErrUnsupported)
 	}
-	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, req backend.Request) error {
+	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, _ *policies, req backend.Request) error {
 		if err := resetter.Reset(ctx, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
@@ -108,13 +108,14 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 // operate checks the input of an operation, bounds its call and tells of it. D is what the call may fill in; nil for
 // nothing.
 func (t *Throttler) operate(
-	ctx context.Context, op Operation, key string, d *Decision, call func(context.Context, backend.Request) error,
+	ctx context.Context, op Operation, key string, d *Decision, call func(context.Context, *policies, backend.Request) error,
 ) error {
 	start := time.Now()
-	req, err := t.request(ctx, key, 1)
+	live := t.live()
+	req, err := t.request(ctx, live, key, 1)
 	if err == nil {
 		bounded, cancel := t.timeout(ctx)
-		err = call(bounded, req)
+		err = call(bounded, live, req)
 		cancel()
 	}
 	if t.observers.operations == nil || ctx == nil {

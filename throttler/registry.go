@@ -87,8 +87,8 @@ type policies struct {
 	byName   map[string]*limit.Policy
 	fallback *limit.Policy
 	keys     keyTable[*limit.Policy]
-	lists    *lists // nil for none
-	shadows  map[*limit.Policy]*shadowPolicy
+	lists    *lists                   // nil for none
+	shadows  map[string]*shadowPolicy // by the name of the policy that is enforced
 }
 
 // NewRegistry makes a Registry from a document. See OpenRegistry for one that follows a file.
@@ -122,7 +122,8 @@ func (r *Registry) Info() RegistryInfo {
 	return info
 }
 
-// Policy is the policy of a name, or nil. It must not be changed.
+// Policy is the policy of a name, or nil. It must not be changed. Ask each time: one that is kept keeps the limits of the
+// document that it is of.
 func (r *Registry) Policy(name string) *limit.Policy { return r.held.Load().byName[name] }
 
 // Policies are all policies, by name. They must not be changed.
@@ -138,7 +139,11 @@ func (r *Registry) Policies() []*limit.Policy {
 // PolicyFor is the policy of a key, never nil. It must not be changed. It fits Config.PolicyFor, but [Config.Registry]
 // heeds the lists, too.
 func (r *Registry) PolicyFor(_ context.Context, key string) *limit.Policy {
-	p := r.held.Load()
+	return r.held.Load().of(key)
+}
+
+// of is the policy of a key.
+func (p *policies) of(key string) *limit.Policy {
 	if its, ok := p.keys.find(key); ok {
 		return its
 	}
@@ -151,6 +156,3 @@ func (r *Registry) Close() error {
 	r.running.Wait()
 	return nil
 }
-
-// defaultPolicy is that of the keys that nothing is said of.
-func (r *Registry) defaultPolicy() *limit.Policy { return r.held.Load().fallback }

@@ -249,3 +249,38 @@ func BenchmarkRegistry(b *testing.B) {
 		}
 	})
 }
+
+// A document that comes into force while a request is on its way is not for that request: neither its lists nor its limits.
+func TestRegistryAnswersFromOneDocument(t *testing.T) {
+	t.Parallel()
+	const (
+		denying = `{"policies": {"free": ["100/1h"]}, "default": "free", "deny": ["k", "other"]}`
+		binding = `{"policies": {"free": ["100/1h"], "tiny": ["1/1h"]}, "default": "free", "keys": {"k": "tiny"}}`
+	)
+	r := newRegistry(t, denying)
+	var next string // what comes into force under way
+	th := newThrottler(t, throttler.Config{Registry: r, PolicyFor: func(context.Context, string) *limit.Policy {
+		if err := r.Update([]byte(next)); err != nil {
+			t.Error(err)
+		}
+		return nil
+	}})
+	for name, ask := range map[string]func() (throttler.Decision, error){
+		"allow": func() (throttler.Decision, error) { return th.AllowN(t.Context(), "k", 50) },
+		"all":   func() (throttler.Decision, error) { return th.AllowAll(t.Context(), []string{"other", "k"}, 50) },
+		"peek":  func() (throttler.Decision, error) { return th.Peek(t.Context(), "k") },
+		"reserve": func() (throttler.Decision, error) {
+			r, err := th.Reserve(t.Context(), "k", 50)
+			return r.Decision(), err
+		},
+	} {
+		next = denying
+		if _, err := th.Allow(t.Context(), "x"); err != nil {
+			t.Fatal(err)
+		}
+		next = binding
+		if d, err := ask(); err != nil || d.Allowed || d.Source != throttler.Listed {
+			t.Errorf("%s: %+v, %v, want a denial by the list", name, d, err)
+		}
+	}
+}

@@ -40,9 +40,9 @@ func parsePolicies(data []byte, before *policies) (*policies, error) {
 		}
 	}
 	p.fallback = p.byName[d.fallback]
-	p.shadows = make(map[*limit.Policy]*shadowPolicy, len(d.shadow))
+	p.shadows = make(map[string]*shadowPolicy, len(d.shadow))
 	for name, its := range d.shadow {
-		p.shadows[p.byName[name]] = newShadowPolicy(p.byName[its])
+		p.shadows[name] = newShadowPolicy(p.byName[its])
 	}
 	p.keys = makeKeyTable(p.named(d.keys), p.named(d.prefixes))
 	return p, nil

@@ -34,10 +34,12 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
-	d, c, err := t.take(ctx, key, cost)
+	live := t.live()
+	d, c, err := t.take(ctx, live, key, cost)
 	if err != nil {
 		return nil, err
 	}
+	t.kept(live, &d, &c)
 	return &Reservation{decision: d, throttle: t, cost: cost, charges: []charge{c}}, nil
 }
 

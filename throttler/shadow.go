@@ -102,10 +102,10 @@ func (s *shadows) init(t *Throttler) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 }
 
-// shadowOf is the shadow of a policy; nil if it has none.
-func (t *Throttler) shadowOf(p *limit.Policy) *shadowPolicy {
-	if t.cfg.Registry != nil {
-		if its, ok := t.cfg.Registry.held.Load().shadows[p]; ok {
+// shadowOf is the shadow of a policy; nil if it has none. It goes by the name, as counts do: PolicyFor may have one of its own.
+func (t *Throttler) shadowOf(live *policies, p *limit.Policy) *shadowPolicy {
+	if live != nil {
+		if its, ok := live.shadows[p.Name]; ok {
 			return its
 		}
 	}
@@ -113,8 +113,8 @@ func (t *Throttler) shadowOf(p *limit.Policy) *shadowPolicy {
 }
 
 // cast leaves the question behind what a shadow policy says of a request that was admitted. The charge may be nil.
-func (t *Throttler) cast(req *backend.Request, c *charge) {
-	its := t.shadowOf(req.Policy)
+func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
+	its := t.shadowOf(live, req.Policy)
 	if its == nil {
 		return
 	}

@@ -319,3 +319,27 @@ func TestShadowBackend(t *testing.T) {
 		t.Errorf("a backend for no shadow: %v", err)
 	}
 }
+
+// The shadow of a name is that of all policies of that name, whoever gives them and however old they are.
+func TestShadowGoesByName(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		book := &shadowNotes{}
+		r := newRegistry(t, tiers(`, "shadow": {"pro": "free"}`))
+		its := map[string]*limit.Policy{"kept": r.Policy("pro"), "own": {Name: "pro", Limits: []limit.Limit{limit.PerHour(9)}}}
+		th := newThrottler(t, throttler.Config{Registry: r, Observer: book, PolicyFor: func(_ context.Context, key string) *limit.Policy {
+			return its[key]
+		}})
+		changed := `{"policies": {"free": ["5/1h"], "pro": ["51/1h"]}, "default": "free", "shadow": {"pro": "free"}}`
+		if err := r.Update([]byte(changed)); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"kept", "own", "neither"} {
+			allow(t, th, key)
+			synctest.Wait()
+		}
+		if len(book.shadows) != 2 || book.shadows[0].Shadow.Name != "free" || book.shadows[1].Shadow.Name != "free" {
+			t.Errorf("told %+v, want of two", book.shadows)
+		}
+	})
+}

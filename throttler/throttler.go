@@ -73,7 +73,7 @@ func New(cfg Config) (*Throttler, error) {
 
 // Allow is AllowN with a cost of 1.
 func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = t.decide(ctx, key, 1, &d, nil)
+	err = t.decide(ctx, t.live(), key, 1, &d, nil)
 	return d, err
 }
 
@@ -81,7 +81,7 @@ func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err erro
 // request is charged nothing, and answered from the reply that denied it. A cost that a limit can never hold is a
 // limit.ErrCostExceedsLimit.
 func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decision, err error) {
-	err = t.decide(ctx, key, cost, &d, nil)
+	err = t.decide(ctx, t.live(), key, cost, &d, nil)
 	return d, err
 }
 
@@ -132,18 +132,18 @@ type charge struct {
 }
 
 // take is decide for a request that may be given back. The charge is empty unless the request was admitted.
-func (t *Throttler) take(ctx context.Context, key string, cost int64) (d Decision, c charge, err error) {
-	err = t.decide(ctx, key, cost, &d, &c)
+func (t *Throttler) take(ctx context.Context, live *policies, key string, cost int64) (d Decision, c charge, err error) {
+	err = t.decide(ctx, live, key, cost, &d, &c)
 	return d, c, err
 }
 
 // decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
 // passing them on by value takes longer than deciding.
-func (t *Throttler) decide(ctx context.Context, key string, cost int64, d *Decision, c *charge) error {
+func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
 	if t.attends {
-		return t.attended(ctx, key, cost, d, c)
+		return t.attended(ctx, live, key, cost, d, c)
 	}
-	policy, err := t.policy(ctx, key, cost)
+	policy, err := t.policy(ctx, nil, key, cost)
 	if err != nil {
 		*d = refusal(policy, err)
 		return err
@@ -197,16 +197,24 @@ func (t *Throttler) refund(ctx context.Context, c *charge, amount int64) error {
 }
 
 // request is what the backend is asked. It refuses bad input, before anything is sent or charged.
-func (t *Throttler) request(ctx context.Context, key string, cost int64) (backend.Request, error) {
-	policy, err := t.policy(ctx, key, cost)
+func (t *Throttler) request(ctx context.Context, live *policies, key string, cost int64) (backend.Request, error) {
+	policy, err := t.policy(ctx, live, key, cost)
 	return backend.Request{Key: key, Policy: policy, Cost: cost}, err
 }
 
+// live is what the registry says; nil without one. A request looks at it once, so that no part of it goes by another document.
+func (t *Throttler) live() *policies {
+	if t.cfg.Registry == nil {
+		return nil
+	}
+	return t.cfg.Registry.held.Load()
+}
+
 // policy is the policy of a key, or the one known so far beside an error about bad input.
-func (t *Throttler) policy(ctx context.Context, key string, cost int64) (*limit.Policy, error) {
+func (t *Throttler) policy(ctx context.Context, live *policies, key string, cost int64) (*limit.Policy, error) {
 	p := &t.cfg.Policy
-	if t.cfg.Registry != nil {
-		p = t.cfg.Registry.defaultPolicy()
+	if live != nil {
+		p = live.fallback
 	}
 	switch {
 	case t.closed.Load():
@@ -219,8 +227,8 @@ func (t *Throttler) policy(ctx context.Context, key string, cost int64) (*limit.
 	if err := ctx.Err(); err != nil {
 		return p, fmt.Errorf("throttler: %w", err)
 	}
-	if t.cfg.Registry != nil {
-		p = t.cfg.Registry.PolicyFor(ctx, key) // valid: it has been checked
+	if live != nil {
+		p = live.of(key) // valid: it has been checked
 	}
 	if t.cfg.PolicyFor != nil {
 		if its := t.cfg.PolicyFor(ctx, key); its != nil {
