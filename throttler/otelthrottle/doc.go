@@ -11,8 +11,8 @@
 // # Spans
 //
 // A span named "ratelimit POLICY" is made where the caller's span records, or for all with Config.Always. It has
-// the attributes sluice.policy, .cost, .outcome (allowed, denied, error), .source, .guarantee, .limit, .remaining and, as
-// far as they are known, .cause, .retry_after, .lease, .side, .group, .node, .role, .script, .handed_over and .shadowed; of
+// the attributes sluice.policy, .cost, .outcome (allowed, denied, error), .source, .guarantee and, as far as they are
+// known, .limit, .remaining, .cause, .retry_after, .lease, .side, .group, .node, .role, .script, .handed_over and .shadowed; of
 // a flag that chose the side feature_flag.key, .result.variant and .version. Calls to servers are child spans of kind client
 // by the conventions for databases, named "EVALSHA 10.0.0.1:6379"; db.response.status_code is the word that the server's
 // error began with, such as READONLY. They are made when the decision is known: only then is it known which calls it took.

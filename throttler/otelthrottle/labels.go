@@ -65,7 +65,7 @@ type policy struct {
 }
 
 const (
-	sources    = int(throttler.LocalDeny) + 1
+	sources    = int(throttler.Listed) + 1
 	guarantees = int(throttler.Unbounded) + 1
 )
 

@@ -13,11 +13,7 @@ func (o *Observer) Operation(ctx context.Context, data throttler.OperationData) 
 	if !o.instruments.operations.Enabled(ctx) {
 		return
 	}
-	name := ""
-	if data.Policy != nil { // there is none for a bad key
-		name = data.Policy.Name
-	}
 	attrs := known(make([]attribute.KeyValue, 0, 3), "error.type", throttler.Reason(data.Err))
 	attrs = append(attrs, attribute.String("sluice.operation", data.Operation.String()))
-	o.instruments.operations.Record(ctx, data.Duration.Seconds(), o.labels.of(name).with(attrs...))
+	o.instruments.operations.Record(ctx, data.Duration.Seconds(), o.labels.of(data.Policy.Name).with(attrs...))
 }

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -38,10 +39,12 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 	} else {
 		attrs = append(attrs,
 			attribute.String("sluice.source", d.Source.String()),
-			attribute.String("sluice.guarantee", d.Guarantee.String()),
-			attribute.String("sluice.limit", d.Limit.String()),
-			attribute.Int64("sluice.remaining", d.Remaining))
-		if !d.Allowed {
+			attribute.String("sluice.guarantee", d.Guarantee.String()))
+		if d.Limit != (limit.Limit{}) { // a list asks none
+			attrs = append(attrs,
+				attribute.String("sluice.limit", d.Limit.String()), attribute.Int64("sluice.remaining", d.Remaining))
+		}
+		if !d.Allowed && d.RetryAfter != limit.Never {
 			attrs = append(attrs, attribute.Float64("sluice.retry_after", d.RetryAfter.Seconds()))
 		}
 	}

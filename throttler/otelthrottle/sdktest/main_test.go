@@ -316,3 +316,22 @@ func await(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// However a request is decided, measuring it with the SDK allocates nothing.
+func TestMeasuringAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	s := newTelemetry(t, otelthrottle.Config{})
+	th := s.throttler(throttler.Config{Policy: api(limit.PerHour(2)), Allow: []string{"good"}, Deny: []string{"bad"}})
+	for key, want := range map[string]throttler.Source{"good": throttler.Listed, "bad": throttler.Listed, "k": throttler.Local} {
+		ctx := t.Context()
+		var d throttler.Decision
+		allocs := testing.AllocsPerRun(1000, func() {
+			var err error
+			if d, err = th.Allow(ctx, key); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs != 0 || d.Source != want {
+			t.Errorf("%s: %v allocations by %v, want none by %v", key, allocs, d.Source, want)
+		}
+	}
+}

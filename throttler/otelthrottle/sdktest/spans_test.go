@@ -234,3 +234,17 @@ func TestWhoIsTraced(t *testing.T) {
 		s.want("sluice.decisions", map[string]float64{"cost_exceeds_limit error api": 1})
 	}
 }
+
+// A list asks no limit, so that there is none to tell of, nor what is left of it or when to come again.
+func TestListed(t *testing.T) {
+	t.Parallel()
+	for outcome, list := range map[string]throttler.Config{"allowed": {Allow: []string{"*"}}, "denied": {Deny: []string{"*"}}} {
+		s := newTelemetry(t, otelthrottle.Config{})
+		list.Policy = api(limit.PerHour(3))
+		_, made := s.request(s.throttler(list), 2)
+		made["ratelimit api"][0].has(t, map[string]string{
+			"sluice.outcome": outcome, "sluice.source": "listed", "sluice.guarantee": "exact",
+			"sluice.limit": "-", "sluice.remaining": "-", "sluice.retry_after": "-",
+		})
+	}
+}
