@@ -5,7 +5,8 @@
 //	server := grpc.NewServer(grpc.UnaryInterceptor(limits.Unary), grpc.StreamInterceptor(limits.Stream))
 //
 // A denial is codes.ResourceExhausted with a RetryInfo and a QuotaFailure in the status, and the trailer
-// grpc-retry-pushback-ms: a client whose service config retries RESOURCE_EXHAUSTED waits as long as it says. A call
+// grpc-retry-pushback-ms: a client whose service config retries RESOURCE_EXHAUSTED waits as long as it says. Two are not: a
+// caller on a deny list gets PermissionDenied, and what the failure policy denies without asking a limit is Unavailable. A call
 // that is admitted carries its Decision in its context, see [FromContext], and its limits in the header metadata.
 //
 // Who is limited is named by a [KeyFunc]. No key is never a way past the limits: what is not to be limited is named by

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,9 @@ func TestAnswers(t *testing.T) {
 		{name: "on the allow list", th: throttler.Config{Policy: fixed, Allow: []string{"*"}}, want: "OK: ", header: none, trailer: none},
 		{name: "on the deny list", th: throttler.Config{Policy: fixed, Deny: []string{"*"}}, want: "PermissionDenied: the caller is denied",
 			header: none, trailer: "- - - -1"},
+		{name: "on the deny list, any pushback", th: throttler.Config{Policy: fixed, Deny: []string{"*"}},
+			cfg:  grpclimit.Config{MaxPushback: math.MaxInt64},
+			want: "PermissionDenied: the caller is denied", header: none, trailer: "- - - -1"},
 		{name: "outage, decided alone", th: throttler.Config{Policy: fixed}, before: down, header: none, trailer: none,
 			want: "OK: "},
 		{name: "outage, denied alone", th: throttler.Config{Policy: policy(burst), Failure: throttler.FailOpen,

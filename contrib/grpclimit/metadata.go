@@ -77,7 +77,7 @@ func (i *Interceptor) pushback(ctx context.Context, wait time.Duration) metadata
 		most = min(most, time.Until(deadline))
 	}
 	ms := int64(-1)
-	if wait <= most { // limit.Never isn't
+	if wait != limit.Never && wait <= most {
 		ms = max(1, roundUp(wait, time.Millisecond))
 	}
 	return metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(ms, 10))
