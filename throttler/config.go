@@ -118,6 +118,8 @@ func (c Config) validate() error {
 	switch {
 	case c.Registry == nil:
 		errs = append(errs, c.Policy.Validate())
+	case c.Registry.held.Load() == nil:
+		bad("registry", "empty", "must be made by NewRegistry or OpenRegistry")
 	case c.Policy.Name != "" || len(c.Policy.Limits) > 0:
 		bad("policy", strconv.Quote(c.Policy.Name), "must be zero beside a registry, which has a default")
 	}

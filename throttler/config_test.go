@@ -179,3 +179,12 @@ func TestDecisionPassesDoubtOn(t *testing.T) {
 		t.Errorf("%+v, want Bounded because of the eviction", d)
 	}
 }
+
+// A Registry that nobody made says nothing that could be enforced.
+func TestAnEmptyRegistryIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := throttler.New(throttler.Config{Registry: &throttler.Registry{}})
+	if got := fields(err); !slices.Equal(got, []string{"registry"}) {
+		t.Errorf("New = %v, want a refusal of the registry", err)
+	}
+}

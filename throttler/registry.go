@@ -54,7 +54,8 @@ type RegistryConfig struct {
 	Refresh time.Duration
 
 	// OnReload is told, after the file has changed, what is in force: err is nil, or why the new content was refused. It
-	// is called by the goroutine that looks at the file, and told of each problem once. Nil: none.
+	// is called by the goroutine that looks at the file, and told of each problem once. Close waits for it, so that it must
+	// not close the Registry. Nil: none.
 	OnReload func(now RegistryInfo, err error)
 
 	// Logger is told of the same. Nil: slog.Default().

@@ -186,7 +186,7 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 			[]string{"line 1: keys", "line 1: allow", "line 1: version"}},
 		{"all at once", `{
 			"policies": {
-				"free": ["10/1s", "nonsense", "0/1s"],
+				"free": ["10/1s", "nonsense", "0/1s", "` + key + `"],
 				"Pro": ["1/1s"],
 				"none": [],
 				"same": ["1/1s", "2/1s"],
@@ -205,7 +205,7 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 			"allow": ["", "` + key + `", 5],
 			"deny": "` + key + `"
 		}`, []string{
-			`line 3: policy "free": limit 2: text`, `line 3: policy "free": limit 3: max`,
+			`line 3: policy "free": limit 2: text`, `line 3: policy "free": limit 3: max`, `line 3: policy "free": limit 4: text`,
 			"line 4: policy name", "line 5: limits", `line 6: policy "same": limit 2: window`,
 			"line 7: policies: entry 1", "line 8: policy name", "line 10: default", "line 11: member",
 			"line 13: keys", "line 14: keys", "line 16: keys", "line 17: prefixes", "line 18: prefixes",
@@ -232,5 +232,19 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 	_, err := throttler.NewRegistry([]byte(many), throttler.RegistryConfig{})
 	if lines := strings.Count(err.Error(), "\n") + 1; lines != 101 || !strings.Contains(err.Error(), "901 more") {
 		t.Errorf("%d lines: %v", lines, err)
+	}
+}
+
+// What is wrong with a limit is shown if it looks like one. What doesn't may be a key.
+func TestRegistryShowsLimitsAlone(t *testing.T) {
+	t.Parallel()
+	for text, shown := range map[string]bool{
+		"10/1x": true, "daily=10/1h~": true, "10/": true, "10.0.0.1": false, "7@example.com": false,
+		"user=alice@example.com": false, "user=7": false, "4111-1111/x y": false,
+	} {
+		_, err := throttler.NewRegistry([]byte(`{"policies": {"free": ["`+text+`"]}, "default": "free"}`), throttler.RegistryConfig{})
+		if err == nil || strings.Contains(err.Error(), text) != shown {
+			t.Errorf("%s: %v, want it shown: %v", text, err, shown)
+		}
 	}
 }

@@ -143,7 +143,11 @@ func (d *document) policy(name string, v value) {
 	for i, text := range texts {
 		l, err := limit.Parse(text)
 		for _, e := range refusals(err) {
-			d.refuse(v.at, fmt.Sprintf("policy %s: limit %d: %s", shown(name), i+1, e.Field), e.Value, e.Bound)
+			what := e.Value
+			if !limitLike.MatchString(text) {
+				what = "no limit"
+			}
+			d.refuse(v.at, fmt.Sprintf("policy %s: limit %d: %s", shown(name), i+1, e.Field), what, e.Bound)
 		}
 		if err == nil {
 			p.Limits = append(p.Limits, l)
@@ -278,6 +282,9 @@ func kind(v value) string {
 	}
 	return "a number"
 }
+
+// limitLike is what a mistyped limit looks like, and a key that is in the wrong place hardly ever. Only the former is shown.
+var limitLike = regexp.MustCompile(`^([a-z0-9_-]{1,32}=)?[0-9]+/[0-9a-z@+~-]*$`)
 
 var policyName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 

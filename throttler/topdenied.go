@@ -50,7 +50,7 @@ const (
 	topDeniedShards  = 8
 	decaysInHalfLife = 8
 
-	longestDenied = 256             // bytes; a longer key is known by its hash
+	longestDenied = 256             // bytes; a longer key is known by its hash alone
 	longDenied    = "\x00long key " // what such a hash begins with
 )
 
@@ -113,7 +113,7 @@ func newHashKey(given []byte) []byte {
 }
 
 func (t *topDenied) add(key string) {
-	if len(key) > longestDenied {
+	if len(key) > longestDenied || strings.HasPrefix(key, longDenied) { // or a client could pass a key off as a hash
 		key = longDenied + keyHash(t.hashKey, key)
 	}
 	s := &t.shards[maphash.String(t.seed, key)%uint64(len(t.shards))]

@@ -143,6 +143,15 @@ func TestTopDeniedHides(t *testing.T) {
 	if hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
 		t.Errorf("hashes %q: want the same for one secret only", hashes)
 	}
+	forger := denying(t, throttler.StatsConfig{TopDenied: 10})
+	forged := "\x00long key " + forger.KeyHash("alice@example.com")
+	for _, key := range []string{"\x00long key alice@example.com", forged} {
+		allow(t, forger, key)
+		if got := fmt.Sprint(forger.TopDenied(10), forger.TopDeniedInClear(10)); strings.Contains(got, "alice") ||
+			strings.Contains(got, forger.KeyHash("alice@example.com")) || !strings.Contains(got, forger.KeyHash(key)) {
+			t.Errorf("a key that looks like a hash: %s", got)
+		}
+	}
 	off := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1)), Deny: []string{"*"}})
 	allow(t, off, "k")
 	if off.TopDenied(1) != nil || denying(t, throttler.StatsConfig{TopDenied: 1}).TopDenied(-1) != nil {
