@@ -51,7 +51,7 @@ func TestAttendedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 		"keys": {"whole": "wide"}, "prefixes": {"a:": "wide", "a:b:": "wide"}, "allow": ["good"], "deny": ["bad*"]}`)
 	th := newThrottler(t, throttler.Config{
 		Registry: r, Allow: []string{"friend:*"}, OnNearLimit: func(throttler.NearLimitData) {},
-		Stats: throttler.StatsConfig{Decisions: true, TopDenied: 100},
+		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 100},
 	})
 	for key, allowed := range map[string]bool{
 		"whole": true, "a:1": true, "a:b:1": true, "good": true, "friend:1": true, "bad:1": false, "k": false,

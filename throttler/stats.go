@@ -19,9 +19,9 @@ type StatsConfig struct {
 	// Decisions counts decisions by policy, outcome, source and guarantee.
 	Decisions bool
 
-	// TopDenied is how many keys are watched for Throttler.TopDenied, at most 65,536: some times as many as are to be
-	// shown. Zero: none.
-	TopDenied int
+	// WatchedKeys is how many keys are watched to find those that Throttler.TopDenied shows: at most 65,536, and 1,000 where
+	// it is less, for with few that are watched chance decides which are shown. Zero: none.
+	WatchedKeys int
 
 	// HalfLife is after what time a denial counts half in TopDenied. Zero: 10 minutes.
 	HalfLife time.Duration
@@ -35,8 +35,8 @@ func (c *StatsConfig) validate() (errs []error) {
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: "stats: " + field, Value: value, Bound: bound})
 	}
-	if c.TopDenied < 0 || c.TopDenied > maxTopDenied {
-		bad("top denied", strconv.Itoa(c.TopDenied), "must be from 0 to "+strconv.Itoa(maxTopDenied))
+	if c.WatchedKeys < 0 || c.WatchedKeys > maxWatchedKeys {
+		bad("watched keys", strconv.Itoa(c.WatchedKeys), "must be from 0 to "+strconv.Itoa(maxWatchedKeys))
 	}
 	if c.HalfLife < 0 {
 		bad("half-life", c.HalfLife.String(), "must not be negative")
@@ -66,6 +66,7 @@ type PolicyStats struct {
 	Errors  int64 `json:"errors"` // no verdict
 
 	// DenialShare is the share of denials among the latest decisions: each counts for 1/64, and less with each that follows.
+	// Those of the failure policy don't count: they tell of an outage, not of who asks.
 	DenialShare float64 `json:"denial_share"`
 
 	Decisions []DecisionCount `json:"decisions"`
@@ -192,7 +193,9 @@ func (p *policyCounts) saw(d *Decision, err error) {
 		source, guarantee = 0, int(Unbounded)
 	}
 	shard.decided[how][source][guarantee].Add(1)
-	p.recent.add(!d.Allowed)
+	if d.Source != Fallback {
+		p.recent.add(!d.Allowed)
+	}
 }
 
 func (p *policyCounts) stats() PolicyStats {
@@ -233,7 +236,7 @@ func (t *Throttler) count(key string, policy *limit.Policy, d *Decision, err err
 	if t.counts != nil {
 		t.counts.of(policy.Name).saw(d, err)
 	}
-	if t.top != nil && err == nil && !d.Allowed {
+	if t.top != nil && err == nil && !d.Allowed && d.Source != Fallback && d.Source != Listed {
 		t.top.add(key)
 	}
 }

@@ -40,7 +40,7 @@ func TestStats(t *testing.T) {
 	b := newSpy(t, nil)
 	r := newRegistry(t, tiers(`, "version": "v", "keys": {"p": "pro"}, "deny": ["bad"]`))
 	th := newThrottler(t, throttler.Config{
-		Backend: b, Registry: r, Stats: throttler.StatsConfig{Decisions: true, TopDenied: 20},
+		Backend: b, Registry: r, Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 20},
 	})
 	var wg sync.WaitGroup
 	for range 8 {
@@ -59,7 +59,7 @@ func TestStats(t *testing.T) {
 	}
 
 	s := th.Stats()
-	if s.Registry == nil || *s.Registry != r.Info() || len(s.TopDenied) != 2 || s.TopDenied[0].Denied != 80 {
+	if s.Registry == nil || *s.Registry != r.Info() || len(s.TopDenied) != 1 || s.TopDenied[0].Denied != 30 {
 		t.Errorf("%+v", s)
 	}
 	var got []string
@@ -114,16 +114,16 @@ func TestStatsOff(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{
-		TopDenied: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15),
+		WatchedKeys: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15),
 	}})
-	if got := fields(err); !slices.Equal(got, []string{"stats: top denied", "stats: half-life", "stats: hash key"}) {
+	if got := fields(err); !slices.Equal(got, []string{"stats: watched keys", "stats: half-life", "stats: hash key"}) {
 		t.Errorf("%v", err)
 	}
 }
 
 func BenchmarkStats(b *testing.B) {
 	for name, cfg := range map[string]throttler.StatsConfig{
-		"off": {}, "decisions": {Decisions: true}, "top denied": {TopDenied: 1024}, "both": {Decisions: true, TopDenied: 1024},
+		"off": {}, "decisions": {Decisions: true}, "top denied": {WatchedKeys: 1024}, "both": {Decisions: true, WatchedKeys: 1024},
 	} {
 		for _, max := range []int64{1, 1 << 40} {
 			th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(max)), Stats: cfg})
@@ -138,7 +138,7 @@ func BenchmarkStats(b *testing.B) {
 			})
 		}
 	}
-	th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(1)), Deny: []string{"*"}, Stats: throttler.StatsConfig{TopDenied: 1024}})
+	th := denying(b, throttler.StatsConfig{WatchedKeys: 1024})
 	keys := make([]string, 1<<16)
 	for i := range keys {
 		keys[i] = fmt.Sprint("user:", i)

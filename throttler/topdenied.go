@@ -22,7 +22,8 @@ type DeniedKey struct {
 }
 
 // TopDenied are the keys that are denied most, the first of them first, at most n: the heavy hitters. The keys are hashed,
-// as by KeyHash: they are personal data. Without StatsConfig.TopDenied there are none.
+// as by KeyHash: they are personal data. Without StatsConfig.WatchedKeys there are none. What the failure policy or a deny list
+// denies doesn't count: the former says nothing of the key, and the latter is known.
 //
 // They are found by Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in
 // Data Streams"): with m keys watched a key with more than about 1/m of the denials is among them.
@@ -46,7 +47,8 @@ func keyHash(secret []byte, key string) string {
 
 const (
 	defaultHalfLife  = 10 * time.Minute
-	maxTopDenied     = 1 << 16
+	leastWatchedKeys = 1000
+	maxWatchedKeys   = 1 << 16
 	topDeniedShards  = 8
 	decaysInHalfLife = 8
 
@@ -80,23 +82,21 @@ type deniedEntry struct {
 
 // newTopDenied is nil if no key is watched.
 func newTopDenied(cfg *StatsConfig, hashKey []byte) *topDenied {
-	if cfg.TopDenied == 0 {
+	if cfg.WatchedKeys == 0 {
 		return nil
-	}
-	shards := topDeniedShards
-	if cfg.TopDenied < 64*shards {
-		shards = 1
 	}
 	every := cfg.HalfLife
 	if every == 0 {
 		every = defaultHalfLife
 	}
 	t := &topDenied{
-		seed: maphash.MakeSeed(), hashKey: hashKey, every: max(every/decaysInHalfLife, 1), shards: make([]deniedShard, shards),
+		seed: maphash.MakeSeed(), hashKey: hashKey, every: max(every/decaysInHalfLife, 1),
+		shards: make([]deniedShard, topDeniedShards),
 	}
+	most := (max(cfg.WatchedKeys, leastWatchedKeys) + topDeniedShards - 1) / topDeniedShards
 	now := time.Now()
 	for i := range t.shards {
-		t.shards[i].most = (cfg.TopDenied + shards - 1) / shards
+		t.shards[i].most = most
 		t.shards[i].watched, t.shards[i].decayed = map[string]*deniedEntry{}, now
 	}
 	return t

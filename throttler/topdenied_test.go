@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -19,7 +20,7 @@ import (
 func ExampleThrottler_TopDenied() {
 	t, err := throttler.New(throttler.Config{
 		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1)}},
-		Stats:  throttler.StatsConfig{TopDenied: 1000, HashKey: []byte("a secret of all processes")},
+		Stats:  throttler.StatsConfig{WatchedKeys: 1000, HashKey: []byte("a secret of all processes")},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -42,17 +43,24 @@ func ExampleThrottler_TopDenied() {
 	// user:3 2
 }
 
-// denying is a Throttler that denies everybody, and watches some keys.
+// denying is a Throttler whose backend denies everybody, and that watches some keys.
 func denying(t testing.TB, cfg throttler.StatsConfig) *throttler.Throttler {
-	return newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1)), Deny: []string{"*"}, Stats: cfg})
+	return newThrottler(t, throttler.Config{Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), Stats: cfg})
+}
+
+type denier struct{ *backend.Memory }
+
+func (denier) Take(context.Context, backend.Request) (backend.Result, error) {
+	return backend.Result{}, nil
 }
 
 // Space-Saving's promise, on keys of which few are denied often: who has more than his share is watched, and no count is
 // too low, nor too high by more than it says.
 func TestTopDenied(t *testing.T) {
 	t.Parallel()
-	for _, watched := range []int{50, 100, 2000} {
-		th := denying(t, throttler.StatsConfig{TopDenied: watched, HalfLife: time.Hour})
+	for _, watched := range []int{1, 1000, 3000} {
+		th := denying(t, throttler.StatsConfig{WatchedKeys: watched, HalfLife: time.Hour})
+		watched = max(watched, 1000)
 		random := rand.New(rand.NewPCG(1, uint64(watched)))
 		zipf := rand.NewZipf(random, 1.1, 1, 20_000)
 		const denials = 30_000
@@ -90,7 +98,7 @@ func TestTopDenied(t *testing.T) {
 func TestTopDeniedDecays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		th := denying(t, throttler.StatsConfig{TopDenied: 10, HalfLife: time.Minute})
+		th := denying(t, throttler.StatsConfig{WatchedKeys: 10, HalfLife: time.Minute})
 		for i, key := range strings.Fields("old seldom new") {
 			for range []int{80, 2, 60}[i] {
 				allow(t, th, key)
@@ -124,7 +132,7 @@ func TestTopDeniedHides(t *testing.T) {
 	keys := []string{"alice@example.com", long}
 	var hashes []string
 	for _, secret := range []string{"", "", "0123456789abcdef", "0123456789abcdef"} {
-		th := denying(t, throttler.StatsConfig{TopDenied: 10, HashKey: []byte(secret)})
+		th := denying(t, throttler.StatsConfig{WatchedKeys: 10, HashKey: []byte(secret)})
 		for _, key := range keys {
 			allow(t, th, key)
 		}
@@ -143,7 +151,7 @@ func TestTopDeniedHides(t *testing.T) {
 	if hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
 		t.Errorf("hashes %q: want the same for one secret only", hashes)
 	}
-	forger := denying(t, throttler.StatsConfig{TopDenied: 10})
+	forger := denying(t, throttler.StatsConfig{WatchedKeys: 10})
 	forged := "\x00long key " + forger.KeyHash("alice@example.com")
 	for _, key := range []string{"\x00long key alice@example.com", forged} {
 		allow(t, forger, key)
@@ -152,44 +160,92 @@ func TestTopDeniedHides(t *testing.T) {
 			t.Errorf("a key that looks like a hash: %s", got)
 		}
 	}
-	off := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1)), Deny: []string{"*"}})
+	off := newThrottler(t, throttler.Config{Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1))})
 	allow(t, off, "k")
-	if off.TopDenied(1) != nil || denying(t, throttler.StatsConfig{TopDenied: 1}).TopDenied(-1) != nil {
+	if off.TopDenied(1) != nil || denying(t, throttler.StatsConfig{WatchedKeys: 1}).TopDenied(-1) != nil {
 		t.Error("there are top denied keys where none are asked for")
 	}
 }
 
-// Who makes room for another key is always one that was denied least, whatever has faded meanwhile.
+// Who makes room for another key is always one that was denied least, whatever has faded meanwhile. Keys are watched in several
+// sets, each by itself: two of which one has made room for the other are of the same.
 func TestTopDeniedForgetsTheLeast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const watched = 20
-		th := denying(t, throttler.StatsConfig{TopDenied: watched, HalfLife: 8 * time.Second})
+		const watched = 1000
+		th := denying(t, throttler.StatsConfig{WatchedKeys: watched, HalfLife: 8 * time.Minute})
 		random := rand.New(rand.NewPCG(3, 4))
-		replaced := 0
-		for range 20_000 {
+		parent := map[string]string{} // within the set
+		set := func(key string) string {
+			for parent[key] != "" {
+				key = parent[key]
+			}
+			return key
+		}
+		replaced, compared := 0, 0
+		for i := range 12_000 {
 			if random.IntN(30) == 0 {
 				time.Sleep(time.Duration(random.IntN(12)) * time.Second)
 			}
-			before := th.TopDeniedInClear(watched)
-			key := fmt.Sprint(random.IntN(5) * random.IntN(12)) // some of them often
-			allow(t, th, key)
-			if len(before) < watched || slices.ContainsFunc(before, func(k throttler.DeniedKey) bool { return k.Key == key }) {
+			key := fmt.Sprint(random.IntN(100) * random.IntN(100)) // some of them often
+			if i < 9000 {
+				allow(t, th, key)
 				continue
 			}
-			replaced++
+			before := th.TopDeniedInClear(watched)
+			allow(t, th, key)
+			if slices.ContainsFunc(before, func(k throttler.DeniedKey) bool { return k.Key == key }) {
+				continue
+			}
 			after := map[string]bool{}
 			for _, k := range th.TopDeniedInClear(watched) {
 				after[k.Key] = true
 			}
+			gone := slices.DeleteFunc(slices.Clone(before), func(k throttler.DeniedKey) bool { return after[k.Key] })
+			if len(gone) == 0 { // there was room
+				continue
+			}
+			replaced++
+			if a, b := set(gone[0].Key), set(key); a != b {
+				parent[a] = b
+			}
 			for _, k := range before {
-				if least := before[watched-1].Denied; !after[k.Key] && k.Denied > least {
-					t.Fatalf("%+v made room, the least was %d: %v", k, least, before)
+				if !after[k.Key] || set(k.Key) != set(key) {
+					continue
+				}
+				if compared++; k.Denied < gone[0].Denied {
+					t.Fatalf("%+v made room for %s, and not %+v", gone, key, k)
 				}
 			}
 		}
-		if replaced < 50 {
-			t.Errorf("only %d keys made room", replaced)
+		if replaced < 500 || compared < 1000 {
+			t.Errorf("only %d keys made room, %d times others could have", replaced, compared)
 		}
 	})
+}
+
+// An outage says nothing of the keys that are denied in it, and a deny list is known.
+func TestTopDeniedIsOfLimits(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	th := newThrottler(t, throttler.Config{
+		Backend: b, Policy: one(limit.PerHour(1)), Deny: []string{"listed"}, Failure: throttler.FailClosed,
+		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 1000},
+	})
+	allow(t, th, "k")
+	for range 3 {
+		allow(t, th, "k")
+	}
+	share := th.Stats().Policies[0].DenialShare
+	b.failWith(func(string) error { return outage(false) })
+	for range 50 {
+		allow(t, th, "innocent")
+	}
+	if got := th.Stats().Policies[0]; got.DenialShare != share || share == 0 || got.Denied != 53 {
+		t.Errorf("%+v after an outage, want a share of %v", got, share)
+	}
+	allow(t, th, "listed")
+	if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{k 3 0}]" {
+		t.Errorf("denied most: %s", got)
+	}
 }

@@ -106,7 +106,7 @@ func newThrottler(counts backend.Backend) (*throttler.Throttler, error) {
 			limit.PerSecond(5).Named("burst"),
 			limit.Sliding(60, time.Minute, 5*time.Second).Named("minute"),
 		}},
-		Stats: throttler.StatsConfig{Decisions: true, TopDenied: 1000},
+		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 1000},
 	})
 }
 

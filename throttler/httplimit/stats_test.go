@@ -18,7 +18,7 @@ import (
 func ExampleStatsHandler() {
 	t, err := throttler.New(throttler.Config{
 		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
-		Stats:  throttler.StatsConfig{Decisions: true, TopDenied: 1000, HashKey: []byte("a secret of all processes")},
+		Stats:  throttler.StatsConfig{Decisions: true, WatchedKeys: 1000, HashKey: []byte("a secret of all processes")},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -47,7 +47,7 @@ func ExampleStatsHandler() {
 func TestStatsHandler(t *testing.T) {
 	t.Parallel()
 	th := newThrottler(t, throttler.Config{
-		Policy: policy(limit.PerMinute(1)), Deny: []string{"*"}, Stats: throttler.StatsConfig{Decisions: true, TopDenied: 100},
+		Policy: policy(limit.PerMinute(1)), Deny: []string{"*"}, Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 100},
 	})
 	for i := range 30 {
 		if _, err := th.Allow(t.Context(), fmt.Sprint(secret, i)); err != nil {
