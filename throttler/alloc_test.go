@@ -48,7 +48,7 @@ func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun cou
 // What else a Throttler may have to do allocates nothing either, for keys that it knows.
 func TestAttendedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	r := newRegistry(t, `{"policies": {"spent": ["1/24h"], "wide": ["1000000000/24h"]}, "default": "spent",
-		"keys": {"whole": "wide"}, "prefixes": {"a:": "wide", "a:b:": "wide"}, "allow": ["good"], "deny": ["bad*"]}`)
+		"keys": {"whole": "wide", "a:*": "wide", "a:b:*": "wide"}, "allow": ["good"], "deny": ["bad*"]}`)
 	th := newThrottler(t, throttler.Config{
 		Registry: r, Allow: []string{"friend:*"}, OnNearLimit: func(throttler.NearLimitData) {},
 		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 100},

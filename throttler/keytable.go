@@ -28,10 +28,6 @@ func newKeyTable[V any](entries map[string]V) keyTable[V] {
 			exact[entry] = v
 		}
 	}
-	return makeKeyTable(exact, prefixes)
-}
-
-func makeKeyTable[V any](exact, prefixes map[string]V) keyTable[V] {
 	t := keyTable[V]{exact: exact}
 	for text, v := range prefixes {
 		t.prefixes = append(t.prefixes, prefix[V]{text: text, value: v})

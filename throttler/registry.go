@@ -17,18 +17,19 @@ import (
 //
 //	{
 //	  "version":  "2026-11-21",
-//	  "policies": {"free": ["10/1s", "240/1h"], "pro": ["100/1s"]},
+//	  "policies": {"free": ["10/1s", "240/1h"], "pro": ["100/1s"], "stricter": ["5/1s"]},
 //	  "default":  "free",
-//	  "keys":     {"tenant:7": "pro"},
-//	  "prefixes": {"internal:": "pro"},
-//	  "allow":    ["healthcheck", "10.0.*"],
+//	  "keys":     {"tenant:7": "pro", "internal:*": "pro"},
+//	  "allow":    ["healthcheck", "addr:10.0.*"],
 //	  "deny":     ["tenant:13"],
-//	  "shadow":   {"free": "pro"}
+//	  "shadow":   {"free": "stricter"}
 //	}
 //
-// Limits are in the text form of limit.Parse. A key has the policy that keys gives it, or else that of its longest
-// prefix in prefixes, or else the default. Allow and deny are as in Config. Shadow gives policies a
-// shadow: see Config.Shadow, which is that of all others. All but policies and default may be missing;
+// Limits are in the text form of limit.Parse. A key has the policy that keys gives it, or else that of the longest entry
+// there that ends in * and begins as it does, or else the default. Allow and deny are as in Config. Keys are written as they
+// are counted: ClientAddr's, of package httplimit, begin with "addr:", and what Header makes of a request is a hash, which
+// HeaderKey tells. Shadow gives policies a shadow, which should be stricter: see Config.Shadow, which is that of all others.
+// All but policies and default may be missing;
 // version is for people to tell documents apart by. A document is checked as a whole: a member that is unknown or given
 // twice, a policy that isn't there or a limit that can't be read is refused, with all else that is wrong.
 //

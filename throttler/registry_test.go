@@ -19,8 +19,7 @@ func ExampleNewRegistry() {
 	registry, err := throttler.NewRegistry([]byte(`{
 		"policies": {"free": ["2/1m", "240/24h"], "pro": ["1000/1m"]},
 		"default":  "free",
-		"keys":     {"tenant:7": "pro"},
-		"prefixes": {"internal:": "pro"},
+		"keys":     {"tenant:7": "pro", "internal:*": "pro"},
 		"allow":    ["healthcheck"],
 		"deny":     ["tenant:13"]
 	}`), throttler.RegistryConfig{})
@@ -66,7 +65,7 @@ func tiers(rest string) string {
 
 func TestRegistryFindsTheLongestPrefix(t *testing.T) {
 	t.Parallel()
-	r := newRegistry(t, tiers(`, "keys": {"a:1": "max", "b": "free"}, "prefixes": {"a": "pro", "a:": "max", "a:1": "free", "b": "max"}`))
+	r := newRegistry(t, tiers(`, "keys": {"a:1": "max", "b": "free", "a*": "pro", "a:*": "max", "a:1*": "free", "b*": "max"}`))
 	for key, want := range map[string]string{
 		"": "free", "A": "free", "a": "pro", "ab": "pro", "a:": "max", "a:0": "max", "a:1": "max", "a:10": "free", "a:2": "max",
 		"a;": "pro", "b": "free", "ba": "max", "c": "free", "zzz": "free",
@@ -94,10 +93,10 @@ func TestRegistryFindsWhatASearchFinds(t *testing.T) {
 			name := fmt.Sprintf("p%d", i)
 			policies[`"`+name+`"`], prefixes[word(1)] = `["1/1s"]`, name
 		}
-		document := `{"default": "none", "policies": {` + members(policies) + `}, "prefixes": {`
+		document := `{"default": "none", "policies": {` + members(policies) + `}, "keys": {`
 		quoted := map[string]string{}
 		for p, name := range prefixes {
-			quoted[`"`+p+`"`] = `"` + name + `"`
+			quoted[`"`+p+`*"`] = `"` + name + `"`
 		}
 		r := newRegistry(t, document+members(quoted)+`}}`)
 		for range 50 {
@@ -222,14 +221,14 @@ func TestRegistryDuringUpdates(t *testing.T) {
 }
 
 func BenchmarkRegistry(b *testing.B) {
-	keys, prefixes := map[string]string{}, map[string]string{}
+	keys := map[string]string{}
 	for i := range 10_000 {
 		keys[fmt.Sprintf(`"tenant:%d"`, i)] = `"pro"`
 	}
 	for i := range 1000 {
-		prefixes[fmt.Sprintf(`"network:%d:"`, i)] = `"pro"`
+		keys[fmt.Sprintf(`"network:%d:*"`, i)] = `"pro"`
 	}
-	r := newRegistry(b, tiers(`, "keys": {`+members(keys)+`}, "prefixes": {`+members(prefixes)+`}, "deny": ["bad"]`))
+	r := newRegistry(b, tiers(`, "keys": {`+members(keys)+`}, "deny": ["bad"]`))
 	for _, key := range []string{"tenant:500", "network:500:9", "user:42"} {
 		b.Run("find "+key, func(b *testing.B) {
 			b.ReportAllocs()

@@ -199,16 +199,16 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 				"": "free",
 				"a": {},
 				"b": "of ` + key + `",
-				"c*": "free"},
-			"prefixes": {"": "free",
-				"p:*": "free"},
+				"*": "free"},
+			"prefixes": {"p:": "free"},
+
 			"allow": ["", "` + key + `", 5],
 			"deny": "` + key + `"
 		}`, []string{
 			`line 3: policy "free": limit 2: text`, `line 3: policy "free": limit 3: max`, `line 3: policy "free": limit 4: text`,
 			"line 4: policy name", "line 5: limits", `line 6: policy "same": limit 2: window`,
 			"line 7: policies: entry 1", "line 8: policy name", "line 10: default", "line 11: member",
-			"line 13: keys", "line 14: keys", "line 16: keys", "line 17: prefixes", "line 18: prefixes",
+			"line 13: keys", "line 14: keys", "line 16: keys", "line 17: member",
 			"line 19: allow: entry 1", "line 19: allow: entry 3", "line 20: deny",
 			"line 12: keys", "line 15: keys",
 		}},

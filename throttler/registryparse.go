@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
@@ -18,8 +17,7 @@ import (
 
 // parsePolicies reads a document. Policies that are as they were before keep their address; before may be nil.
 func parsePolicies(data []byte, before *policies) (*policies, error) {
-	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, prefixes: map[string]string{},
-		shadow: map[string]string{}}
+	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, shadow: map[string]string{}}
 	d.read()
 	if err := d.problems(); err != nil {
 		return nil, err
@@ -44,7 +42,7 @@ func parsePolicies(data []byte, before *policies) (*policies, error) {
 	for name, its := range d.shadow {
 		p.shadows[name] = newShadowPolicy(p.byName[its])
 	}
-	p.keys = makeKeyTable(p.named(d.keys), p.named(d.prefixes))
+	p.keys = newKeyTable(p.named(d.keys))
 	return p, nil
 }
 
@@ -65,12 +63,12 @@ type document struct {
 	more    int // problems beyond maxProblems
 	mention []mention
 
-	version        string
-	policies       map[string][]limit.Limit
-	fallback       string
-	keys, prefixes map[string]string
-	allow, deny    []string
-	shadow         map[string]string
+	version     string
+	policies    map[string][]limit.Limit
+	fallback    string
+	keys        map[string]string
+	allow, deny []string
+	shadow      map[string]string
 }
 
 const maxProblems = 100
@@ -111,9 +109,7 @@ func (d *document) read() {
 				d.mention = append(d.mention, mention{v.at, name, d.fallback})
 			}
 		case "keys":
-			d.object(v, name, func(key string, v value) { d.given(name, d.keys, key, v) })
-		case "prefixes":
-			d.object(v, name, func(key string, v value) { d.given(name, d.prefixes, key, v) })
+			d.object(v, name, d.given)
 		case "allow":
 			d.list(v, name, &d.allow)
 		case "deny":
@@ -121,7 +117,7 @@ func (d *document) read() {
 		case "shadow":
 			d.object(v, name, d.shadowed)
 		default: // it isn't shown: it may be a key in the wrong place
-			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, prefixes, allow, deny or shadow")
+			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, allow, deny or shadow")
 		}
 	})
 	if !hasDefault {
@@ -164,20 +160,17 @@ func (d *document) policy(name string, v value) {
 	d.policies[name] = p.Limits
 }
 
-// given reads which policy a key or prefix has.
-func (d *document) given(where string, entries map[string]string, key string, v value) {
+// given reads which policy a key, or all with a prefix, have.
+func (d *document) given(key string, v value) {
 	var name string
-	if !d.text(v, where, &name) {
+	if !d.text(v, "keys", &name) {
 		return
 	}
-	switch {
-	case key == "":
-		d.refuse(v.at, where, `""`, "must not be empty: default is the policy of all others")
-	case strings.HasSuffix(key, "*"):
-		d.refuse(v.at, where, "one that ends in *", "must be without it: keys are whole, prefixes are prefixes")
+	if key == "" || key == "*" {
+		d.refuse(v.at, "keys", strconv.Quote(key), "must be a key or prefix*: default is the policy of all others")
 	}
-	d.mention = append(d.mention, mention{v.at, where, name})
-	entries[key] = name
+	d.mention = append(d.mention, mention{v.at, "keys", name})
+	d.keys[key] = name
 }
 
 // shadowed reads which policy is the shadow of one.

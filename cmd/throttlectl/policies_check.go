@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
@@ -66,12 +67,11 @@ type namedPolicy struct {
 
 // policiesDocument is what a registry doesn't tell of its document.
 type policiesDocument struct {
-	Default  string            `json:"default"`
-	Keys     map[string]string `json:"keys"`
-	Prefixes map[string]string `json:"prefixes"`
-	Allow    []string          `json:"allow"`
-	Deny     []string          `json:"deny"`
-	Shadow   map[string]string `json:"shadow"`
+	Default string            `json:"default"`
+	Keys    map[string]string `json:"keys"`
+	Allow   []string          `json:"allow"`
+	Deny    []string          `json:"deny"`
+	Shadow  map[string]string `json:"shadow"`
 }
 
 func checkPolicies(path string) (*policiesCheck, error) {
@@ -95,9 +95,11 @@ func checkPolicies(path string) (*policiesCheck, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	c := &policiesCheck{Digest: now.Digest, Version: now.Version, Default: d.Default, Allow: len(d.Allow), Deny: len(d.Deny)}
-	keys, prefixes := uses(d.Keys), uses(d.Prefixes)
+	whole := maps.Clone(d.Keys)
+	maps.DeleteFunc(whole, func(key, _ string) bool { return strings.HasSuffix(key, "*") })
+	keys, all := uses(whole), uses(d.Keys)
 	for _, p := range r.Policies() {
-		c.Policies = append(c.Policies, namedPolicy{p.Name, p.Limits, keys[p.Name], prefixes[p.Name], d.Shadow[p.Name]})
+		c.Policies = append(c.Policies, namedPolicy{p.Name, p.Limits, keys[p.Name], all[p.Name] - keys[p.Name], d.Shadow[p.Name]})
 	}
 	c.Findings = d.judge(c.Policies).sorted()
 	return c, nil

@@ -13,7 +13,7 @@ func TestPoliciesCheck(t *testing.T) {
 	}{
 		{"policies", tiers, "", exitOK},
 		{
-			"policies_vain", strings.Replace(tiers, `"tenant:13"`, `"tenant:13", "10.0.*"`, 1),
+			"policies_vain", strings.Replace(tiers, `"tenant:13"`, `"tenant:13", "addr:10.0.*"`, 1),
 			"throttlectl: found: 1 warning\n", exitFound,
 		},
 		{

@@ -69,9 +69,8 @@ const tiers = `{
   "version":  "2026-11-21",
   "policies": {"free": ["10/1s", "240/1h"], "pro": ["100/1s"], "trial": ["1/1s"]},
   "default":  "free",
-  "keys":     {"tenant:7": "pro", "tenant:8": "pro"},
-  "prefixes": {"internal:": "pro"},
-  "allow":    ["healthcheck", "10.0.*"],
+  "keys":     {"tenant:7": "pro", "tenant:8": "pro", "internal:*": "pro"},
+  "allow":    ["healthcheck", "addr:10.0.*"],
   "deny":     ["tenant:13"],
   "shadow":   {"free": "pro"}
 }
