@@ -88,16 +88,18 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 	return used, err
 }
 
-// Reset gives a key its full quota back, under the policy that it has now.
+// Reset gives a key its full quota back, under the policy that it has now; in the background under its shadow, too. Who was told
+// by OnNearLimit that it has little left isn't told again in the same window.
 func (t *Throttler) Reset(ctx context.Context, key string) error {
 	resetter, ok := t.backend.(backend.Resetter)
 	if !ok {
 		return fmt.Errorf("throttler: reset: %w", ErrUnsupported)
 	}
-	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, _ *policies, req backend.Request) error {
+	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, live *policies, req backend.Request) error {
 		if err := resetter.Reset(ctx, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
+		t.resetShadow(live, &req)
 		if t.fallback.memory == nil {
 			return nil
 		}

@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -142,6 +143,23 @@ func (r *Registry) Policies() []*limit.Policy {
 // heeds the lists, too.
 func (r *Registry) PolicyFor(_ context.Context, key string) *limit.Policy {
 	return r.held.Load().of(key)
+}
+
+// enforced are the policies but for those that are mentioned as shadows only.
+func (p *policies) enforced() []*limit.Policy {
+	rest := maps.Clone(p.byName)
+	for _, s := range p.shadows {
+		delete(rest, s.told.Name)
+	}
+	add := func(its *limit.Policy) { rest[its.Name] = its }
+	add(p.fallback)
+	for _, its := range p.keys.exact {
+		add(its)
+	}
+	for i := range p.keys.prefixes {
+		add(p.keys.prefixes[i].value)
+	}
+	return slices.Collect(maps.Values(rest))
 }
 
 // of is the policy of a key.

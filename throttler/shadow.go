@@ -32,7 +32,7 @@ type ShadowData struct {
 type ShadowStats struct {
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"`  // would have been denied
-	Failed  int64 `json:"failed"`  // no verdict, or a refund that failed
+	Failed  int64 `json:"failed"`  // no verdict, or a refund or reset that failed
 	Dropped int64 `json:"dropped"` // not asked: too many were waiting
 }
 
@@ -80,7 +80,7 @@ type shadows struct {
 	allowed, denied, failed, dropped atomic.Int64
 }
 
-// shadow is one question, or a refund.
+// shadow is one question, a refund or a reset.
 type shadow struct {
 	key    string
 	policy *limit.Policy
@@ -88,6 +88,7 @@ type shadow struct {
 	cost   int64
 	charge *shadowCharge // nil if nothing can be given back
 	refund int64
+	reset  bool
 }
 
 func (s *shadows) init(t *Throttler) {
@@ -129,6 +130,13 @@ func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
 	}
 }
 
+// resetShadow leaves it behind to give a key its full quota back under the shadow, too.
+func (t *Throttler) resetShadow(live *policies, req *backend.Request) {
+	if its := t.shadowOf(live, req.Policy); its != nil {
+		t.shadows.leave(shadow{key: strings.Clone(req.Key), shadow: its, cost: req.Cost, reset: true})
+	}
+}
+
 // leave leaves a question for the goroutines, if there is room.
 func (s *shadows) leave(q shadow) bool {
 	s.begin.Do(func() {
@@ -152,9 +160,12 @@ func (s *shadows) work() {
 		case <-s.ctx.Done():
 			return
 		case q := <-s.queue:
-			if q.refund > 0 {
+			switch {
+			case q.reset:
+				s.reset(&q)
+			case q.refund > 0:
 				s.giveBack(q.charge, q.refund)
-			} else {
+			default:
 				s.ask(&q)
 			}
 		}
@@ -209,6 +220,18 @@ func (s *shadows) giveBack(c *shadowCharge, amount int64) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
 	defer cancel()
 	if err := refunder.Refund(ctx, c.question.request(), c.receipt, amount); err != nil {
+		s.failed.Add(1)
+	}
+}
+
+func (s *shadows) reset(q *shadow) {
+	resetter, ok := s.backend.(backend.Resetter)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	defer cancel()
+	if err := resetter.Reset(ctx, q.request()); err != nil {
 		s.failed.Add(1)
 	}
 }

@@ -343,3 +343,33 @@ func TestShadowGoesByName(t *testing.T) {
 		}
 	})
 }
+
+// A key that is given its full quota has it under the shadow, too.
+func TestShadowIsReset(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistry(t, `{"policies": {"free": ["10/1h"], "stricter": ["3/1h"]}, "default": "free", "shadow": {"free": "stricter"}}`)
+		for name, cfg := range map[string]throttler.Config{
+			"shared":        {Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3))},
+			"apart":         {Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)), ShadowBackend: newMemory(t, nil)},
+			"of a registry": {Registry: r},
+		} {
+			th := newThrottler(t, cfg)
+			for i, want := range []throttler.ShadowStats{{Allowed: 1}, {Allowed: 1, Denied: 1}, {Allowed: 2, Denied: 1}} {
+				if i == 2 {
+					if err := th.Reset(t.Context(), "k"); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+				if d, err := th.AllowN(t.Context(), "k", 2); err != nil || !d.Allowed {
+					t.Fatalf("%s: %+v, %v", name, d, err)
+				}
+				synctest.Wait()
+				if got := th.ShadowStats(); got != want {
+					t.Errorf("%s, %d: %+v, want %+v", name, i, got, want)
+				}
+			}
+		}
+	})
+}

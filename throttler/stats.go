@@ -51,7 +51,7 @@ func (c *StatsConfig) validate() (errs []error) {
 // expvar.Func, or the handler of package httplimit.
 type Stats struct {
 	Registry  *RegistryInfo `json:"registry,omitempty"`
-	Policies  []PolicyStats `json:"policies"` // by name
+	Policies  []PolicyStats `json:"policies"` // by name; those of a document that only shadows have are in Shadow alone
 	Shadow    ShadowStats   `json:"shadow"`
 	TopDenied []DeniedKey   `json:"top_denied,omitempty"` // at most ten, hashed
 }
@@ -93,14 +93,15 @@ func (t *Throttler) Stats() Stats {
 	if r := t.cfg.Registry; r != nil {
 		info := r.Info()
 		s.Registry = &info
-		for _, p := range r.Policies() {
+		for _, p := range r.held.Load().enforced() {
 			limits[p.Name] = p.Limits
 		}
 	} else {
 		limits[t.cfg.Policy.Name] = t.cfg.Policy.Limits
 	}
+	full := len(byName) > countedPolicies // what isn't there may be among the others
 	for name := range limits {
-		if byName[name] == nil {
+		if byName[name] == nil && !full {
 			byName[name] = new(policyCounts)
 		}
 	}

@@ -101,8 +101,44 @@ func TestStatsAreBounded(t *testing.T) {
 			t.Errorf("%+v, want 50", p)
 		}
 	}
-	if len(s.Policies) != 102 || total != 150 { // _OTHER, and test, which nobody has
+	if len(s.Policies) != 101 || total != 150 { // _OTHER; test, which nobody has, may be among them
 		t.Errorf("%d policies with %d decisions", len(s.Policies), total)
+	}
+}
+
+// Of a registry's policies those are shown that may be enforced, and none with no decisions whose decisions are among the others.
+func TestStatsOfARegistry(t *testing.T) {
+	t.Parallel()
+	small := newRegistry(t, `{"policies": {"free": ["1/1h"], "pro": ["2/1h"], "for_policyfor": ["3/1h"], "next": ["1/2h"], "both": ["1/3h"]},
+		"default": "free", "keys": {"p*": "pro", "b": "both"}, "shadow": {"free": "next", "pro": "both"}}`)
+	var names []string
+	for _, p := range newThrottler(t, throttler.Config{Registry: small}).Stats().Policies {
+		names = append(names, p.Policy)
+	}
+	if got := fmt.Sprint(names); got != "[both for_policyfor free pro]" {
+		t.Errorf("shown: %s", got)
+	}
+
+	document := `{"default": "p0", "policies": {"p0": ["9/1h"]`
+	keys := `"k0": "p0"`
+	for i := 1; i < 120; i++ {
+		document += fmt.Sprintf(`, "p%d": ["9/1h"]`, i)
+		keys += fmt.Sprintf(`, "k%d": "p%d"`, i, i)
+	}
+	th := newThrottler(t, throttler.Config{
+		Registry: newRegistry(t, document+`}, "keys": {`+keys+`}}`), Stats: throttler.StatsConfig{Decisions: true},
+	})
+	for i := range 120 {
+		allow(t, th, fmt.Sprint("k", i))
+	}
+	total := int64(0)
+	for _, p := range th.Stats().Policies {
+		if total += p.Allowed; p.Allowed == 0 {
+			t.Errorf("%s is shown with no decisions", p.Policy)
+		}
+	}
+	if total != 120 {
+		t.Errorf("%d decisions, want 120", total)
 	}
 }
 
