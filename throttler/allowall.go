@@ -17,10 +17,10 @@ const giveBackTimeout = time.Second
 // the policy that PolicyFor gives it. A key listed twice is charged twice.
 //
 // The keys may be counted in different places, so this is not atomic: they are charged one after the other, and
-// what was charged is given back when a later one denies; meanwhile others may find that quota missing. A key on a deny
-// list charges none of the others. Of a
-// denial the decision is that of the key that denied; of an admission it is the one that has the least left, with
-// the weakest guarantee of all. The backend must be a backend.Refunder if there is more than one key.
+// what was charged is given back when a later one denies; meanwhile others may find that quota missing. Beside a key on
+// a deny list none is charged. Of a denial the decision is that of the key that denied; of an admission it is the one
+// that has the least left, with the weakest guarantee of all. The backend must be a backend.Refunder if there is more than
+// one key.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)

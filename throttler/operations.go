@@ -88,8 +88,8 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 	return used, err
 }
 
-// Reset gives a key its full quota back, under the policy that it has now; in the background under its shadow, too. Who was told
-// by OnNearLimit that it has little left isn't told again in the same window.
+// Reset gives a key its full quota back, under the policy that it has now; in the background under its shadow, too.
+// OnNearLimit isn't told of the key again in a window in which it was told before.
 func (t *Throttler) Reset(ctx context.Context, key string) error {
 	resetter, ok := t.backend.(backend.Resetter)
 	if !ok {

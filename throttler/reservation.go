@@ -89,7 +89,8 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	return nil
 }
 
-// giveBack gives amount of each charge back, all at once. Charges of which that is sure to have failed are kept for the next Settle.
+// giveBack gives amount of each charge back, all at once. Charges of which that is sure to have failed are kept for the next
+// Settle.
 func (r *Reservation) giveBack(ctx context.Context, amount int64) error {
 	if len(r.charges) == 1 {
 		err := r.throttle.giveBack(ctx, &r.charges[0], amount)

@@ -103,7 +103,8 @@ func (s *shadows) init(t *Throttler) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 }
 
-// shadowOf is the shadow of a policy; nil if it has none. It goes by the name, as counts do: PolicyFor may have one of its own.
+// shadowOf is the shadow of a policy; nil if it has none. It goes by the name, as counts do: PolicyFor may have one of its
+// own.
 func (t *Throttler) shadowOf(live *policies, p *limit.Policy) *shadowPolicy {
 	if live != nil {
 		if its, ok := live.shadows[p.Name]; ok {

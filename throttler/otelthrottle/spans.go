@@ -10,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -40,11 +39,12 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 		attrs = append(attrs,
 			attribute.String("sluice.source", d.Source.String()),
 			attribute.String("sluice.guarantee", d.Guarantee.String()))
-		if d.Limit != (limit.Limit{}) { // a list asks none
+		listed := d.Source == throttler.Listed // it asked no limit
+		if !listed {
 			attrs = append(attrs,
 				attribute.String("sluice.limit", d.Limit.String()), attribute.Int64("sluice.remaining", d.Remaining))
 		}
-		if !d.Allowed && d.RetryAfter != limit.Never {
+		if !d.Allowed && !listed {
 			attrs = append(attrs, attribute.Float64("sluice.retry_after", d.RetryAfter.Seconds()))
 		}
 	}
