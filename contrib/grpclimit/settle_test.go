@@ -151,3 +151,22 @@ func TestRefundWithoutARefunder(t *testing.T) {
 		}
 	}
 }
+
+// Who is denied by a list doesn't touch the quota of the others that the call names.
+func TestListsDenyFirst(t *testing.T) {
+	t.Parallel()
+	for _, refund := range []func(codes.Code) bool{nil, func(codes.Code) bool { return true }} {
+		b := newCounts(t)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)), Deny: []string{"denied"}})
+		c := client(t, &service{}, newLimits(t, th, grpclimit.Config{
+			Also:   []grpclimit.KeyFunc{func(context.Context, grpclimit.Call) (string, error) { return "denied", nil }},
+			Refund: refund,
+		}))
+		if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%v, want PermissionDenied", err)
+		}
+		if n := b.refunds.Load(); n != 0 {
+			t.Errorf("%d refunds: the other key was charged", n)
+		}
+	}
+}
