@@ -50,19 +50,25 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// TestRedisCluster: a cluster is a place like another, also while a slot moves from node to node.
-func TestRedisCluster(t *testing.T) {
-	t.Parallel()
+// openCluster is a backend on a cluster of its own.
+func openCluster(t *testing.T) ([2]*testserver.Server, *redis.ClusterClient, *backend.Redis) {
 	nodes := newCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
 	})
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
 	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
+	t.Cleanup(func() { _ = b.Close() })
+	return nodes, client, b
+}
+
+// TestRedisCluster: a cluster is a place like another, also while a slot moves from node to node.
+func TestRedisCluster(t *testing.T) {
+	t.Parallel()
+	nodes, client, b := openCluster(t)
 	const keys = 50
 	takes := 0
 	round := func(what string) {
@@ -132,16 +138,7 @@ func moveKey(t *testing.T, from, to *testserver.Server, key string) {
 // TestRedisClusterAsks: what is not a take follows a key on its way, too, and who gives up doesn't wait.
 func TestRedisClusterAsks(t *testing.T) {
 	t.Parallel()
-	nodes := newCluster(t)
-	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
-	})
-	defer client.Close()
-	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	nodes, client, b := openCluster(t)
 	mustTake(t, b, request("7"))
 	_, from, to := moveSlot(t, client, nodes, stored("7"))
 	moveKey(t, from, to, stored("7"))
