@@ -155,10 +155,10 @@ func (v *view) denyLocked(req *Request, now int64, result *Result) bool {
 		return false
 	}
 	at := v.at(req, now)
-	if !v.state.Denies(req.Policy, at, req.Cost) {
+	if v.state.PeekTo(&result.Verdict, req.Policy, at, req.Cost); result.Allowed {
+		result.Verdict = limit.Verdict{} // no verdict: others may have used what it shows as left
 		return false
 	}
-	v.state.PeekTo(&result.Verdict, req.Policy, at, req.Cost)
 	result.Now, result.Source = at.Micros, LocalDeny
 	return true
 }

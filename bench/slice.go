@@ -99,15 +99,15 @@ func (all callers) work(ctx context.Context, p Peer, keys []string, order []uint
 }
 
 func (c *caller) ask(ctx context.Context, p Peer, keys []string, order []uint32, at int, d time.Duration) {
-	before := time.Now()
-	for end := before.Add(d); before.Before(end); {
+	begin := time.Now()
+	for before := time.Duration(0); before < d; {
 		key := keys[order[at]]
 		if at++; at == len(order) {
 			at = 0
 		}
 		allowed, err := p.Take(ctx, key)
-		now := time.Now()
-		c.latencies.add(now.Sub(before))
+		now := time.Since(begin) // cheaper than time.Now: this loop is a part of what a leased take costs
+		c.latencies.add(now - before)
 		before = now
 		c.note(allowed, err)
 	}

@@ -37,17 +37,6 @@ func (s *State) PeekTo(v *Verdict, p *Policy, now At, cost int64) {
 	s.describe(v, now)
 }
 
-// Denies reports whether Peek would deny.
-func (s *State) Denies(p *Policy, now At, cost int64) bool {
-	s.conform(p)
-	for i := range p.Limits {
-		if s.entries[i].short(&p.Limits[i], now, cost) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
 func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) (v Verdict) {
 	s.conform(p)
