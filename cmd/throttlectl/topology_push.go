@@ -19,8 +19,9 @@ running processes take it over within about ten seconds. Keys that change their 
 (throttlectl reshard plan says what moves).
 
 It is all or nothing as far as that goes: the push is refused, and nothing is left anywhere, if a primary can't be reached
-(see --partial), if a topology of the same or a larger epoch is in force, or if the file is not valid. What is in force is
-added as the file's "previous" where that doesn't name it, if the servers tell it: epoch 1 must stand in the file. --dry-run looks and leaves nothing.
+(see --partial), if a topology of the same or a larger epoch is in force, or if the file is not valid. What is in force,
+and what came before it, is added to the file's "previous" in the order of epochs, unless it is named there: then the file
+knows what is over. Of epoch 1 servers tell only the digest, so the file must name it. --dry-run looks and leaves nothing.
 
 Change the file that processes start with, too: one that starts with an old file finds the new topology on the servers,
 as long as they remember it.`
@@ -64,24 +65,16 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 	if file.Epoch == 0 {
 		return nil, errors.New("the file has epoch 0, which is for a topology that is never changed: number it from 1 on")
 	}
-	boards, done := s.boards(ctx, file.Groups)
-	defer done()
-	// First of all what is in force, with its text, for its groups are told, too.
-	before := readBoards(ctx, boards, router.Topology{})
-	force, err := newestOf(before)
+	c, err := s.survey(ctx)
+	defer c.close()
 	if err != nil {
 		return nil, err
 	}
-	if gone := goneGroups(file, force); len(gone) > 0 {
-		more, done := s.boards(ctx, gone)
-		defer done()
-		boards = append(boards, more...)
-		before = append(before, readBoards(ctx, more, router.Topology{})...)
-	}
-	if err := errors.Join(o.refuse(file, before), continues(file, force, before)); err != nil {
+	boards, before := c.boards, c.before
+	if err := errors.Join(o.refuse(file, before), continues(file, c)); err != nil {
 		return nil, err
 	}
-	notice, err := noticeOf(file, force)
+	notice, err := noticeOf(file, c.force)
 	if err != nil {
 		return nil, err
 	}
@@ -107,38 +100,6 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 		}
 	}
 	return p, errors.Join(errs...)
-}
-
-// newestOf is the topology in force, nil if there is none that can be read: of epoch 1 only the digest is told.
-func newestOf(all []posted) (*router.Topology, error) {
-	i := -1
-	for j, p := range all {
-		if p.text != "" && (i < 0 || p.Epoch > all[i].Epoch) {
-			i = j
-		}
-	}
-	if i < 0 {
-		return nil, nil
-	}
-	t, err := router.ParseTopology([]byte(all[i].text))
-	if err != nil {
-		return nil, fmt.Errorf("the topology of epoch %d on %s: %w", all[i].Epoch, all[i].Node, err)
-	}
-	return &t, nil
-}
-
-// goneGroups are those in force that the file no longer has.
-func goneGroups(file router.Topology, force *router.Topology) []router.Group {
-	before := force
-	if before == nil {
-		before = file.Previous
-	}
-	if before == nil {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(before.Groups), func(g router.Group) bool {
-		return slices.ContainsFunc(file.Groups, func(have router.Group) bool { return have.Name == g.Name })
-	})
 }
 
 // refuse is why nothing may be left.
@@ -172,39 +133,14 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 	return nil
 }
 
-// continues refuses a topology that doesn't come after what is in force: it must name that as its previous one, unless the
-// servers tell its text. Of epoch 1 they tell the digest only.
-func continues(file router.Topology, force *router.Topology, before []posted) error {
-	var newest posted
-	for _, p := range before {
-		if p.Epoch > newest.Epoch {
-			newest = p
-		}
-	}
-	previous := file.Previous
-	switch {
-	case newest.Epoch == 0 || newest.Epoch >= file.Epoch:
-		return nil
-	case previous != nil && previous.Epoch == newest.Epoch && previous.Digest() != newest.Digest:
-		return fmt.Errorf(`refused, and nothing was published: the file's "previous" is not the topology of epoch %d that is in force: `+
-			"digest %s, there %s", newest.Epoch, previous.Digest(), newest.Digest)
-	case force == nil && (previous == nil || previous.Epoch < newest.Epoch):
-		return fmt.Errorf(`refused, and nothing was published: epoch %d is in force, and the file doesn't name it as "previous": `+
-			"processes that start would not know where keys have their counts", newest.Epoch)
-	}
-	return nil
-}
-
-// noticeOf is what routers leave. The topology in force goes along as the previous one, as routers do it.
+// noticeOf is what routers leave. The topology in force goes along, as routers do it.
 func noticeOf(file router.Topology, force *router.Topology) (backend.Notice, error) {
-	if force != nil && force.Epoch == file.Epoch && file.Previous == nil { // the rest of a push that was partial
-		file.Previous = force.Previous
-	}
-	if force != nil && force.Epoch < file.Epoch && (file.Previous == nil || file.Previous.Epoch < force.Epoch) {
-		file.Previous = force
+	file, err := linked(file, force)
+	if err != nil {
+		return backend.Notice{}, err
 	}
 	text, err := json.Marshal(file)
-	return backend.Notice{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, errors.Join(err, file.Validate())
+	return backend.Notice{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, err
 }
 
 // topologyPush is what was left where.

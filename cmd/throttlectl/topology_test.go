@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -242,6 +243,106 @@ func TestTopologyOfAllKinds(t *testing.T) {
 	if len(owners) != 3 {
 		t.Errorf("the keys are in %v: choose others", owners)
 	}
+}
+
+// A "previous" that was written and never pushed doesn't take the place of what is in force: processes that start find both.
+func TestTopologyPushKeepsWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	one, two, three, four := testserver.Redis(t), testserver.Redis(t), testserver.Redis(t), testserver.Redis(t)
+	succeed(t, "topology", "push", topologyFile(t, groupsOf(4, one, two, three)))
+	unpushed := groupsOf(5, one)
+	file := router.Topology{Epoch: 6, Groups: []router.Group{{Name: "new", Primary: four.Addr}}, Previous: &unpushed}
+	for range 2 { // the second one tells nobody anything new
+		succeed(t, "topology", "push", topologyFile(t, file))
+	}
+	for _, server := range []*testserver.Server{one, two, three, four} {
+		_, text, _ := strings.Cut(server.Client().Get(t.Context(), "sl:topology").Val(), "\n")
+		there, err := router.ParseTopology([]byte(text))
+		if err != nil || epochs(&there) != "6 5 4" {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+}
+
+// Of epoch 1 servers tell the digest only: a file that skips it is refused, one that names it further back is not.
+func TestTopologyPushAfterEpochOne(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	first, unpushed := groupsOf(1, one, two), groupsOf(2, one)
+	succeed(t, "topology", "push", topologyFile(t, first))
+	file := groupsOf(3, one)
+	file.Previous = &unpushed
+	fail(t, exitFailure, `epoch 1 is in force, and the file doesn't name it as "previous"`, "topology", "push", topologyFile(t, file))
+	wrong := groupsOf(1, two)
+	unpushed.Previous = &wrong
+	fail(t, exitFailure, `"previous" is not the topology of epoch 1`, "topology", "push", topologyFile(t, file))
+	unpushed.Previous = &first
+	succeed(t, "topology", "push", topologyFile(t, file))
+	awaitEpoch(t, two, 3) // it goes, and is told
+}
+
+// epochs are those of a topology and of all before it.
+func epochs(t *router.Topology) string {
+	var all []string
+	for ; t != nil; t = t.Previous {
+		all = append(all, fmt.Sprint(t.Epoch))
+	}
+	return strings.Join(all, " ")
+}
+
+// chain is topologies of one group, each the previous one of the one before.
+func chain(epochs ...uint64) *router.Topology {
+	var first *router.Topology
+	for _, epoch := range slices.Backward(epochs) {
+		first = &router.Topology{Epoch: epoch, Groups: []router.Group{{Name: "g", Primary: "10.0.0.1:6379"}}, Previous: first}
+	}
+	return first
+}
+
+// What goes along with a topology: what the file names, and what is in force with what came before it.
+func TestNoticeHasAllThatCameBefore(t *testing.T) {
+	t.Parallel()
+	long := []uint64{40}
+	for epoch := uint64(39); len(long) <= maxPrevious; epoch-- {
+		long = append(long, epoch)
+	}
+	for name, test := range map[string]struct {
+		file, force *router.Topology
+		want        string
+	}{
+		"nothing is in force":             {chain(6, 5), nil, "6 5"},
+		"not named":                       {chain(6), chain(4, 2), "6 4 2"},
+		"named":                           {chain(6, 4), chain(4, 2), "6 4"}, // its windows may be over
+		"named further back":              {chain(6, 5, 4), chain(4, 2), "6 5 4"},
+		"an older one is named":           {chain(6, 3), chain(4, 2), "6 4 3 2"},
+		"a newer one is named":            {chain(6, 5), chain(4, 2), "6 5 4 2"},
+		"the rest of a push":              {chain(6, 5), chain(6, 5, 4), "6 5 4"},
+		"it is in force with more":        {chain(6), chain(6, 4), "6 4"},
+		"more than are looked back at":    {chain(41), chain(long...), strings.TrimSuffix("41 "+epochs(chain(long...)), " 24")},
+		"no room for what is in force":    {chain(append([]uint64{50}, long[:maxPrevious]...)...), chain(4), "no room"},
+		"another one of the same epoch":   {chain(6, 5, 4), other(chain(4, 2)), "digest"},
+		"another one further back":        {chain(6, 5, 2), chain(4), "6 5 4 2"},
+		"another one that came before it": {chain(6, 5, 2), &router.Topology{Epoch: 4, Groups: chain(4).Groups, Previous: other(chain(2))}, "digest"},
+	} {
+		got := ""
+		notice, err := noticeOf(*test.file, test.force)
+		if err != nil {
+			got = err.Error()
+		} else if there, err := router.ParseTopology([]byte(notice.Text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else {
+			got = epochs(&there)
+		}
+		if got != test.want && (err == nil || !strings.Contains(got, test.want)) {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// other is another topology of the same epoch.
+func other(t *router.Topology) *router.Topology {
+	t.Seed++
+	return t
 }
 
 // A second push, to those that the first didn't reach, posts what that did: with the previous topology.
