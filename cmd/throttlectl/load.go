@@ -27,7 +27,9 @@ it was more.
   --memory           this process
 
 The keys are throttlectl-load-1 and so on: none of the applications', and left to expire. The load is real all the same, so
-servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others.
+servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others. Where
+a newer topology than the file's is in force, the load goes by that, and its servers are judged, too. It tells nobody of its
+topology, and doesn't follow one that is pushed while it runs.
 
 What is printed:
   LATENCY         of every request, from when it was due: with --rate a late answer makes others wait
@@ -68,7 +70,7 @@ func newLoad(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			b, where, err := o.open()
+			b, where, err := o.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -125,8 +127,8 @@ func (o *loadOptions) attack() (*attack, error) {
 	return a, usage(errors.Join(append(errs, err)...))
 }
 
-// open opens what the command line selects, and says what that is. It does no network I/O.
-func (o *loadOptions) open() (backend.Backend, string, error) {
+// open opens what the command line selects, and says what that is. It asks the servers of a topology which one is in force.
+func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error) {
 	if o.memory {
 		if o.topology != "" || len(o.redis) > 0 {
 			return nil, "", usage(errors.New("exactly one of --memory, --topology and --redis is needed"))
@@ -138,34 +140,73 @@ func (o *loadOptions) open() (backend.Backend, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := o.oneServer(); err != nil {
+	if err := errors.Join(o.oneServer(), o.judgeRemote(s.remote(), "")); err != nil {
 		return nil, "", err
 	}
-	if remote := s.remote(); len(remote) > 0 && !o.allowRemote {
-		return nil, "", usage(fmt.Errorf("not on this host, or not known to be: %s; --allow-remote puts load on them all the same",
-			strings.Join(remote, ", ")))
-	}
-	b, err := s.backend()
 	if len(s.single) > 0 {
+		b, err := s.backend()
 		return b, "redis " + s.single[0].Addr, err
 	}
-	return b, "topology " + o.topology, err
+	where := "topology " + o.topology
+	if newer, err := o.followForce(ctx, s); err != nil {
+		return nil, "", err
+	} else if newer {
+		where += fmt.Sprintf(" (epoch %d is in force)", s.topology.Epoch)
+	}
+	b, err := s.backend()
+	return b, where, err
 }
 
-// backend opens the servers as an application does, except that it leaves no notice of its topology there: what is in
-// force is for the applications to say.
+// judgeRemote refuses servers that aren't sure to be on this host.
+func (o *loadOptions) judgeRemote(remote []string, from string) error {
+	if len(remote) == 0 || o.allowRemote {
+		return nil
+	}
+	return usage(fmt.Errorf("not on this host, or not known to be: %s%s; --allow-remote puts load on them all the same",
+		strings.Join(remote, ", "), from))
+}
+
+// followForce replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
+// judged before they are asked anything; what can't be read is left to the load to find out.
+func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err error) {
+	for s.topology.Epoch > 0 { // one of epoch 0 follows nobody
+		boards, done := s.boards(ctx, s.topology.Groups)
+		all := readBoards(ctx, boards, s.topology)
+		done()
+		for _, p := range all {
+			if p.Epoch == s.topology.Epoch && p.Digest != s.topology.Digest() {
+				return newer, fmt.Errorf("another topology of epoch %d is in force on %s: digest %s, not %s",
+					p.Epoch, p.Node, p.Digest, s.topology.Digest())
+			}
+		}
+		if newestOf(all).Epoch <= s.topology.Epoch {
+			return newer, nil
+		}
+		force, err := forceOf(s.topology, all)
+		if err != nil {
+			return newer, err
+		}
+		if force == nil {
+			return newer, fmt.Errorf("epoch %d is in force on %s, which doesn't tell its text", newestOf(all).Epoch, newestOf(all).Node)
+		}
+		s.topology, newer = *force, true
+		if err := o.judgeRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
+			return newer, err
+		}
+	}
+	return newer, nil
+}
+
+// backend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
+// meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
 func (s *site) backend() (backend.Backend, error) {
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		return backend.OpenRedis(&s.single[0], cfg)
 	}
-	return router.Open(s.topology, router.Config{
-		Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout,
-		Node: func(address string) (backend.Backend, error) {
-			b, err := backend.OpenRedis(at(s.node, address), cfg)
-			return quiet{b}, err
-		},
-	})
+	topology := s.topology
+	topology.Epoch, topology.Previous = 0, nil
+	return router.Open(topology, router.Config{Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout})
 }
 
 // remote is the servers that aren't sure to be on this host.
@@ -180,11 +221,7 @@ func (s *site) remote() (all []string) {
 			check(s.single[i].Addr)
 		}
 	}
-	groups := s.topology.Groups
-	if before := s.topology.Previous; before != nil {
-		groups = append(groups[:len(groups):len(groups)], before.Groups...)
-	}
-	for _, g := range groups {
+	for _, g := range s.topology.Groups {
 		switch {
 		case len(g.Sentinels) > 0:
 			all = append(all, "what the sentinels of "+g.Name+" name")

@@ -192,9 +192,7 @@ func TestLoadRefuses(t *testing.T) {
 			{Name: "a", Primary: "127.0.0.1:1", Replicas: []string{"10.1.2.3:6379"}}, {Name: "b", Primary: "db.example:6379"},
 			{Name: "c", Sentinels: []string{"127.0.0.1:2"}, Master: "main"},
 		},
-		Previous: &router.Topology{Epoch: 1, Groups: []router.Group{
-			{Name: "a", Primary: "[::1]:1"}, {Name: "old", Primary: "10.9.9.9:6379"},
-		}},
+		Previous: &router.Topology{Epoch: 1, Groups: []router.Group{{Name: "old", Primary: "10.9.9.9:6379"}}}, // isn't asked
 	})
 	load := func(args ...string) []string { return append([]string{"load", "--limit", "10/1s"}, args...) }
 	for _, test := range []struct {
@@ -214,11 +212,69 @@ func TestLoadRefuses(t *testing.T) {
 		{exitUsage, "--redis is given twice", load("--redis", away, "--redis", away)},
 		{exitUsage, "be: 10.1.2.3:6379; --allow-remote", load("--redis", "redis://:s3cret@10.1.2.3:6379")},
 		{exitUsage, "be: localhost.example:6379;", load("--redis", "redis://localhost.example")},
-		{exitUsage, "be: 10.1.2.3:6379, db.example:6379, what the sentinels of c name, 10.9.9.9:6379;", load("--topology", remote)},
+		{exitUsage, "be: 10.1.2.3:6379, db.example:6379, what the sentinels of c name;", load("--topology", remote)},
 		{exitFailure, "connection refused", load("--redis", away)},
 		{exitFailure, "connection refused", load("--redis", "redis://localhost:1")},
 	} {
 		fail(t, test.code, test.text, test.args...)
+	}
+}
+
+// post leaves a topology on a server, as routers do.
+func post(t testing.TB, server *testserver.Server, topology router.Topology) {
+	t.Helper()
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	notice, err := noticeOf(topology, nil)
+	if err == nil {
+		_, err = b.Post(t.Context(), notice)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is in force decides who is asked, so that is judged as the file is, and before any load.
+func TestLoadJudgesWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	file := topologyFile(t, groupsOf(1, one))
+	load := []string{"--topology", file, "--limit", "20/24h", "--keys", "40", "--for", "100ms"}
+	post(t, one, groupsOf(2, one, two))
+	if r := attackOf(t, load...); r.Where != "topology "+file+" (epoch 2 is in force)" {
+		t.Errorf("%+v", r)
+	}
+	if n := two.Client().DBSize(t.Context()).Val(); n == 0 {
+		t.Error("nobody asked the server that is in force")
+	}
+	away := groupsOf(3, one, two) // epoch 2 tells where epoch 3 is told
+	away.Groups = append(away.Groups, router.Group{Name: "away", Primary: "10.1.2.3:6379"})
+	post(t, two, away)
+	fail(t, exitUsage, "be: 10.1.2.3:6379 of epoch 3, which is in force; --allow-remote", append([]string{"load"}, load...)...)
+
+	post(t, one, groupsOf(4, two))
+	other := topologyFile(t, groupsOf(4, one))
+	fail(t, exitFailure, "another topology of epoch 4 is in force", "load", "--topology", other, "--limit", "20/24h")
+}
+
+// Load tells nobody of its topology, whatever kind the groups are of: to publish is for topology push.
+func TestLoadPublishesNothing(t *testing.T) {
+	t.Parallel()
+	plain, shards := testserver.Redis(t), testserver.Cluster(t, 1, 1)
+	topology := router.Topology{Epoch: 7, Groups: []router.Group{
+		{Name: "plain", Primary: plain.Addr}, {Name: "cluster", Cluster: []string{shards[0].Primary.Addr}},
+	}}
+	attackOf(t, "--topology", topologyFile(t, topology), "--allow-remote", "--limit", "20/24h", "--keys", "40", "--for", "500ms")
+	for _, server := range []*testserver.Server{plain, shards[0].Primary} {
+		if n := server.Client().DBSize(t.Context()).Val(); n == 0 {
+			t.Errorf("nobody asked %s", server.Addr)
+		}
+		if text := server.Client().Get(t.Context(), "sl:topology").Val(); text != "" {
+			t.Errorf("left %q", text)
+		}
 	}
 }
 

@@ -182,12 +182,9 @@ func each[T, R any](all []T, ask func(T) R) []R {
 // newer one. Without any notice there is no such process, or their topology has no epoch; then the file is all there is, and is
 // returned without its epoch, so that a router made of it tells nobody.
 func inForce(file router.Topology, all []posted) (router.Topology, error) {
-	newest := posted{}
+	newest := newestOf(all)
 	var errs []error
 	for _, p := range all {
-		if p.Epoch > newest.Epoch {
-			newest = p
-		}
 		if p.err != nil {
 			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.err))
 		}

@@ -75,6 +75,9 @@ func forceOf(file router.Topology, all []posted) (*router.Topology, error) {
 		return nil, nil
 	}
 	t, err := router.ParseTopology([]byte(newest.text))
+	if err == nil && t.Epoch != newest.Epoch {
+		err = fmt.Errorf("its text has epoch %d", t.Epoch)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the topology of epoch %d on %s: %w", newest.Epoch, newest.Node, err)
 	}
