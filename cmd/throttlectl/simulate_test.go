@@ -50,6 +50,26 @@ func TestSimulateFor(t *testing.T) {
 	}
 }
 
+// The longest traffic there can be is drawn and told; a longer one is refused, unless --for ends before it.
+func TestSimulateSpan(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	simulate := func(csv string, args ...string) []string {
+		file := filepath.Join(dir, "log.csv")
+		if err := os.WriteFile(file, []byte(csv), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return append([]string{"simulate", "--limit", "1/1s", "--csv", file, "--svg", filepath.Join(dir, "picture.svg")}, args...)
+	}
+	if got := succeed(t, simulate("0\n3153600000\n")...); !strings.Contains(got, "2 requests, cost 2, in 876000h from 1970") {
+		t.Error(got)
+	}
+	fail(t, exitFailure, "log.csv: line 2: time: must be within", simulate("0\n10000000000\n")...)
+	if got := succeed(t, simulate("0\n10000000000\n", "--for", "1h")...); !strings.Contains(got, "1 requests") {
+		t.Error(got)
+	}
+}
+
 // A picture of a name that isn't XML is one all the same.
 func TestSimulatePictureEscapes(t *testing.T) {
 	t.Parallel()

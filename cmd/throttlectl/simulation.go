@@ -92,15 +92,15 @@ func limitsText(p *limit.Policy) string {
 // play runs the simulation to the end of the traffic, or until it has lasted that long; 0 for no end.
 func (s *simulation) play(ctx context.Context, all traffic, lasts time.Duration) error {
 	for a, err := range all {
+		if lasts > 0 && s.requests > 0 && a.at >= s.first+lasts.Microseconds() {
+			break // whatever is wrong with it
+		}
 		if err != nil {
 			return err
 		}
 		if s.requests == 0 {
 			s.first = a.at
 			s.timeline.start = a.at
-		}
-		if lasts > 0 && a.at >= s.first+lasts.Microseconds() {
-			break
 		}
 		if s.requests%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()

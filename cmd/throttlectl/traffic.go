@@ -16,7 +16,7 @@ type arrival struct {
 	cost int64
 }
 
-// traffic yields requests in the order of time. An error is the last that it yields.
+// traffic yields requests in the order of time. An error is the last that it yields, and is of the request beside it.
 type traffic = iter.Seq2[arrival, error]
 
 // popularity draws keys: the nth most popular one is asked for 1/n^exponent times as often as the first, which is Zipf's

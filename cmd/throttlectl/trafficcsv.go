@@ -16,21 +16,34 @@ import (
 
 const csvHelp = `A CSV file has a request a line: its time, as RFC 3339 or in Unix seconds or milliseconds, and if there are more columns,
 its key and its cost. A first line that is no request names the columns: time, key and cost, in any order, among others.
-Lines must be in the order of time. They are read one by one, so that a log of any length will do.`
+Lines must be in the order of time, within 100 years. They are read one by one, so that a log of any length will do.`
 
-const maxLine = 1 << 16 // bytes
+const (
+	maxLine     = 1 << 16 // bytes
+	maxRecorded = 100 * 365 * 24 * time.Hour
+)
+
+// lineError is a line that is no request, or one that can't be played. It never has what is in the line: it may be a key.
+type lineError struct {
+	Line int
+	Err  error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+func (e *lineError) Unwrap() error { return e.Err }
 
 // columns are the places of what is looked for in a line; -1 for nowhere.
 type columns struct{ time, key, cost int }
 
-// recorded is the traffic in a CSV file. Its errors name lines, but never what is in them: it may be a key.
+// recorded is the traffic in a CSV file. Its errors are lineErrors, and come with the request if there is one.
 func recorded(in io.Reader) traffic {
 	return func(yield func(arrival, error) bool) {
 		lines := bufio.NewScanner(in)
 		lines.Buffer(nil, maxLine)
 		where := columns{0, 1, 2}
-		n, last := 0, int64(math.MinInt64)
-		fail := func(err error) { yield(arrival{}, fmt.Errorf("line %d: %w", n, err)) }
+		n, first, last := 0, int64(-1), int64(math.MinInt64)
+		fail := func(a arrival, err error) { yield(a, &lineError{n, err}) }
 		for lines.Scan() {
 			n++
 			fields, err := split(strings.TrimPrefix(lines.Text(), "\ufeff"))
@@ -50,8 +63,14 @@ func recorded(in io.Reader) traffic {
 			if err == nil && a.at < last {
 				err = errors.New("is earlier than the line before: sort the file by time")
 			}
+			if first < 0 {
+				first = a.at
+			}
+			if err == nil && a.at-first > maxRecorded.Microseconds() {
+				err = errors.New("time: must be within 100 years of the first request")
+			}
 			if err != nil {
-				fail(err)
+				fail(a, err)
 				return
 			}
 			if last = a.at; !yield(a, nil) {
@@ -60,7 +79,7 @@ func recorded(in io.Reader) traffic {
 		}
 		if err := lines.Err(); err != nil {
 			n++
-			fail(err)
+			fail(arrival{}, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -64,6 +65,9 @@ func TestRecordedRefuses(t *testing.T) {
 		var last error
 		for _, err := range recorded(strings.NewReader(text)) {
 			last = err
+		}
+		if _, typed := errors.AsType[*lineError](last); !typed {
+			t.Errorf("%.40q: %T", text, last)
 		}
 		if last == nil || !strings.HasPrefix(last.Error(), want) || strings.Contains(last.Error(), "s3cret") {
 			t.Errorf("%.40q: %v, want %q", text, last, want)
