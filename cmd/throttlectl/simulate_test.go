@@ -70,6 +70,28 @@ func TestSimulateSpan(t *testing.T) {
 	}
 }
 
+// The most that all requests together can cost adds up in all figures; more is refused.
+func TestSimulateCost(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "log.csv")
+	simulate := []string{"simulate", "--limit", "9007199254740991/1s", "--csv", file, "--svg", file + ".svg"}
+	for lines, want := range map[string]string{
+		strings.Repeat("0,k,8000000000000\n", 1125): "1125 requests, cost 9000000000000000, in 0s",
+		"0,a,9007199254740990\n0,b\n":               "2 requests, cost 9007199254740991, in 0s",
+	} {
+		if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := succeed(t, simulate...); !strings.Contains(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if err := os.WriteFile(file, []byte(strings.Repeat("0,k,9007199254740991\n", 1100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fail(t, exitFailure, "log.csv: line 2: cost: must leave the sum of all at most", simulate...)
+}
+
 // A picture of a name that isn't XML is one all the same.
 func TestSimulatePictureEscapes(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func recorded(in io.Reader) traffic {
 		lines := bufio.NewScanner(in)
 		lines.Buffer(nil, maxLine)
 		where := columns{0, 1, 2}
-		n, first, last := 0, int64(-1), int64(math.MinInt64)
+		n, first, last, sum := 0, int64(-1), int64(math.MinInt64), int64(0)
 		fail := func(a arrival, err error) { yield(a, &lineError{n, err}) }
 		for lines.Scan() {
 			n++
@@ -69,10 +69,14 @@ func recorded(in io.Reader) traffic {
 			if err == nil && a.at-first > maxRecorded.Microseconds() {
 				err = errors.New("time: must be within 100 years of the first request")
 			}
+			if err == nil && a.cost > limit.MaxCount-sum { // so that no sum of a simulation overflows
+				err = fmt.Errorf("cost: must leave the sum of all at most %d", limit.MaxCount)
+			}
 			if err != nil {
 				fail(a, err)
 				return
 			}
+			sum += a.cost
 			if last = a.at; !yield(a, nil) {
 				return
 			}
