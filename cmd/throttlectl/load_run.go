@@ -107,11 +107,13 @@ func (a *attack) call(ctx context.Context, t *tally, random *rand.Rand) {
 func (a *attack) turn(ctx context.Context) (due time.Time, ok bool) {
 	n := a.next.Add(1) - 1
 	due = time.Now()
-	if a.rate > 0 {
-		due = a.start.Add(time.Duration(float64(n) / a.rate * float64(time.Second)))
-	}
 	over := time.Since(a.start) >= a.lasts && n >= int64(a.callers) // each asks once, however late it comes to it
-	if over || a.rate > 0 && due.Sub(a.start) >= a.lasts || ctx.Err() != nil {
+	if a.rate > 0 {
+		after := float64(n) / a.rate * float64(time.Second) // may be more than a duration holds
+		over = over || after >= float64(a.lasts)
+		due = a.start.Add(time.Duration(min(after, float64(a.lasts))))
+	}
+	if over || ctx.Err() != nil {
 		return due, false
 	}
 	if wait := time.Until(due); wait > 0 {

@@ -126,6 +126,15 @@ func TestLoadRate(t *testing.T) {
 	}
 }
 
+// At the smallest rate there is, all callers but one would wait for longer than a duration can be.
+func TestLoadAtSmallestRate(t *testing.T) {
+	t.Parallel()
+	r := attackOf(t, "--memory", "--limit", "10/1s", "--rate", "0.000001/s", "--for", "100ms", "--callers", "16384")
+	if r.Requests != 1 {
+		t.Errorf("%d requests, want 1", r.Requests)
+	}
+}
+
 func TestLoadText(t *testing.T) {
 	t.Parallel()
 	args := []string{"load", "--memory", "--limit", "5/1s", "--limit", "20/1m+40", "--for", "100ms", "--lease", "--keys", "1"}

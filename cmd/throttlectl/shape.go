@@ -121,7 +121,7 @@ func (s *shape) parseChange(kind, text string) error {
 			return err
 		}
 		s.rate = func(at, _ float64) float64 {
-			if at >= begin.Seconds() && at < (begin+lasts).Seconds() {
+			if at >= begin.Seconds() && at < begin.Seconds()+lasts.Seconds() {
 				return high
 			}
 			return low

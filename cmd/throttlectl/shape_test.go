@@ -52,6 +52,7 @@ func TestRandomShapes(t *testing.T) {
 		{"spike:5/s,200/s@100s+10s", 110 * time.Second, lasts, 4450},
 		{"spike:0/s,200/s@100s+10s", 0, 100 * time.Second, 0},
 		{"spike:9/s,0/s@100s+10s", 100 * time.Second, 110 * time.Second, 0},
+		{"spike:0/s,2/s@500s+2562047h47m", 500 * time.Second, lasts, 1000}, // the sum of both is no duration
 		{"ramp:0/s,20/s", 0, 500 * time.Second, 2500},
 		{"ramp:0/s,20/s", 500 * time.Second, lasts, 7500},
 		{"wave:0/s,20/s@1000s", 0, lasts, 10000},
