@@ -75,6 +75,9 @@ type policiesDocument struct {
 }
 
 func checkPolicies(path string) (*policiesCheck, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // nobody has seen what is in it
+		return nil, fmt.Errorf("%s: must be a regular file, and is %s", path, info.Mode().Type())
+	}
 	r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{Refresh: -1})
 	if _, refused := errors.AsType[*limit.Error](err); refused {
 		return refusedPolicies(err), nil
