@@ -21,7 +21,8 @@ const policiesCheckHelp = `Validate a JSON file of policies, as applications rea
 rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell what they
 have in force (throttlectl top).
 
-The exit code is 3 if the file would be refused, or has an entry without effect, and 1 if it can't be read.
+The exit code is 3 if the file would be refused, or has an entry without effect, and 1 if it can't be read. An entry without
+effect is one of allow that deny denies, or an address that isn't written as httplimit.ClientAddr writes the key of a client.
 
   KEYS, PREFIXES  how many have this policy
   SHADOW          the policy that is asked, too, and enforced on nobody`
@@ -147,18 +148,7 @@ func leaves(err error) []error {
 
 // judge finds what the document says in vain. It names no key.
 func (d *policiesDocument) judge(all []namedPolicy) (f findings) {
-	denied, both := make(map[string]bool), 0
-	for _, entry := range d.Deny {
-		denied[entry] = true
-	}
-	for _, entry := range d.Allow {
-		if denied[entry] {
-			both++
-		}
-	}
-	if both > 0 {
-		f.add(warning, "lists", fmt.Sprintf("entries of allow that deny has, too, and denies: %d", both), "Take them off one list.")
-	}
+	f = d.judgeLists()
 	shadows := uses(d.Shadow)
 	for _, p := range all {
 		if p.Keys+p.Prefixes+shadows[p.Policy] == 0 && p.Policy != d.Default {
