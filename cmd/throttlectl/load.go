@@ -17,7 +17,7 @@ import (
 
 const loadHelp = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
 admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 3 if
-it was more.
+it was more, and otherwise 1 if the load was interrupted: the report is of what was asked until then.
 
   throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
   throttlectl load --redis redis://localhost:6379/0 --limit 100/1s --limit 1000/1m --callers 64 --lease
@@ -272,12 +272,16 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	a.start = time.Now()
 	shown := startProgress(cmd.ErrOrStderr(), a.lasts, a.soFar)
 	seen, took := a.run(cmd.Context())
+	var short error
+	if cmd.Context().Err() != nil {
+		short = fmt.Errorf("interrupted: it was to last %v", a.lasts)
+	}
 	shown.end()
 	r := a.report(where, seen, took)
 	if lease != nil {
 		r.lease(lease.Stats())
 	}
-	return errors.Join(o.print(cmd.OutOrStdout(), r), r.err())
+	return errors.Join(o.print(cmd.OutOrStdout(), r), r.err(), short)
 }
 
 // soFar is a line for the progress.

@@ -181,11 +181,12 @@ func TestLoadFindsWhatIsAboveTheLimit(t *testing.T) {
 	}
 }
 
+// A load that was cut short has measured less than it was asked to: that is no success.
 func TestLoadInterrupted(t *testing.T) {
 	t.Parallel()
 	s := start(t, "load", "--memory", "--limit", "10/1s", "--for", "10s", "--rate", "1000/s", "--json")
 	s.await(&s.stderr, "decisions a second")
-	if code := s.end(); code != exitOK {
+	if code := s.end(); code != exitFailure || !strings.Contains(s.stderr.String(), "throttlectl: interrupted: it was to last 10s") {
 		t.Errorf("exit code %d, stderr %q", code, s.stderr.String())
 	}
 	if !strings.Contains(s.stdout.String(), `"decisions":`) {
