@@ -14,6 +14,25 @@ var needs = []string{
 	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }
 
+// clusterNeeds are those that it sends to a node of a Redis Cluster. The last five are how go-redis finds nodes and keys.
+var clusterNeeds = []string{
+	"get %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
+	"ping", "cluster slots", "command", "readonly", "asking",
+}
+
+// needs are the commands that Sluice sends to this server.
+func (e *examined) needs() []string {
+	if e.info["cluster_enabled"] == "1" {
+		return clusterNeeds
+	}
+	return needs
+}
+
+// right is what ACL SETUSER calls the permission to send a line.
+func right(line string) string {
+	return "+" + strings.Join(strings.Fields(line)[:words(line)], "|")
+}
+
 // dangers are commands that no application should be able to send to a server that keeps its limits.
 var dangers = []string{
 	"flushall", "flushdb", "config set maxmemory 1", "shutdown", "replicaof no one", "debug sleep 0", "keys *",
@@ -42,7 +61,7 @@ type rights struct {
 	err       error    // why nothing is known
 }
 
-func askRights(ctx context.Context, client *redis.Client, prefix string) (r rights) {
+func askRights(ctx context.Context, client *redis.Client, prefix string, needs []string) (r rights) {
 	var lines []any
 	for _, line := range needs {
 		lines = append(lines, strings.ReplaceAll(line, "%s", prefix))
@@ -62,7 +81,7 @@ func askRights(ctx context.Context, client *redis.Client, prefix string) (r righ
 	}
 	for i, line := range needs {
 		if answers[i] == 0 {
-			r.missing = append(r.missing, "+"+strings.Fields(line)[0])
+			r.missing = append(r.missing, right(line))
 		}
 	}
 	for i, line := range dangers {
@@ -76,7 +95,7 @@ func askRights(ctx context.Context, client *redis.Client, prefix string) (r righ
 
 // words is how many words of a line are the name of the command.
 func words(line string) int {
-	for _, container := range []string{"config", "debug", "acl", "module"} {
+	for _, container := range []string{"config", "debug", "acl", "module", "cluster"} {
 		if strings.HasPrefix(line, container+" ") {
 			return 2
 		}
@@ -86,7 +105,7 @@ func words(line string) int {
 
 // judgeRights looks at a replica's rights as at a primary's, which it may become; until then it need not have them all.
 func (e *examined) judgeRights() findings {
-	f := judgeRights(e.rights, e.options.Username, e.prefix, e.options.Password != "")
+	f := judgeRights(e.rights, e.options.Username, e.prefix, e.needs(), e.options.Password != "")
 	for i := range f {
 		if one := &f[i]; e.replica() && one.Severity == critical {
 			one.Severity, one.What = warning, "after a failover to it: "+one.What
@@ -95,11 +114,14 @@ func (e *examined) judgeRights() findings {
 	return f
 }
 
-func judgeRights(r rights, user, prefix string, password bool) (f findings) {
+func judgeRights(r rights, user, prefix string, needs []string, password bool) (f findings) {
 	if user == "" {
 		user = "default"
 	}
-	grant := "ACL SETUSER NAME on >PASSWORD resetkeys ~" + prefix + "* -@all +get +mget +set +evalsha +eval +time +info"
+	grant := "ACL SETUSER NAME on >PASSWORD resetkeys ~" + prefix + "* -@all"
+	for _, line := range needs {
+		grant += " " + right(line)
+	}
 	switch {
 	case r.unknown:
 		f.add(info, "acl", "it is older than Redis 7.0 and can't tell what user "+user+" may do",

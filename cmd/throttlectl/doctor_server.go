@@ -44,7 +44,7 @@ func (m member) examine(ctx context.Context, timeout time.Duration) *examined {
 	if e.offset, e.rtt, e.err = clockOf(ctx, client); e.err != nil {
 		return e
 	}
-	e.rights = askRights(ctx, client, m.prefix)
+	e.rights = askRights(ctx, client, m.prefix, e.needs())
 	if ctx.Err() != nil {
 		e.err = fmt.Errorf("it is slow: no answer within %v", timeout)
 	}

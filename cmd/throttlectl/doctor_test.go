@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -300,6 +302,40 @@ func TestDoctorLooksAtRights(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := diagnosed(t, "--redis", "redis://nobody:s3cret@"+server.Addr); !got.has("critical", "reach", server.Addr, "refuses: WRONGPASS") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A node of a Redis Cluster needs other rights than a single server, and its advice names them.
+func TestDoctorLooksAtRightsInCluster(t *testing.T) {
+	t.Parallel()
+	const clusterRights = "reset on >pw resetkeys ~sl:* -@all +get +set +evalsha +eval +time +info +ping +cluster|slots +command +readonly +asking"
+	shard := testserver.Cluster(t, 1, 1)[0]
+	primary, replica := shard.Primary, shard.Replicas[0]
+	file := topologyFile(t, router.Topology{Epoch: 1, Groups: []router.Group{{Name: "sharded", Cluster: []string{primary.Addr, replica.Addr}}}})
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("pw"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--topology", file, "--user", "app", "--password-file", password, "--ignore", "version,persistence,memory,replication"}
+	grant := func(rights string) string {
+		user(t, primary, "app", rights)
+		return user(t, replica, "app", rights)
+	}
+	url := grant(clusterRights)
+	succeed(t, append([]string{"doctor", "--fail-on", "info"}, args...)...)
+	for _, right := range []string{"get", "set", "evalsha", "ping", "command", "readonly", "asking"} {
+		grant(clusterRights + " -" + right)
+		got := diagnosed(t, args...)
+		if !got.has("critical", "acl", primary.Addr, "lacks +"+right+" on") || !got.has("warning", "acl", replica.Addr, "lacks +"+right+" on") {
+			t.Errorf("without %s: %+v", right, got)
+		}
+		if do := got.Findings[0].Do; !strings.HasSuffix(do, strings.TrimPrefix(clusterRights, "reset on >pw ")) {
+			t.Errorf("without %s: %s", right, do)
+		}
+	}
+	grant(strings.Replace(clusterRights, " +cluster|slots", "", 1)) // nobody tells of the nodes then: look at one
+	if got := diagnosed(t, "--redis", url); !got.has("warning", "acl", replica.Addr, "lacks +cluster|slots on keys") {
 		t.Errorf("%+v", got)
 	}
 }
