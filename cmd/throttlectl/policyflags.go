@@ -56,17 +56,8 @@ func (p *policyFlags) policy(key string) (limit.Policy, error) {
 	case p.file != "":
 		return p.ofFile(key)
 	case len(p.limits) == 0:
-		return limit.Policy{}, usage(errors.New("--limit or --policies is needed: " + limitWanted + ", or the file of policies"))
-	}
-	return p.ofLimits()
-}
-
-const limitWanted = "100/1m, 240/1h~1m or 10/1s+20, once for each limit of the policy"
-
-// ofLimits is the policy of the limits alone, for commands that have no --policies.
-func (p *policyFlags) ofLimits() (limit.Policy, error) {
-	if len(p.limits) == 0 {
-		return limit.Policy{}, usage(errors.New("--limit is needed: " + limitWanted))
+		return limit.Policy{}, usage(errors.New("--limit or --policies is needed: " +
+			"100/1m, 240/1h~1m or 10/1s+20, once for each limit of the policy, or the file of policies"))
 	}
 	limits, err := parseLimits(p.limits)
 	policy := limit.Policy{Name: p.name, Limits: limits}

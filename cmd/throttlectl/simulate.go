@@ -20,6 +20,7 @@ traffic. The same command line prints the same result.
   throttlectl simulate --limit 10/1s --limit 240/1h --shape poisson:8/s --for 2h
   throttlectl simulate --compare 100/1m,100/1m@aligned,100/1m~1s,100/1m+100 --shape bursts:50@10s --svg compare.svg
   throttlectl simulate --compare "10/1s 240/1h,5/1s+20" --csv access.csv
+  throttlectl simulate --policies policies.json --policy pro --compare 200/1s --csv access.csv
 
 Limits:
   100/1m             fixed window, 100 a minute from the first request
@@ -47,7 +48,7 @@ const (
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	*globals
-	limits      []string
+	policyFlags
 	compare     []string
 	shapes      []string
 	csv, svg    string
@@ -68,7 +69,7 @@ func newSimulate(g *globals) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			policies, err := o.contenders()
 			if err != nil {
-				return usage(err)
+				return err
 			}
 			all, done, err := o.traffic(cmd)
 			if err != nil {
@@ -78,8 +79,9 @@ func newSimulate(g *globals) *cobra.Command {
 			return o.simulate(cmd.Context(), cmd.OutOrStdout(), policies, all)
 		},
 	}
+	o.register(cmd)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.limits, "limit", nil, "a `limit` of the policy, such as 100/1m; as often as it has limits")
+	flags.Lookup("policy").Usage = "`name` of the policy in the file of --policies"
 	flags.StringArrayVar(&o.compare, "compare", nil, "`policies` to compare: limits, with commas between policies and spaces within")
 	flags.StringArrayVar(&o.shapes, "shape", nil, "`shape` of the traffic, such as poisson:8/s; may be given several times")
 	flags.StringVar(&o.csv, "csv", "", "`path` of a CSV file of requests instead; - for stdin")
@@ -88,17 +90,20 @@ func newSimulate(g *globals) *cobra.Command {
 	flags.IntVar(&o.keys, "keys", 1, "number of keys, for --shape")
 	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of what is random, for --shape")
-	for _, name := range []string{"limit", "compare", "shape", "for", "keys", "zipf", "seed"} {
+	for _, name := range []string{"compare", "shape", "for", "keys", "zipf", "seed"} {
 		noFiles(cmd, name)
 	}
 	return cmd
 }
 
-// contenders are the policies of --limit and --compare.
+// contenders are the policy of the file or of --limit, and those of --compare.
 func (o *simulateOptions) contenders() ([]limit.Policy, error) {
 	var all []limit.Policy
-	if len(o.limits) > 0 || len(o.compare) == 0 {
-		p, err := (&policyFlags{limits: o.limits}).ofLimits()
+	switch {
+	case o.name != "" && o.file == "":
+		return nil, usage(errors.New("--policy goes with --policies: the name alone decides nothing"))
+	case o.file != "" || len(o.limits) > 0 || len(o.compare) == 0:
+		p, err := o.policy("")
 		if err != nil {
 			return nil, err
 		}
@@ -110,18 +115,18 @@ func (o *simulateOptions) contenders() ([]limit.Policy, error) {
 			for field := range strings.FieldsSeq(text) {
 				l, err := limit.Parse(field)
 				if err != nil {
-					return nil, fmt.Errorf("--compare: %w", err)
+					return nil, usage(fmt.Errorf("--compare: %w", err))
 				}
 				p.Limits = append(p.Limits, l)
 			}
 			if err := p.Validate(); err != nil {
-				return nil, fmt.Errorf("--compare: %w", err)
+				return nil, usage(fmt.Errorf("--compare: %w", err))
 			}
 			all = append(all, p)
 		}
 	}
 	if len(all) > maxCompared {
-		return nil, fmt.Errorf("%d policies: at most %d can be compared", len(all), maxCompared)
+		return nil, usage(fmt.Errorf("%d policies: at most %d can be compared", len(all), maxCompared))
 	}
 	return all, nil
 }

@@ -108,6 +108,26 @@ func TestSimulatePictureEscapes(t *testing.T) {
 	wellFormed(t, string(picture))
 }
 
+// A policy of the file that applications use is played as its limits are, alone and beside others.
+func TestSimulatePolicyOfFile(t *testing.T) {
+	t.Parallel()
+	file := policiesFile(t, tiers)
+	simulate := func(args ...string) []string {
+		return append([]string{"simulate", "--shape", "poisson:8/s", "--for", "1m"}, args...)
+	}
+	for _, more := range [][]string{nil, {"--compare", "20/1s,30/1s"}} {
+		got := succeed(t, simulate(append(more, "--policies", file, "--policy", "free")...)...)
+		if want := succeed(t, simulate(append(more, "--limit", "10/1s", "--limit", "240/1h")...)...); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	fail(t, exitUsage, "--policies needs --policy", simulate("--policies", file)...)
+	fail(t, exitUsage, "--limit doesn't go with --policies", simulate("--policies", file, "--policy", "free", "--limit", "1/1s")...)
+	fail(t, exitUsage, "--policy goes with --policies", simulate("--policy", "free", "--limit", "1/1s")...)
+	fail(t, exitFailure, `no policy "gold": there are free, pro, trial`, simulate("--policies", file, "--policy", "gold")...)
+	fail(t, exitFailure, "no such file", simulate("--policies", file+".not", "--policy", "free")...)
+}
+
 func TestSimulateRefuses(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty.csv")
@@ -120,7 +140,7 @@ func TestSimulateRefuses(t *testing.T) {
 		text string
 		args []string
 	}{
-		{exitUsage, "--limit is needed", []string{"simulate", "--shape", "steady:1/s"}},
+		{exitUsage, "--limit or --policies is needed", []string{"simulate", "--shape", "steady:1/s"}},
 		{exitUsage, "a policy has 1 to 16 limits", with("--shape", "steady:1/s", "--compare", "1/1s,")},
 		{exitUsage, "--compare: limit: text", with("--shape", "steady:1/s", "--compare", "1/1s;2/2s")},
 		{exitUsage, "counts the same window", with("--shape", "steady:1/s", "--compare", "1/1s 2/1s")},

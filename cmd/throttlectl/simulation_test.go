@@ -30,7 +30,7 @@ func anyPolicy(t *testing.T, random *rand.Rand) limit.Policy {
 		"5/1s", "20/10s@aligned", "7/3s@staggered", "9/2s~500ms", "30/20s~1s", "6/4s~4s", "3/1s+8", "7/3s+3", "100/1m+1000", "3/1s",
 	}
 	random.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
-	p, err := (&policyFlags{limits: limits[:1+random.IntN(3)]}).ofLimits()
+	p, err := (&policyFlags{limits: limits[:1+random.IntN(3)]}).policy("")
 	if err != nil {
 		return anyPolicy(t, random) // two that count the same window
 	}
