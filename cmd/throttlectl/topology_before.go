@@ -43,9 +43,6 @@ func (s *site) survey(ctx context.Context) (*scene, error) {
 		next = nil
 		if c.force != nil {
 			next = c.unasked(c.force.Groups)
-			if before := c.force.Previous; before != nil && c.force.Epoch == s.topology.Epoch { // the rest of a push that was partial
-				next = append(next, c.unasked(before.Groups)...)
-			}
 			continue
 		}
 		for len(next) == 0 && len(named) > 0 {

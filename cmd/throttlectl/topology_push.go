@@ -21,7 +21,7 @@ running processes take it over within about ten seconds. Keys that change their 
 It is all or nothing as far as that goes: the push is refused, and nothing is left anywhere, if a primary can't be reached
 (see --partial), if a topology of the same or a larger epoch is in force, or if the file is not valid. What is in force,
 and what came before it, is added to the file's "previous" in the order of epochs, unless it is named there: then the file
-knows what is over. Of epoch 1 servers tell only the digest, so the file must name it. --dry-run looks and leaves nothing.
+knows what is over. Of epoch 1 servers tell only the digest, so the file must name it. --dry-run leaves nothing.
 
 Change the file that processes start with, too: one that starts with an old file finds the new topology on the servers,
 as long as they remember it.`
