@@ -179,7 +179,8 @@ func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err
 					p.Epoch, p.Node, p.Digest, s.topology.Digest())
 			}
 		}
-		if newestOf(all).Epoch <= s.topology.Epoch {
+		newest := newestOf(all)
+		if newest.Epoch <= s.topology.Epoch {
 			return newer, nil
 		}
 		force, err := forceOf(s.topology, all)
@@ -187,7 +188,7 @@ func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err
 			return newer, err
 		}
 		if force == nil {
-			return newer, fmt.Errorf("epoch %d is in force on %s, which doesn't tell its text", newestOf(all).Epoch, newestOf(all).Node)
+			return newer, fmt.Errorf("epoch %d is in force on %s, which doesn't tell its text", newest.Epoch, newest.Node)
 		}
 		s.topology, newer = *force, true
 		if err := o.judgeRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {

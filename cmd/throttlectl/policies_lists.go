@@ -33,7 +33,8 @@ func (d *policiesDocument) judgeLists() (f findings) {
 			if list.name == "keys" { // these have no order
 				what = strconv.Itoa(len(vain[advice]))
 			}
-			f.add(warning, "addresses", "entries of "+list.name+" that match no key which httplimit.ClientAddr makes: "+what, advice)
+			f.add(warning, "addresses",
+				"entries of "+list.name+" that match no key which httplimit.ClientAddr makes: "+what, advice)
 		}
 	}
 	return f
@@ -124,6 +125,7 @@ var (
 	// are part of the ::, and all other groups are written out, because those of a /64 are never as long a run of zeros.
 	startOfAddress = func() *regexp.Regexp {
 		const octet, group, end = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`, `(0|[1-9a-f][0-9a-f]{0,3})`, `::(/(64?)?)?`
-		return regexp.MustCompile(`^((` + octet + `\.){0,3}` + octet + `?|` + group + `(:` + group + `){0,3}(:|` + end + `)?|:|` + end + `)$`)
+		const v4, v6 = `(` + octet + `\.){0,3}` + octet + `?`, group + `(:` + group + `){0,3}(:|` + end + `)?|:|` + end
+		return regexp.MustCompile(`^(` + v4 + `|` + v6 + `)$`)
 	}()
 )

@@ -110,11 +110,13 @@ func formerOf(file router.Topology, force *router.Topology) ([]router.Topology, 
 	case force == nil || force.Epoch > file.Epoch:
 	case force.Epoch == file.Epoch: // the rest of a push that was partial
 		known = chainOf(force.Previous)
-	case !slices.ContainsFunc(all, func(t router.Topology) bool { return t.Epoch == force.Epoch && t.Digest() == force.Digest() }):
+	case !slices.ContainsFunc(all, func(t router.Topology) bool { return t.Digest() == force.Digest() }): // which has the epoch in it
 		known = chainOf(force)
 	}
 	for _, t := range known {
-		i, named := slices.BinarySearchFunc(all, t.Epoch, func(a router.Topology, epoch uint64) int { return cmp.Compare(epoch, a.Epoch) })
+		i, named := slices.BinarySearchFunc(all, t.Epoch, func(a router.Topology, epoch uint64) int {
+			return cmp.Compare(epoch, a.Epoch) // the newest is first
+		})
 		switch {
 		case !named:
 			all = slices.Insert(all, i, t)
@@ -126,8 +128,8 @@ func formerOf(file router.Topology, force *router.Topology) ([]router.Topology, 
 		return all, nil
 	}
 	if len(known) > 0 && all[maxPrevious-1].Epoch > known[0].Epoch {
-		return nil, fmt.Errorf(`refused, and nothing was published: the file's "previous" leaves no room for epoch %d that is in force: `+
-			"at most %d topologies are looked back at", known[0].Epoch, maxPrevious)
+		return nil, fmt.Errorf(`refused, and nothing was published: the file's "previous" leaves no room for epoch %d `+
+			"that is in force: at most %d topologies are looked back at", known[0].Epoch, maxPrevious)
 	}
 	return all[:maxPrevious], nil // as routers do: the oldest are over first
 }
@@ -149,8 +151,8 @@ func continues(file router.Topology, c *scene) error {
 }
 
 func notPrevious(epoch uint64, digest, there string) error {
-	return fmt.Errorf(`refused, and nothing was published: the file's "previous" is not the topology of epoch %d that is in force, `+
-		"or was: digest %s, there %s", epoch, digest, there)
+	return fmt.Errorf(`refused, and nothing was published: the file's "previous" is not the topology of epoch %d `+
+		"that is in force, or was: digest %s, there %s", epoch, digest, there)
 }
 
 // linked is the file's topology with what came before it.

@@ -321,7 +321,7 @@ func TestNoticeHasAllThatCameBefore(t *testing.T) {
 		"more than are looked back at":    {chain(41), chain(long...), strings.TrimSuffix("41 "+epochs(chain(long...)), " 24")},
 		"no room for what is in force":    {chain(append([]uint64{50}, long[:maxPrevious]...)...), chain(4), "no room"},
 		"another one of the same epoch":   {chain(6, 5, 4), other(chain(4, 2)), "digest"},
-		"another one further back":        {chain(6, 5, 2), chain(4), "6 5 4 2"},
+		"named are those around it":       {chain(6, 5, 2), chain(4), "6 5 4 2"},
 		"another one that came before it": {chain(6, 5, 2), &router.Topology{Epoch: 4, Groups: chain(4).Groups, Previous: other(chain(2))}, "digest"},
 	} {
 		got := ""
