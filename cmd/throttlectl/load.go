@@ -274,7 +274,7 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	shown := startProgress(cmd.ErrOrStderr(), a.lasts, a.soFar)
 	seen, took := a.run(cmd.Context())
 	var short error
-	if cmd.Context().Err() != nil {
+	if cmd.Context().Err() != nil && took < a.lasts {
 		short = fmt.Errorf("interrupted: it was to last %v", a.lasts)
 	}
 	shown.end()
