@@ -15,7 +15,7 @@ type Decision struct {
 	Allowed bool
 
 	// Limit is the binding one: of a denial the limit that lets the request pass last, of an admission the one that
-	// has the least left. It is zero where no limit was asked: for keys on a list.
+	// has the least left. It is zero for keys on a list, and the policy's first where no limit was asked but would be.
 	Limit limit.Limit
 
 	// Remaining is what is left of the binding limit after this request; never negative. A key on an allow list has
@@ -39,7 +39,8 @@ type Decision struct {
 	// Guarantee says how far the decision can be off.
 	Guarantee Guarantee
 
-	// Cause is why the guarantee is not Exact; nil otherwise. After an outage it is the backend's error.
+	// Cause is why the guarantee is not Exact; nil otherwise. After an outage, and where Source is Unknown, it is the
+	// backend's error.
 	Cause error
 
 	verdict limit.Verdict
@@ -49,7 +50,7 @@ type Decision struct {
 type Status = limit.Status
 
 // All yields the status of every limit of the policy, in the policy's order. It yields nothing if no limit was
-// asked, as in a denial under FailClosed or by a list.
+// asked, as in a denial under FailClosed, by a list or by nobody.
 func (d Decision) All() iter.Seq[Status] { return d.verdict.All() }
 
 // Source says who decided; see package backend.
@@ -57,6 +58,7 @@ type Source = backend.Source
 
 // The sources of decisions.
 const (
+	Unknown  = backend.Unknown  // nobody: too many asked for the key at once, and the request was denied
 	Local    = backend.Local    // this process's memory
 	Primary  = backend.Primary  // the primary of the key's group
 	Replica  = backend.Replica  // a replica: it may deny or show, it never admits
@@ -78,13 +80,7 @@ const (
 	Unbounded = backend.Unbounded // no bound can be given
 )
 
-// newDecision is the decision that a backend's result stands for.
-func newDecision(r *backend.Result) (d Decision) {
-	d.fill(r)
-	return d
-}
-
-// fill is newDecision in place.
+// fill makes an empty decision the one that a backend's result stands for, in place: it is large.
 func (d *Decision) fill(r *backend.Result) {
 	if l, remaining, resetAt, retryAfter := r.Bound(); l != nil {
 		d.Limit, d.Remaining, d.ResetAt, d.RetryAfter = *l, remaining, resetAt, retryAfter

@@ -13,7 +13,8 @@
 //
 // A denial is a [Decision], never an error. An error means that there is no verdict: bad input, a closed Throttler,
 // a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision
-// too: its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error.
+// too: its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error. A backend that is well
+// but has too many callers at one key is no outage: the request is denied, and its Source is Unknown.
 //
 // # Policies
 //

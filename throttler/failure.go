@@ -12,6 +12,10 @@ import (
 
 // FailurePolicy says what becomes of a request when the backend gives no verdict: it is away, too slow,
 // misconfigured, or its reply was lost. It never applies to bad input or to a context of the caller that ended.
+//
+// Nor does it to contention (backend.Contended): the backend is well and has charged nothing, but others were faster at
+// every try, as may happen on Memcached. Whoever crowds at a key must not get more of it than the limit, so that the request
+// is denied, with a RetryAfter of at most 100 ms and a Source of Unknown, and is no outage. Only FailError returns the error.
 type FailurePolicy uint8
 
 const (
@@ -38,6 +42,9 @@ func (f FailurePolicy) String() string {
 	return fmt.Sprintf("failure policy(%d)", uint8(f))
 }
 
+// contendedRetryAfter is how long a crowd at a key is given to pass.
+const contendedRetryAfter = 100 * time.Millisecond
+
 // withoutVerdict decides a request on which the backend gave none.
 func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
 	var bad *limit.Error
@@ -48,22 +55,32 @@ func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cau
 	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
 		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
 	}
+	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
+		t.log.warn(ctx, "sluice: no verdict from a backend that is well, denied", cause)
+		return unasked(&req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause), charge{}, nil
+	}
 	t.outage(ctx, req.Policy, cause)
+	local, ok := t.fallback.request(t.cfg.Failure, req)
+	if !ok {
+		return unasked(&req, Fallback, t.cfg.RetryAfter, cause), charge{}, nil
+	}
+	result, err := t.fallback.memory.Take(ctx, local)
+	if err != nil {
+		return Decision{}, charge{}, fmt.Errorf("throttler: %w", errors.Join(cause, err))
+	}
+	result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
+	var d Decision
+	d.fill(&result)
+	return d, newCharge(t.fallback.memory, &local, &result), nil
+}
 
+// unasked is a denial for which no limit was asked.
+func unasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
 	now := time.Now()
-	d := Decision{
-		Limit: req.Policy.Limits[0], ResetAt: now.Add(t.cfg.RetryAfter), At: now, RetryAfter: t.cfg.RetryAfter,
+	return Decision{
+		Limit: req.Policy.Limits[0], ResetAt: now.Add(retryAfter), At: now, RetryAfter: retryAfter,
+		Source: by, Guarantee: Bounded, Cause: cause,
 	}
-	var c charge
-	if local, ok := t.fallback.request(t.cfg.Failure, req); ok {
-		result, err := t.fallback.memory.Take(ctx, local)
-		if err != nil {
-			return Decision{}, charge{}, fmt.Errorf("throttler: %w", errors.Join(cause, err))
-		}
-		d, c = newDecision(&result), newCharge(t.fallback.memory, &local, &result)
-	}
-	d.Source, d.Guarantee, d.Cause = Fallback, Bounded, cause
-	return d, c, nil
 }
 
 // ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// What follows needs redis-server.
+// What follows needs redis-server and memcached.
 
 func openRedis(t testing.TB, addr string, cfg backend.RedisConfig) *backend.Redis {
 	t.Helper()
@@ -433,5 +433,57 @@ func TestReserveOnAServer(t *testing.T) {
 	server.Kill()
 	if err := th.Ping(t.Context()); err == nil {
 		t.Error("Ping found a server that is dead")
+	}
+}
+
+// Whoever makes many calls at once finds Memcached contended, and gets no more than Max all the same: promise P1.
+func TestContentionOnMemcached(t *testing.T) {
+	t.Parallel()
+	const quota, callers, calls = 100, 32, 40
+	server := testserver.Memcached(t)
+	for _, policy := range failurePolicies {
+		if policy.cfg.Failure == throttler.FailError {
+			continue // its errors admit nothing
+		}
+		t.Run(policy.cfg.Failure.String(), func(t *testing.T) {
+			b, err := backend.NewMemcached([]string{server.Addr}, backend.MemcachedConfig{
+				Tries: 1, Timeout: time.Minute, // a loaded machine is no outage
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.Close() })
+			cfg := policy.cfg
+			cfg.Backend, cfg.Policy = b, one(limit.Fixed(quota, 1000*time.Hour))
+			th := newThrottler(t, cfg)
+			var admitted, crowded atomic.Int64
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for range calls {
+						d, err := th.Allow(t.Context(), cfg.Failure.String())
+						switch {
+						case err != nil:
+							t.Error(err)
+						case d.Source == throttler.Unknown:
+							crowded.Add(1)
+							wantContended(t, d, 100*time.Millisecond)
+						case d.Source != throttler.Primary || d.Guarantee != throttler.Exact:
+							t.Errorf("%+v, want an exact decision of the primary", d)
+						case d.Allowed:
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			left := remaining(t, th, cfg.Failure.String())
+			if n := admitted.Load(); n > quota || left != quota-n {
+				t.Errorf("%d admitted of %d, %d left", n, quota, left)
+			}
+			if crowded.Load() == 0 {
+				t.Error("no call met contention")
+			}
+		})
 	}
 }

@@ -125,6 +125,8 @@ func TestAnswers(t *testing.T) {
 		{name: "outage, closed", th: throttler.Config{Policy: fixed, Failure: throttler.FailClosed, RetryAfter: 2 * time.Second},
 			before: down, header: none, trailer: "- - - 2000",
 			want: "Unavailable: the service can admit fewer calls than usual; retry 2s"},
+		{name: "contention", th: throttler.Config{Policy: fixed}, before: func(b *counts) { b.busy.Store(true) },
+			header: none, trailer: "- - - 100", want: "Unavailable: the service can admit fewer calls than usual; retry 100ms"},
 		{name: "outage, an error", th: throttler.Config{Policy: fixed, Failure: throttler.FailError}, before: down,
 			header: none, trailer: none, want: "Unavailable: the call's rate limit can't be checked at the moment"},
 	} {

@@ -41,6 +41,7 @@ const (
 var (
 	errBoom = errors.New("boom " + secret)
 	errAway = &backend.Error{Op: "take", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
+	errBusy = &backend.Error{Op: "take", Node: "node", Kind: backend.Contended, Err: errors.New("others were faster")}
 )
 
 func policy(limits ...limit.Limit) limit.Policy { return limit.Policy{Name: "test", Limits: limits} }
@@ -49,7 +50,7 @@ func policy(limits ...limit.Limit) limit.Policy { return limit.Policy{Name: "tes
 type counts struct {
 	*backend.Memory
 	micros         atomic.Int64
-	down           atomic.Bool
+	down, busy     atomic.Bool
 	calls, refunds atomic.Int64
 }
 
@@ -73,6 +74,9 @@ func (c *counts) Take(ctx context.Context, req backend.Request) (backend.Result,
 	c.calls.Add(1)
 	if c.down.Load() {
 		return backend.Result{}, errAway
+	}
+	if c.busy.Load() {
+		return backend.Result{}, errBusy
 	}
 	return c.Memory.Take(ctx, req)
 }

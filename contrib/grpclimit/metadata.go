@@ -37,11 +37,11 @@ func tell(w answer, limits metadata.MD, ok bool) {
 //	ratelimit-remaining  what is left
 //	ratelimit-reset      seconds until there is more, rounded up; of a window that admits, until all is back
 //
-// A decision of the failure policy has none: another process, or the next moment, would say otherwise. One of an allow or
+// A decision without the backend has none: another process, or the next moment, would say otherwise. One of an allow or
 // deny list is about no limit.
 func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	listed := d.Source == throttler.Listed
-	if i.cfg.NoMetadata || listed || d.Source == throttler.Fallback || d.RetryAfter == limit.Never {
+	if i.cfg.NoMetadata || listed || withoutBackend(d) || d.RetryAfter == limit.Never {
 		return nil
 	}
 	reset := untilMore(d)
@@ -50,6 +50,11 @@ func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 		"ratelimit-remaining": {strconv.FormatInt(d.Remaining, 10)},
 		"ratelimit-reset":     {strconv.FormatInt(max(0, roundUp(reset, time.Second)), 10)},
 	}
+}
+
+// withoutBackend reports whether the backend gave no verdict.
+func withoutBackend(d *throttler.Decision) bool {
+	return d.Source == throttler.Fallback || d.Source == throttler.Unknown && d.Cause != nil
 }
 
 // untilMore is how long it takes until the binding limit has more quota than now, by the clock that decided: this host's

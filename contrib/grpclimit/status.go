@@ -36,7 +36,8 @@ func (i *Interceptor) refusal(ctx context.Context, c Call, w answer, d *throttle
 //	ResourceExhausted  a limit denied: RetryInfo, and a QuotaFailure with every limit that did
 //	ResourceExhausted  the cost can never fit (limit.Never): a QuotaFailure alone, for no waiting helps
 //	ResourceExhausted  the failure policy denied, from what this process counts by itself: RetryInfo
-//	Unavailable        the failure policy denied without asking any limit, as under throttler.FailClosed: RetryInfo
+//	Unavailable        denied without asking any limit, as under throttler.FailClosed, or because too many asked for the
+//	                   key at once: RetryInfo
 //	PermissionDenied   the key is on a deny list
 func denied(d *throttler.Decision) error {
 	if d.Source == throttler.Listed {
@@ -61,7 +62,7 @@ func denied(d *throttler.Decision) error {
 		if d.Limit != (limit.Limit{}) { // a reservation doesn't tell
 			violated(&d.Limit, "the call costs more than can ever fit the limit ")
 		}
-	case d.Source == throttler.Fallback:
+	case withoutBackend(d):
 		message = "the service can admit fewer calls than usual"
 		if !asked {
 			code = codes.Unavailable

@@ -87,7 +87,7 @@ func (l *ledger) enter(key string, d throttler.Decision, err error, took time.Du
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.tallies[len(l.tallies)-1]
-	if err == nil && d.Source == throttler.Fallback {
+	if err == nil && (d.Source == throttler.Fallback || d.Source == throttler.Unknown) {
 		err = d.Cause
 	}
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// Headers are families of header fields that tell a client its limits. They can be added up. A decision of the
-// failure policy has none of them: another process, or the next moment, would say otherwise.
+// Headers are families of header fields that tell a client its limits. They can be added up. A decision without the
+// backend has none of them: another process, or the next moment, would say otherwise.
 type Headers uint8
 
 const (

@@ -313,7 +313,7 @@ func TestNever(t *testing.T) {
 	}
 }
 
-// During an outage the numbers are this process's own: no header tells them.
+// During an outage the numbers are this process's own: no header tells them. Of contention there are none.
 func TestFallback(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -326,9 +326,11 @@ func TestFallback(t *testing.T) {
 		{"open", throttler.Config{Failure: throttler.FailOpen, OpenCap: limit.PerMinute(3)}, 3, http.StatusTooManyRequests},
 		{"closed", throttler.Config{Failure: throttler.FailClosed, RetryAfter: 1500 * time.Millisecond}, 0,
 			http.StatusServiceUnavailable},
+		{"contended", throttler.Config{}, 0, http.StatusServiceUnavailable},
 	} {
 		b := newCounts(t)
-		b.down.Store(true)
+		b.down.Store(test.name != "contended")
+		b.busy.Store(true)
 		test.cfg.Backend, test.cfg.Policy = b, policy(limit.PerMinute(10))
 		h := wrap(t, newThrottler(t, test.cfg), httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
 		for range test.admitted {

@@ -33,6 +33,7 @@ type counts struct {
 	*backend.Memory
 	micros atomic.Int64
 	down   atomic.Bool
+	busy   atomic.Bool // with other callers at the same key
 	calls  atomic.Int64
 
 	refunds, endless atomic.Int64 // endless: without a deadline
@@ -56,12 +57,18 @@ func newCounts(t testing.TB) *counts {
 
 func (c *counts) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-var errAway = &backend.Error{Op: "take", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
+var (
+	errAway = &backend.Error{Op: "take", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
+	errBusy = &backend.Error{Op: "take", Node: "node", Kind: backend.Contended, Err: errors.New("others were faster")}
+)
 
 func (c *counts) call() error {
 	c.calls.Add(1)
-	if c.down.Load() {
+	switch {
+	case c.down.Load():
 		return errAway
+	case c.busy.Load():
+		return errBusy
 	}
 	return nil
 }

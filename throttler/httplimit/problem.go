@@ -45,7 +45,7 @@ func (p *problem) write(w http.ResponseWriter) {
 //
 //	429  a limit denied
 //	429  the failure policy denied, from what this process counts by itself
-//	503  the failure policy denied without asking any limit, such as under throttler.FailClosed
+//	503  denied without asking any limit, such as under throttler.FailClosed, or because too many asked for the key at once
 //	403  the key is on a deny list
 //	413  the cost can never fit (limit.Never). There is no Retry-After; a 429 would make many clients try again
 func WriteDenied(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +68,7 @@ func WriteDenied(w http.ResponseWriter, r *http.Request) {
 		p.Status = http.StatusRequestEntityTooLarge
 		p.Title = http.StatusText(p.Status)
 		p.Detail = "The request costs more than its rate limit can ever hold."
-	case d.Source == throttler.Fallback:
+	case d.Source == throttler.Fallback, d.Source == throttler.Unknown && d.Cause != nil:
 		if !asked {
 			p.Status = http.StatusServiceUnavailable
 		}
