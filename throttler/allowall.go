@@ -96,7 +96,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
 	for i := range charges {
 		all.Go(func() {
 			if err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost); err != nil {
-				t.log.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
+				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
 		})
 	}

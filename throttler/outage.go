@@ -106,8 +106,8 @@ func (o *outages) end() (data OutageEndData, told bool) {
 	return OutageEndData{Duration: last - o.first, Requests: o.requests}, o.told
 }
 
-// outageLog keeps a long outage from filling the log.
-type outageLog struct {
+// warnings keep a long outage from filling the log.
+type warnings struct {
 	logger *slog.Logger
 	last   [8]atomic.Int64 // by backend.Kind: when it was logged, Unix seconds
 }
@@ -115,7 +115,7 @@ type outageLog struct {
 const logEvery = 60 // seconds
 
 // warn reports whether it said anything.
-func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
+func (w *warnings) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
 	var e *backend.Error
 	kind, level := backend.Kind(0), slog.LevelWarn
 	if errors.As(cause, &e) {
@@ -123,9 +123,9 @@ func (o *outageLog) warn(ctx context.Context, message string, cause error, attrs
 			level = slog.LevelError // nobody is better off waiting
 		}
 	}
-	last, now := &o.last[int(kind)%len(o.last)], time.Now().Unix()
+	last, now := &w.last[int(kind)%len(w.last)], time.Now().Unix()
 	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
-		o.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
+		w.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
 		return true
 	}
 	return false

@@ -134,3 +134,36 @@ func (f *from) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	r.Source = f.source
 	return r, err
 }
+
+// What AllowAll can't give back is no outage: one that follows is told of all the same, and so is its end.
+func TestOutageAfterALostRefund(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+		th := newThrottler(t, throttler.Config{
+			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: ends, Logger: book.logger(),
+		})
+		b.failWith(func(call string) error {
+			if call == "refund" {
+				return outage(false)
+			}
+			return nil
+		})
+		for range 2 { // logged once
+			if d, err := th.AllowAll(t.Context(), []string{"a", "small", "small", "small", "small"}, 1); err != nil || d.Allowed {
+				t.Fatalf("AllowAll = %+v, %v, want a denial", d, err)
+			}
+		}
+		if n := book.levels()[slog.LevelWarn]; n != 1 || len(ends.outages) != 0 {
+			t.Errorf("%d warnings and %d outages of lost refunds, want one warning:\n%s", n, len(ends.outages), book.text())
+		}
+		b.failWith(func(string) error { return outage(false) })
+		allow(t, th, "k")
+		b.failWith(nil)
+		time.Sleep(10 * time.Second)
+		allow(t, th, "k")
+		if len(ends.outages) != 1 || len(ends.ends) != 1 {
+			t.Errorf("told of %d outages and %d ends, want one of each:\n%s", len(ends.outages), len(ends.ends), book.text())
+		}
+	})
+}

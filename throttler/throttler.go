@@ -27,7 +27,8 @@ type Throttler struct {
 	precheck  precheck
 	fallback  fallback
 	policies  policyCache
-	log       outageLog
+	log       warnings       // of requests without a verdict
+	lost      warnings       // of refunds; apart, for who was told of these doesn't know of an outage
 	refunds   sync.WaitGroup // of AllowAll, that go on after it
 	closed    atomic.Bool
 	observers observers
@@ -48,7 +49,7 @@ func New(cfg Config) (*Throttler, error) {
 		return nil, fmt.Errorf("throttler: %w", err)
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
-	t := &Throttler{cfg: cfg, backend: cfg.Backend, log: outageLog{logger: cfg.Logger}}
+	t := &Throttler{cfg: cfg, backend: cfg.Backend, log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger}}
 	if t.backend == nil {
 		memory, err := backend.NewMemory(backend.MemoryConfig{})
 		if err != nil {
