@@ -34,6 +34,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	if len(keys) == 0 {
 		return Decision{}, nil, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
 	}
+	defer t.enter()()
 	live := t.live()
 	if d, refused, err := t.refusesOne(ctx, live, keys, cost); refused {
 		return d, nil, err
@@ -101,7 +102,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
 		})
 	}
 	done := make(chan struct{})
-	t.refunds.Go(func() {
+	t.calls.Go(func() {
 		all.Wait()
 		cancel()
 		close(done)

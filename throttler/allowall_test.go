@@ -253,3 +253,81 @@ func TestAllowAllTellsOfWhatStands(t *testing.T) {
 		}
 	})
 }
+
+// Close waits for calls under way and for what they give back, whenever they came.
+func TestCloseWaitsForAllowAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowly{spy: newSpy(t, time.Now)}
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1))})
+		allow(t, th, "slow")
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		go func() {
+			if d, err := th.AllowAll(ctx, []string{"a", "slow"}, 1); err != nil || d.Allowed {
+				t.Errorf("AllowAll = %+v, %v, want a denial", d, err)
+			}
+		}()
+		synctest.Wait() // it has charged a
+		start := time.Now()
+		if err := th.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took != 1900*time.Millisecond || !b.refunded.Load() { // the take and the refund
+			t.Errorf("closed after %v, refunded: %v", took, b.refunded.Load())
+		}
+		if _, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1); !errors.Is(err, throttler.ErrClosed) {
+			t.Errorf("AllowAll after Close = %v", err)
+		}
+	})
+}
+
+// AllowAll that meets Close gives back what it has charged, and charges no more.
+func TestCloseEndsAllowAll(t *testing.T) {
+	t.Parallel()
+	b := newSpy(t, nil)
+	for range 20 {
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for {
+					d, err := th.AllowAll(t.Context(), []string{"a", "b", "b", "b", "b", "b", "b", "b", "b", "b", "b", "b"}, 1)
+					if errors.Is(err, throttler.ErrClosed) {
+						return
+					}
+					if err != nil || d.Allowed {
+						t.Errorf("AllowAll = %+v, %v, want a denial", d, err)
+						return
+					}
+				}
+			})
+		}
+		_ = th.Close()
+		all.Wait()
+		look := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		if left := remaining(t, look, "a"); left != 10 {
+			t.Fatalf("%d left, want 10", left)
+		}
+	}
+}
+
+// slowly is a spy that takes its time, and knows whether it has given back.
+type slowly struct {
+	*spy
+	refunded atomic.Bool
+}
+
+func (s *slowly) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if req.Key == "slow" {
+		time.Sleep(time.Second)
+	}
+	return s.spy.Take(ctx, req)
+}
+
+func (s *slowly) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+	time.Sleep(900 * time.Millisecond)
+	err := s.spy.Refund(ctx, req, receipt, amount)
+	s.refunded.Store(err == nil)
+	return err
+}

@@ -27,10 +27,11 @@ type Throttler struct {
 	precheck  precheck
 	fallback  fallback
 	policies  policyCache
-	log       warnings       // of requests without a verdict
-	lost      warnings       // of refunds; apart, for who was told of these doesn't know of an outage
-	refunds   sync.WaitGroup // of AllowAll, that go on after it
+	log       warnings // of requests without a verdict
+	lost      warnings // of refunds; apart, for who was told of these doesn't know of an outage
 	closed    atomic.Bool
+	closing   sync.Mutex     // held while closed changes, and while a call is counted
+	calls     sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
 	observers observers
 	lists     *lists // nil for none
 	outages   outages
@@ -49,7 +50,10 @@ func New(cfg Config) (*Throttler, error) {
 		return nil, fmt.Errorf("throttler: %w", err)
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
-	t := &Throttler{cfg: cfg, backend: cfg.Backend, log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger}}
+	t := &Throttler{
+		cfg: cfg, backend: cfg.Backend,
+		log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger},
+	}
 	if t.backend == nil {
 		memory, err := backend.NewMemory(backend.MemoryConfig{})
 		if err != nil {
@@ -106,13 +110,17 @@ func (t *Throttler) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close makes every later call fail with ErrClosed, Settle among them: settle first. It leaves the Backend of the
-// configuration open.
+// Close makes every later call fail with ErrClosed, Settle among them: settle first. It waits for each
+// AllowAll and ReserveAll under way, so that what these call, an Observer or PolicyFor, must not close the Throttler. It
+// leaves the Backend of the configuration open.
 func (t *Throttler) Close() error {
-	if t.closed.Swap(true) {
+	t.closing.Lock()
+	before := t.closed.Swap(true)
+	t.closing.Unlock()
+	if before {
 		return nil
 	}
-	t.refunds.Wait()
+	t.calls.Wait()
 	t.shadows.close()
 	t.near.close()
 	var errs []error
@@ -122,6 +130,17 @@ func (t *Throttler) Close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// enter counts a call that Close is to wait for, unless it has begun to: then every request is refused.
+func (t *Throttler) enter() (leave func()) {
+	t.closing.Lock()
+	defer t.closing.Unlock()
+	if t.closed.Load() {
+		return func() {}
+	}
+	t.calls.Add(1)
+	return t.calls.Done
 }
 
 // charge is what an admitted take can give back.
