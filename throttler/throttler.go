@@ -30,6 +30,7 @@ type Throttler struct {
 	log       warnings // of requests without a verdict
 	lost      warnings // of refunds; apart, for who was told of these doesn't know of an outage
 	closed    atomic.Bool
+	done      chan struct{}  // closed by Close
 	closing   sync.Mutex     // held while closed changes, and while a call is counted
 	calls     sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
 	observers observers
@@ -51,7 +52,7 @@ func New(cfg Config) (*Throttler, error) {
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
 	t := &Throttler{
-		cfg: cfg, backend: cfg.Backend,
+		cfg: cfg, backend: cfg.Backend, done: make(chan struct{}),
 		log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger},
 	}
 	if t.backend == nil {
@@ -110,7 +111,7 @@ func (t *Throttler) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close makes every later call fail with ErrClosed, Settle among them: settle first. It waits for each
+// Close makes every later call fail with ErrClosed, Settle among them: settle first. It ends each Wait, and waits for each
 // AllowAll and ReserveAll under way, so that what these call, an Observer or PolicyFor, must not close the Throttler. It
 // leaves the Backend of the configuration open.
 func (t *Throttler) Close() error {
@@ -120,6 +121,7 @@ func (t *Throttler) Close() error {
 	if before {
 		return nil
 	}
+	close(t.done)
 	t.calls.Wait()
 	t.shadows.close()
 	t.near.close()

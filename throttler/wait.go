@@ -11,7 +11,8 @@ import (
 
 // Wait asks until the request passes: after a denial it sleeps for RetryAfter and asks again. It is charged once.
 // Where the context's deadline comes before the next chance it returns the denial and an error at once, which is a
-// context.DeadlineExceeded, rather than sleep in vain; for a key on a deny list that is an ErrDenyListed. It is not fair: who comes later may pass first.
+// context.DeadlineExceeded, rather than sleep in vain; for a key on a deny list that is an ErrDenyListed. Close wakes it, with
+// an ErrClosed. It is not fair: who comes later may pass first.
 func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
 	for {
 		d, err := t.AllowN(ctx, key, cost)
@@ -37,6 +38,9 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 		timer := time.NewTimer(max(d.RetryAfter+rand.N(spread+1), time.Millisecond))
 		select {
 		case <-timer.C:
+		case <-t.done:
+			timer.Stop()
+			return d, ErrClosed
 		case <-ctx.Done():
 			timer.Stop()
 			return d, fmt.Errorf("throttler: %w", ctx.Err())

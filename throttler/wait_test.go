@@ -168,3 +168,28 @@ func TestWaitThroughAnOutage(t *testing.T) {
 		}
 	})
 }
+
+// Close wakes whoever waits, and neither asks nor charges for them.
+func TestCloseEndsWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newSpy(t, time.Now)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.Fixed(1, time.Hour))})
+		allow(t, th, "k")
+		start := time.Now()
+		time.AfterFunc(3*time.Second, func() { _ = th.Close() })
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				d, err := th.Wait(context.Background(), "k", 1)
+				if !errors.Is(err, throttler.ErrClosed) || d.Allowed || d.RetryAfter != time.Hour {
+					t.Errorf("Wait = %+v, %v, want the denial and ErrClosed", d, err)
+				}
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took != 3*time.Second || b.calls.Load() != 6 {
+			t.Errorf("took %v and %d calls, want 3s and 6", took, b.calls.Load())
+		}
+	})
+}
