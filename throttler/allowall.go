@@ -31,9 +31,6 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 
 // takeAll charges every key, or none.
 func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Decision, []charge, error) {
-	if len(keys) == 0 {
-		return Decision{}, nil, &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
-	}
 	defer t.enter()()
 	live := t.live()
 	if d, refused, err := t.refusesOne(ctx, live, keys, cost); refused {
@@ -69,12 +66,18 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 // refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
 // is denied could take away what belongs to others if it did.
 func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64) (Decision, bool, error) {
+	start := time.Now()
+	if len(keys) == 0 {
+		req, _ := t.request(ctx, live, "", cost)
+		err := &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
+		return t.refuse(ctx, start, &req, err), true, err
+	}
 	denied := ""
 	for _, key := range keys {
 		req, err := t.request(ctx, live, key, cost)
 		var d Decision
 		if listed := t.listed(live, key, err, &d); err != nil && !listed {
-			return refusal(req.Policy, err), true, err
+			return t.refuse(ctx, start, &req, err), true, err
 		} else if listed && !d.Allowed {
 			denied = key
 		}

@@ -25,7 +25,8 @@ func (t *Throttler) attended(ctx context.Context, live *policies, key string, co
 func (t *Throttler) observed(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
 	start := time.Now()
 	policy, err := t.policy(ctx, live, key, cost)
-	if ctx == nil {
+	if ctx == nil { // there is nothing to tell of it by
+		t.count(key, policy, d, err)
 		return err
 	}
 	ctx, trace := t.observers.decisions.DecisionStart(ctx, DecisionStartData{Policy: policy, Cost: cost})
@@ -36,6 +37,19 @@ func (t *Throttler) observed(ctx context.Context, live *policies, key string, co
 		Policy: policy, Cost: cost, Decision: *d, Err: err, Duration: time.Since(start), Trace: trace,
 	})
 	return err
+}
+
+// refuse tells of a request that err keeps from being decided, and is the decision beside it.
+func (t *Throttler) refuse(ctx context.Context, start time.Time, req *backend.Request, err error) Decision {
+	d := refusal(req.Policy, err)
+	t.count(req.Key, req.Policy, &d, err)
+	if o := t.observers.decisions; o != nil && ctx != nil {
+		ctx, trace := o.DecisionStart(ctx, DecisionStartData{Policy: req.Policy, Cost: req.Cost})
+		o.DecisionEnd(ctx, DecisionEndData{
+			Policy: req.Policy, Cost: req.Cost, Decision: d, Err: err, Duration: time.Since(start), Trace: trace,
+		})
+	}
+	return d
 }
 
 // settleOn finds a decision on a request, of which err says what is wrong with it.

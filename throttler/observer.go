@@ -14,6 +14,9 @@ import (
 // and there is no end of them. An Observer that is also a [RefundObserver], an [OutageObserver], an
 // [OutageEndObserver], an [OperationObserver] or a [ShadowObserver] is told of that, too.
 //
+// Bad input is told of, too, unless it is a nil context. AllowAll and ReserveAll are told of key by key; of what they refuse
+// without a charge, one key stands for all. An ErrUnsupported is no request.
+//
 // The manner is that of the tracers of github.com/jackc/pgx.
 type Observer interface {
 	// DecisionStart is called before a request is decided. The context that it returns is used for the rest of the call

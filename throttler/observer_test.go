@@ -218,3 +218,89 @@ func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 		}
 	}
 }
+
+// Of what AllowAll and ReserveAll refuse observers and Stats are told as of what AllowN does: once.
+func TestRefusalsAreTold(t *testing.T) {
+	t.Parallel()
+	invalid := one(limit.PerMinute(0))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var none context.Context
+	for _, test := range []struct {
+		name   string
+		ctx    context.Context
+		keys   []string
+		cost   int64
+		closed bool
+		policy string // that is told of
+		reason string
+	}{
+		{name: "an empty key", ctx: t.Context(), keys: []string{"a", ""}, cost: 1, policy: "test", reason: "invalid"},
+		{name: "a bad cost", ctx: t.Context(), keys: []string{"a", "b"}, cost: 0, policy: "test", reason: "invalid"},
+		{name: "a cost that can't fit", ctx: t.Context(), keys: []string{"a", "tier"}, cost: 4, policy: "tier", reason: "cost_exceeds_limit"},
+		{name: "an invalid policy", ctx: t.Context(), keys: []string{"a", "invalid"}, cost: 1, policy: "test", reason: "invalid"},
+		{name: "closed", ctx: t.Context(), keys: []string{"a", "b"}, cost: 1, closed: true, policy: "test", reason: "closed"},
+		{name: "an ended context", ctx: ended, keys: []string{"a", "b"}, cost: 1, policy: "test", reason: "interrupted"},
+		{name: "no keys", ctx: t.Context(), cost: 1, policy: "test", reason: "invalid"},
+		{name: "no context", ctx: none, keys: []string{"a", "b"}, cost: 1, policy: "test"}, // observers have nobody to tell
+	} {
+		for _, watched := range []bool{true, false} {
+			for name, call := range map[string]func(*throttler.Throttler) (throttler.Decision, error){
+				"AllowAll": func(th *throttler.Throttler) (throttler.Decision, error) {
+					return th.AllowAll(test.ctx, test.keys, test.cost)
+				},
+				"ReserveAll": func(th *throttler.Throttler) (d throttler.Decision, err error) {
+					_, err = th.ReserveAll(test.ctx, test.keys, test.cost)
+					return d, err
+				},
+				"AllowN": func(th *throttler.Throttler) (throttler.Decision, error) {
+					return th.AllowN(test.ctx, append(test.keys, "")[max(0, len(test.keys)-1)], test.cost)
+				},
+			} {
+				book, b := &notes{}, newSpy(t, nil)
+				cfg := throttler.Config{
+					Backend: b, Policy: one(limit.PerHour(10)), Stats: throttler.StatsConfig{Decisions: true},
+					PolicyFor: func(_ context.Context, key string) *limit.Policy {
+						return map[string]*limit.Policy{
+							"tier": {Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}, "invalid": &invalid,
+						}[key]
+					},
+				}
+				if watched {
+					cfg.Observer = book
+				}
+				th := newThrottler(t, cfg)
+				if test.closed {
+					_ = th.Close()
+				}
+				d, err := call(th)
+				if err == nil || d.Allowed {
+					t.Fatalf("%s, %s: %+v, %v, want an error", name, test.name, d, err)
+				}
+				for _, p := range th.Stats().Policies {
+					if want := map[bool]int64{true: 1}[p.Policy == test.policy]; p.Errors != want || p.Allowed+p.Denied != 0 {
+						t.Errorf("%s, %s, watched %v: counted %+v", name, test.name, watched, p)
+					}
+				}
+				switch {
+				case !watched || test.reason == "":
+					if len(book.started)+len(book.ended) != 0 {
+						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+					}
+				case name == "ReserveAll": // it has no decision beside an error
+					if len(book.ended) != 1 || throttler.Reason(book.ended[0].Err) != test.reason {
+						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+					}
+				default:
+					if last := book.last(t, d, err); len(book.ended) != 1 || last.Policy.Name != test.policy ||
+						last.Cost != test.cost || throttler.Reason(last.Err) != test.reason {
+						t.Errorf("%s, %s: told of %+v, want %s", name, test.name, book.ended, test.reason)
+					}
+				}
+				if n := b.calls.Load(); n != 0 {
+					t.Errorf("%s, %s: %d calls reached the backend", name, test.name, n)
+				}
+			}
+		}
+	}
+}
