@@ -30,8 +30,9 @@ func ForwardedClientAddr(trusted ...netip.Prefix) KeyFunc {
 }
 
 // AddrKey is the key that [ClientAddr] gives an address, to look at its counts or reset them: "addr:192.0.2.1", or
-// "addr:2001:db8:1:2::/64", because an IPv6 client has a whole /64 to itself. IPv4 in IPv6 is IPv4; zones are
-// dropped. It is empty for the zero Addr.
+// "addr:2001:db8:1:2::/64", because an IPv6 client has a whole /64 to itself. IPv4 in IPv6 is IPv4, and so is what a NAT64
+// makes of it with the prefix 64:ff9b::/96, or all its clients would have one quota; zones are dropped. It is empty for the
+// zero Addr.
 func AddrKey(addr netip.Addr) string {
 	addr = plain(addr)
 	if !addr.Is6() {
@@ -49,8 +50,8 @@ func clientAddr(field string, last func(string) (rest, hop string, more bool),
 	parse func(string) (netip.Addr, bool), trusted []netip.Prefix) KeyFunc {
 	proxies := make([]netip.Prefix, len(trusted))
 	for i, p := range trusted {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		if addr := plain(p.Addr()); addr.BitLen() < p.Addr().BitLen() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(addr, p.Bits()-96)
 		}
 		if p.Bits() <= 0 {
 			panic("httplimit: trusted prefix " + p.String() + " is invalid or holds everybody")
@@ -170,5 +171,15 @@ func parseHop(s string) (netip.Addr, bool) {
 	return plain(addr), err == nil
 }
 
+// nat64 is where a NAT64 puts the IPv4 addresses of clients (RFC 6052): in the last 32 bits.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
 // plain is the one form of an address: IPv4 not in IPv6, no zone.
-func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+func plain(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if nat64.Contains(addr) {
+		all := addr.As16()
+		return netip.AddrFrom4([4]byte(all[12:]))
+	}
+	return addr
+}

@@ -14,6 +14,7 @@ import (
 // proxies are 10.0.0.0/8, 192.0.2.0/24 as IPv4 in IPv6, and fd00::/8.
 var proxies = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:192.0.2.0/120"), netip.MustParsePrefix("fd00::/8"),
+	netip.MustParsePrefix("64:ff9b::198.18.0.0/120"),
 }
 
 func request(remote string, header http.Header) *http.Request {
@@ -37,6 +38,10 @@ func TestClientAddrOfThePeer(t *testing.T) {
 		{"[::ffff:203.0.113.7]:80", "addr:203.0.113.7"},
 		{"[::ffff:203.0.113.7%eth0]:80", "addr:203.0.113.7"},
 		{"[::1]:80", "addr:::/64"},
+		{"[64:ff9b::203.0.113.7]:80", "addr:203.0.113.7"}, // NAT64
+		{"[64:ff9b::cb00:7107%eth0]:80", "addr:203.0.113.7"},
+		{"[64:ff9b::1:cb00:7107]:80", "addr:64:ff9b::/64"}, // beyond the /96
+		{"[64:ff9b:1::203.0.113.7]:80", "addr:64:ff9b:1::/64"},
 		{"", ""}, {"@", ""}, {"/run/http.sock", ""}, {"localhost:80", ""}, {"203.0.113.7:x", ""},
 		{"[203.0.113.7]", ""}, {"203.0.113.7:99999", ""}, {"1.2.3", ""}, {"[]", ""}, {":80", ""},
 	} {
@@ -81,6 +86,10 @@ func TestClientAddrBehindProxies(t *testing.T) {
 		{"trusted as IPv4 in IPv6", "192.0.2.9:80", []string{"203.0.113.7"}, "addr:203.0.113.7"},
 		{"beyond that prefix", "192.0.3.9:80", []string{"203.0.113.7"}, "addr:192.0.3.9"},
 		{"a proxy with a zone", "[fd00::1%eth0]:80", []string{"203.0.113.7, fd00::2%eth1"}, "addr:203.0.113.7"},
+		{"behind NAT64", proxy, []string{"203.0.113.7, 64:ff9b::198.51.100.1"}, "addr:198.51.100.1"},
+		{"a proxy behind NAT64", "[64:ff9b::10.0.0.1]:80", []string{"203.0.113.7, 64:ff9b::10.0.0.2"}, "addr:203.0.113.7"},
+		{"trusted as behind NAT64", "198.18.0.9:80", []string{"203.0.113.7, 64:ff9b::198.18.0.8"}, "addr:203.0.113.7"},
+		{"beyond that prefix, too", "198.18.1.9:80", []string{"203.0.113.7"}, "addr:198.18.1.9"},
 		{"spaces and tabs", proxy, []string{"  198.51.100.1 ,\t203.0.113.7 \t"}, "addr:203.0.113.7"},
 		{"a malformed hop", proxy, []string{"203.0.113.7, unknown"}, "addr:10.0.0.1"},
 		{"a malformed hop behind a proxy", proxy, []string{"203.0.113.7, nonsense, 10.0.0.2"}, "addr:10.0.0.2"},
@@ -144,6 +153,7 @@ func TestClientAddrRefusesPrefixes(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []netip.Prefix{
 		{}, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0"), netip.MustParsePrefix("::ffff:0.0.0.0/96"),
+		netip.MustParsePrefix("64:ff9b::/96"),
 		netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), 33),
 	} {
 		for _, make := range []func(...netip.Prefix) httplimit.KeyFunc{httplimit.ClientAddr, httplimit.ForwardedClientAddr} {
@@ -214,7 +224,7 @@ func trustedAddr(peer string, lines []string) string {
 			return netip.MustParsePrefix("fd00::/8").Contains(prefix.Addr())
 		}
 		a, err := netip.ParseAddr(addr)
-		return err == nil && (a.As4()[0] == 10 || strings.HasPrefix(addr, "192.0.2."))
+		return err == nil && (a.As4()[0] == 10 || strings.HasPrefix(addr, "192.0.2.") || strings.HasPrefix(addr, "198.18.0."))
 	}
 	hops := strings.Split(strings.Join(lines, ","), ",")
 	for isProxy(peer) && len(hops) > 0 {
