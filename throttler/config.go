@@ -33,8 +33,11 @@ type Config struct {
 
 	// Allow and Deny are keys that are decided without a call to the Backend: admitted and not counted, or denied with a
 	// RetryAfter of limit.Never, whatever their cost. An entry that ends in * lists all keys with that prefix, * alone
-	// lists all. They are written as keys are counted: those of package httplimit say what they are, as in "addr:10.0.*", and
-	// some are hashes. Who is on both is denied. The Source of such a Decision is Listed. Nil: nobody.
+	// lists all. Who is on both is denied. The Source of such a Decision is Listed. Nil: nobody.
+	//
+	// Entries are written as keys are counted. One that no key will ever match can't be told from others: those of package
+	// httplimit say what they are, as in "addr:10.0.*", some are hashes, and an IPv6 client is its /64, as in
+	// "addr:2001:db8:1:2::/64" (httplimit.AddrKey).
 	Allow, Deny []string
 
 	// Shadow is a policy that is counted and told of, and enforced on nobody: to see what limits would do before they

@@ -29,7 +29,8 @@ func ForwardedClientAddr(trusted ...netip.Prefix) KeyFunc {
 	return clientAddr("Forwarded", lastInQuotedList, parseForwarded, trusted)
 }
 
-// AddrKey is the key that [ClientAddr] gives an address, to look at its counts or reset them: "addr:192.0.2.1", or
+// AddrKey is the key that [ClientAddr] gives an address, to look at its counts, reset them or put it on a list (Allow and Deny
+// of throttler.Config, and a Registry's), where another spelling, such as "addr:2001:db8::1", lists nobody: "addr:192.0.2.1", or
 // "addr:2001:db8:1:2::/64", because an IPv6 client has a whole /64 to itself. IPv4 in IPv6 is IPv4, and so is what a NAT64
 // makes of it with the prefix 64:ff9b::/96, or all its clients would have one quota; zones are dropped. It is empty for the
 // zero Addr.

@@ -189,6 +189,29 @@ func ExampleAddrKey() {
 	// addr:192.0.2.1
 }
 
+// An IPv6 client is denied by the key of its /64: the address as it is would deny nobody.
+func ExampleAddrKey_denyList() {
+	client := netip.MustParseAddr("2001:db8:1:2::17")
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(100)}},
+		Deny:   []string{httplimit.AddrKey(client)},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limits, err := httplimit.New(t, httplimit.Config{Key: httplimit.ClientAddr()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = netip.AddrPortFrom(client, 4711).String()
+	w := httptest.NewRecorder()
+	limits.Wrap(http.NotFoundHandler()).ServeHTTP(w, r)
+	fmt.Println(w.Code)
+	// Output: 403
+}
+
 // A handler sees how the request was decided.
 func ExampleFromContext() {
 	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(100)}}})
