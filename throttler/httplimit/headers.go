@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"math/bits"
 	"net/http"
 	"strconv"
 	"time"
@@ -98,7 +97,11 @@ func name(l *limit.Limit) string {
 // window is the time in which the quota comes back.
 func window(l *limit.Limit) time.Duration {
 	if l.Algorithm == limit.Bucket {
-		return refill(l, l.Burst)
+		micros, rest := l.Refill(l.Burst)
+		if rest > 0 {
+			micros++
+		}
+		return time.Duration(micros) * time.Microsecond
 	}
 	return l.Window
 }
@@ -111,16 +114,10 @@ func untilMore(s *throttler.Status, now time.Time) time.Duration {
 	}
 	full := s.ResetAt.Sub(now)
 	if missing := s.Limit.Burst - s.Remaining; s.Limit.Algorithm == limit.Bucket && missing > 0 {
-		return full - refill(&s.Limit, missing-1)
+		micros, _ := s.Limit.Refill(missing - 1)
+		return full - time.Duration(micros)*time.Microsecond
 	}
 	return full
-}
-
-// refill is the time in which tokens of a bucket refill. For a valid limit it is at most limit.MaxWindow.
-func refill(l *limit.Limit, tokens int64) time.Duration {
-	hi, lo := bits.Mul64(uint64(tokens), uint64(l.Window))
-	d, _ := bits.Div64(hi, lo, uint64(l.Max))
-	return time.Duration(d)
 }
 
 // seconds rounds up.

@@ -102,6 +102,11 @@ func TestDraftHeaders(t *testing.T) {
 			state:  `"4503599627370496/1s+9007199254740991";r=999999999999999;t=1`,
 		},
 		{
+			name: "a bucket that refills in a second and a third of a microsecond", cost: 1, status: 200,
+			limits: []limit.Limit{limit.TokenBucket(3_000_000, time.Second, 3_000_001)},
+			policy: `"3000000/1s+3000001";q=3000001;w=2`, state: `"3000000/1s+3000001";r=3000000;t=1`,
+		},
+		{
 			name:   "a bucket that another limit keeps full",
 			limits: []limit.Limit{limit.TokenBucket(1, time.Minute, 5), limit.Fixed(1, time.Hour).Named("one")},
 			costs:  []int64{1}, after: []time.Duration{30 * time.Minute}, cost: 1, status: 429,
