@@ -128,6 +128,11 @@ type Peeker interface {
 
 // Refunder can give back up to amount of the charge that the receipt of an admitted take names. Key and Policy of
 // req are those of the take. A refund for a window that is over changes nothing. A receipt must be used once only.
+//
+// It may be used again after an error that says that nothing was given back: an [*Error] says so by MayHaveCharged; and so do
+// [ErrClosed], [ErrUnsupported], limit.ErrFloorWanted, a [*limit.MovedError] and the context's own errors where there is no
+// [*Error] around them. These are for what is found before anything is sent, or for a place that refuses: what may have been
+// carried out must fail with an [*Error].
 type Refunder interface {
 	Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error
 }

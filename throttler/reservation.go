@@ -116,7 +116,7 @@ func (r *Reservation) giveBack(ctx context.Context, amount int64) error {
 	return errors.Join(errs...)
 }
 
-// nothingSent reports whether it is certain that an error came before anything was given back.
+// nothingSent reports whether an error makes it certain that nothing was given back: backend.Refunder says which do.
 func nothingSent(err error) bool {
 	var e *backend.Error
 	if errors.As(err, &e) {
@@ -126,7 +126,7 @@ func nothingSent(err error) bool {
 		return true
 	}
 	for _, before := range []error{ErrClosed, ErrUnsupported, limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, before) { // what a backend checks before it sends
+		if errors.Is(err, before) {
 			return true
 		}
 	}
