@@ -31,7 +31,9 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 
 // takeAll charges every key, or none.
 func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Decision, []charge, error) {
-	defer t.enter()()
+	if t.enter() {
+		defer t.calls.Done()
+	}
 	live := t.live()
 	if d, refused, err := t.refusesOne(ctx, live, keys, cost); refused {
 		return d, nil, err

@@ -35,6 +35,7 @@ func TestContentionIsNoOutage(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ends, book, b, cfg := &endNotes{}, &logBook{}, newSpy(t, time.Now), policy.cfg
 			cfg.Backend, cfg.Policy, cfg.Observer, cfg.Logger = b, one(limit.PerHour(10)), ends, book.logger()
+			cfg.Stats.WatchedKeys = 10
 			th := newThrottler(t, cfg)
 			b.failWith(func(string) error { return contended() })
 			for range 20 {
@@ -63,6 +64,9 @@ func TestContentionIsNoOutage(t *testing.T) {
 			if levels, text := book.levels(), book.text(); levels[slog.LevelWarn] != want || len(levels) != want ||
 				strings.Contains(text, "failure_policy") {
 				t.Errorf("%v: logged %v: %s", cfg.Failure, levels, text)
+			}
+			if top := th.TopDeniedInClear(1); len(top) != want || want > 0 && (top[0].Key != "k" || top[0].Denied != 20) {
+				t.Errorf("%v: denied most: %+v, want to see where the crowd is", cfg.Failure, top)
 			}
 			if left := remaining(t, th, "k"); left != 9 {
 				t.Errorf("%v: %d left, want 9", cfg.Failure, left)

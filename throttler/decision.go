@@ -15,7 +15,7 @@ type Decision struct {
 	Allowed bool
 
 	// Limit is the binding one: of a denial the limit that lets the request pass last, of an admission the one that
-	// has the least left. It is zero for keys on a list, and the policy's first where no limit was asked but would be.
+	// has the least left. It is zero for keys on a list, and the policy's first in a denial for which none was asked.
 	Limit limit.Limit
 
 	// Remaining is what is left of the binding limit after this request; never negative. A key on an allow list has

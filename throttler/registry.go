@@ -29,8 +29,8 @@ import (
 // Limits are in the text form of limit.Parse. A key has the policy that keys gives it, or else that of the longest entry
 // there that ends in * and begins as it does, or else the default. Allow and deny are as in Config. Keys are written as they
 // are counted, or list nobody: ClientAddr's, of package httplimit, begin with "addr:" and are what AddrKey tells, of an IPv6
-// client its /64; and what Header makes of a request is a hash, which HeaderKey tells. Shadow gives policies a shadow, which should be stricter: see Config.Shadow, which is that of all others.
-// All but policies and default may be missing;
+// client its /64; and what Header makes of a request is a hash, which HeaderKey tells. Shadow gives policies a
+// shadow, which should be stricter: see Config.Shadow, which is that of all others. All but policies and default may be missing;
 // version is for people to tell documents apart by. A document is checked as a whole: a member that is unknown or given
 // twice, a policy that isn't there or a limit that can't be read is refused, with all else that is wrong.
 //

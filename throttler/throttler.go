@@ -135,14 +135,14 @@ func (t *Throttler) Close() error {
 }
 
 // enter counts a call that Close is to wait for, unless it has begun to: then every request is refused.
-func (t *Throttler) enter() (leave func()) {
+func (t *Throttler) enter() bool {
 	t.closing.Lock()
 	defer t.closing.Unlock()
 	if t.closed.Load() {
-		return func() {}
+		return false
 	}
 	t.calls.Add(1)
-	return t.calls.Done
+	return true
 }
 
 // charge is what an admitted take can give back.

@@ -23,7 +23,7 @@ type DeniedKey struct {
 
 // TopDenied are the keys that are denied most, the first of them first, at most n: the heavy hitters. The keys are hashed,
 // as by KeyHash: they are personal data. Without StatsConfig.WatchedKeys there are none. What the failure policy or a deny list
-// denies doesn't count: the former says nothing of the key, and the latter is known.
+// denies doesn't count: the former says nothing of the key, and the latter is known. Contention counts.
 //
 // They are found by Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in
 // Data Streams"): with m keys watched a key with more than about 1/m of the denials is among them.
