@@ -28,8 +28,8 @@ type MemcachedConfig struct {
 	// wins. Zero: 250 ms.
 	Timeout time.Duration
 
-	// Tries is how often a call reads an item and tries to swap it before it gives up because others were faster.
-	// Zero: 16.
+	// Tries is how often a call reads an item and tries to swap it before it gives up because others were faster: at most,
+	// for after three quarters of its time it tries no more. Zero: 16.
 	Tries int
 
 	// IdleConns is how many connections to a server are kept open. Zero: 16.
@@ -330,15 +330,18 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 	return item, state, err
 }
 
-// change reads the state of a key, changes it and swaps it in if nobody else did meanwhile, else it begins again. A
-// change that is not to be written, or refused with an error, is only read. Once the caller has gone nothing more is
-// written.
+// change reads the state of a key, changes it and swaps it in if nobody else did meanwhile, else it begins again, unless three
+// quarters of its time have gone: one that ran out of it could not say that the server is well. A change that is not to be
+// written, or refused with an error, is only read. Once the caller has gone nothing more is written.
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
 	return traced(ctx, &m.calls, req.Trace, op, "", m.calls.deadline(), func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
+		begin := time.Now()
+		deadline, _ := ctx.Deadline()
+		enough := deadline.Sub(begin) * 3 / 4
 		for try := range m.cfg.Tries {
 			if err := sleep(ctx, backoff(try)); err != nil {
 				return none, unsent{err}
@@ -365,7 +368,9 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if !isConflict(err) {
 				return none, err
 			}
-			last = errContended
+			if last = errContended; time.Since(begin) > enough {
+				break
+			}
 		}
 		return none, last
 	})

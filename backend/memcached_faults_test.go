@@ -452,6 +452,27 @@ func TestMemcachedForeignReplies(t *testing.T) {
 	}
 }
 
+// TestMemcachedContendedForLong: who meets others for all of its time says so while it still can, rather than that the
+// server is too slow.
+func TestMemcachedContendedForLong(t *testing.T) {
+	t.Parallel()
+	proxy := newMemcachedProxy(t, testserver.Memcached(t).Addr)
+	proxy.text = "NOT_STORED\r\n" // others were faster
+	proxy.set(func(verb string) fate {
+		if verb == "add" {
+			return forge
+		}
+		return handOn
+	})
+	b := openMemcached(t, backend.MemcachedConfig{Tries: 1 << 20, Timeout: 2 * time.Second}, proxy.addr)
+	_, err := b.Take(t.Context(), request(secret))
+	wantError(t, err, backend.Contended, false)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // an earlier deadline has a last quarter, too
+	defer cancel()
+	_, err = b.Take(ctx, request(secret))
+	wantError(t, err, backend.Contended, false)
+}
+
 // TestMemcachedPingsAllAtOnce: one frozen server doesn't hide the others, and Close doesn't wait for one after another.
 func TestMemcachedPingsAllAtOnce(t *testing.T) {
 	t.Parallel()
