@@ -287,6 +287,9 @@ func (m *Memcached) Peek(ctx context.Context, req Request) (Result, error) {
 
 // Ping implements [Pinger]: it asks every server.
 func (m *Memcached) Ping(ctx context.Context) error {
+	if ctx != nil && ctx.Err() != nil { // a server that is fast would hide it
+		return ctx.Err()
+	}
 	_, err := call(ctx, &m.calls, "ping", m.calls.deadline(), func(context.Context) (struct{}, error) {
 		err := m.client.Ping()
 		if isLost(err) { // as in get
