@@ -20,16 +20,12 @@ import (
 
 // cluster makes the group of a Redis Cluster.
 func (m *maker) cluster(g *Group) *group {
-	name := strings.Join(g.Cluster, ",")
-	primary := m.find(g.Name, name, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
-	replicas := m.find(g.Name, "replicas of "+name, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
+	id := identity{group: g.Name, name: strings.Join(g.Cluster, ","), many: true}
+	primary := m.find(id, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
+	id.name = "replicas of " + id.name
+	replicas := m.find(id, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
 	if m.err != nil {
 		return newGroup(g.Name, g.Weight, nil, nil, m.cfg)
-	}
-	for _, n := range []*node{primary, replicas} {
-		if !n.many { // a new one, that nobody else has
-			n.many = true
-		}
 	}
 	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, m.cfg)
 }

@@ -301,3 +301,31 @@ func TestClusterFailover(t *testing.T) {
 		}
 	}
 }
+
+// TestServerBecomesCluster: a group that was one server, and is a Redis Cluster now that is found by the same address, is
+// called as a cluster, and the other way round.
+func TestServerBecomesCluster(t *testing.T) {
+	const address = "127.0.0.1:1" // where nobody listens: only the server in memory can answer
+	server := router.Topology{Epoch: 1, Groups: []router.Group{{Name: "eu", Primary: address}}}
+	cluster := router.Topology{Epoch: 2, Groups: []router.Group{{Name: "eu", Cluster: []string{address}}}}
+	for name, topologies := range map[string][]router.Topology{
+		"to a cluster": {server, cluster}, "to a server": {cluster, server},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant()
+			topologies[0].Epoch, topologies[1].Epoch = 1, 2
+			r := p.open(t, topologies[0], router.Config{Heartbeat: -1, TripAfter: -1})
+			var caller sync.WaitGroup
+			caller.Go(func() { _ = take(t, r) }) // meanwhile, for the race detector
+			update(t, r, topologies[1])
+			caller.Wait()
+			err := take(t, r)
+			if clustered := len(topologies[1].Groups[0].Cluster) > 0; clustered != (err != nil) {
+				t.Errorf("a take after the change: %v", err)
+			}
+			if n := len(r.Nodes()); n != 1+len(topologies[1].Groups[0].Cluster) {
+				t.Errorf("%d nodes: %+v", n, r.Nodes())
+			}
+		})
+	}
+}

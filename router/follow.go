@@ -78,7 +78,7 @@ func (m *maker) nobody(f *follower) *node {
 			return n
 		}
 	}
-	n := newNode(f.name, "unknown", RolePrimary, nobody{f}, m.cfg, m.events)
+	n := newNode(identity{group: f.name, name: "unknown"}, RolePrimary, nobody{f}, m.cfg, m.events)
 	n.watched = false
 	m.nodes, m.made = append(m.nodes, n), append(m.made, n)
 	return n

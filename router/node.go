@@ -29,10 +29,10 @@ func (r Role) String() string {
 
 // node is a backend with what is known of its health. Every call to the backend goes through do or guard.
 type node struct {
-	group, name string
-	role        atomic.Uint32 // a Role; another one once its group has changed its primary
-	backend     backend.Backend
-	events      *events
+	identity
+	role    atomic.Uint32 // a Role; another one once its group has changed its primary
+	backend backend.Backend
+	events  *events
 
 	breaker *breaker
 	open    atomic.Bool // whether the breaker is open or half open, as it last said
@@ -43,7 +43,6 @@ type node struct {
 
 	heartbeats bool          // whether it says how it is, and is not only pinged
 	watched    bool          // whether heartbeats are sent
-	many       bool          // whether it is many servers
 	leave      func()        // ends them; nil before they begin
 	knows      atomic.Int64  // the epoch that it was told of
 	suspect    chan struct{} // asks for a heartbeat soon
@@ -52,9 +51,15 @@ type node struct {
 	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
 
-func newNode(group, name string, role Role, b backend.Backend, cfg Config, events *events) *node {
+// identity is what the nodes of a router are told apart by.
+type identity struct {
+	group, name string
+	many        bool // whether it is many servers: a Redis Cluster that is found by one has that one's name
+}
+
+func newNode(id identity, role Role, b backend.Backend, cfg Config, events *events) *node {
 	n := &node{
-		group: group, name: name, backend: b, events: events,
+		identity: id, backend: b, events: events,
 		latency: latency{start: time.Now()}, suspect: make(chan struct{}, 1),
 	}
 	n.play(role)

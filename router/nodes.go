@@ -37,10 +37,11 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 	events := newEvents(cfg.OnEvent)
 	built := make([]*group, len(groups))
 	for i, g := range groups {
-		primary := newNode(g.Name, "primary", RolePrimary, g.Primary, cfg, events)
+		primary := newNode(identity{group: g.Name, name: "primary"}, RolePrimary, g.Primary, cfg, events)
 		replicas := make([]*node, len(g.Replicas))
 		for j, b := range g.Replicas {
-			replicas[j] = newNode(g.Name, fmt.Sprintf("replica-%d", j+1), RoleReplica, b, cfg, events)
+			id := identity{group: g.Name, name: fmt.Sprintf("replica-%d", j+1)}
+			replicas[j] = newNode(id, RoleReplica, b, cfg, events)
 		}
 		built[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
 	}

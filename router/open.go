@@ -141,12 +141,12 @@ func (m *maker) replicas(group string, addresses []string) []*node {
 
 // node finds or makes the node of a group at an address. It gets its role when it is put in force.
 func (m *maker) node(group, address string, role Role) *node {
-	return m.find(group, address, role, func() (backend.Backend, error) { return m.open(address) })
+	return m.find(identity{group: group, name: address}, role, func() (backend.Backend, error) { return m.open(address) })
 }
 
-func (m *maker) find(group, name string, role Role, open func() (backend.Backend, error)) *node {
+func (m *maker) find(id identity, role Role, open func() (backend.Backend, error)) *node {
 	for _, n := range m.nodes {
-		if n.group == group && n.name == name {
+		if n.identity == id {
 			return n
 		}
 	}
@@ -158,7 +158,7 @@ func (m *maker) find(group, name string, role Role, open func() (backend.Backend
 		m.fail(err)
 		return nil
 	}
-	n := newNode(group, name, role, b, m.cfg, m.events)
+	n := newNode(id, role, b, m.cfg, m.events)
 	m.nodes, m.made = append(m.nodes, n), append(m.made, n)
 	return n
 }
