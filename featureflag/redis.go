@@ -42,20 +42,24 @@ var _ Watcher = (*redisHash)(nil)
 
 func (s *redisHash) validate() error {
 	var errs []error
-	const deadlines = "must be true: without it a load outlives its context"
+	var none, unbounded bool
 	switch c := s.client.(type) {
 	case nil:
-		errs = append(errs, refuse("Source: client", "nil", "must not be nil"))
+		none = true
 	case *redis.Ring:
 		errs = append(errs, refuse("Source: client", "Ring", "must not be a Ring: it moves keys of a dead node to another"))
 	case *redis.Client:
-		if !c.Options().ContextTimeoutEnabled {
-			errs = append(errs, refuse("Source: client: ContextTimeoutEnabled", false, deadlines))
-		}
+		none = c == nil
+		unbounded = !none && !c.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
-		if !c.Options().ContextTimeoutEnabled {
-			errs = append(errs, refuse("Source: client: ContextTimeoutEnabled", false, deadlines))
-		}
+		none = c == nil
+		unbounded = !none && !c.Options().ContextTimeoutEnabled
+	}
+	if none {
+		errs = append(errs, refuse("Source: client", "nil", "must not be nil"))
+	}
+	if unbounded {
+		errs = append(errs, refuse("Source: client: ContextTimeoutEnabled", false, "must be true: without it a load outlives its context"))
 	}
 	if s.key == "" {
 		errs = append(errs, refuse("Source: key", `""`, "must not be empty"))

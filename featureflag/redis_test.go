@@ -483,6 +483,8 @@ func TestRedisRefuses(t *testing.T) {
 		src  featureflag.Source
 		want string
 	}{
+		{featureflag.Redis((*redis.Client)(nil), "k"), "featureflag: Source: client = nil: must not be nil"},
+		{featureflag.Redis((*redis.ClusterClient)(nil), "k"), "featureflag: Source: client = nil: must not be nil"},
 		{featureflag.Redis(nil, ""), "featureflag: Source: client = nil: must not be nil\nfeatureflag: Source: key = \"\": must not be empty"},
 		{featureflag.Redis(plain, "k"), deadlines},
 		{featureflag.Redis(cluster, "k"), deadlines},

@@ -66,7 +66,11 @@ type opener struct {
 // open makes the backend of a node.
 func (o *opener) open(address string) (backend.Backend, error) {
 	if o.cfg.Node != nil {
-		return o.cfg.Node(address)
+		b, err := o.cfg.Node(address)
+		if err == nil && isNil(b) {
+			err = &ConfigError{Field: "Node", Value: "nil for " + strconv.Quote(address), Bound: "must not be nil"}
+		}
+		return b, err
 	}
 	var options redis.Options
 	if o.cfg.Redis != nil {

@@ -165,6 +165,12 @@ func TestOpenRefuses(t *testing.T) {
 	if got := refusedFields(err); !slices.Equal(got, []string{"Redis.DB"}) {
 		t.Errorf("another database of a cluster: refused %q: %v", got, err)
 	}
+	for kind, node := range map[string]backend.Backend{"no node": nil, "a nil pointer": (*backend.Memory)(nil)} {
+		_, err := router.Open(one, router.Config{Node: func(string) (backend.Backend, error) { return node, nil }})
+		if got := refusedFields(err); !slices.Equal(got, []string{"Node"}) {
+			t.Errorf("%s: refused %q: %v", kind, got, err)
+		}
+	}
 	if _, err := router.Open(router.Topology{}, router.Config{}); !slices.Equal(refusedFields(err), []string{"groups"}) {
 		t.Errorf("empty topology: %v", err)
 	}
