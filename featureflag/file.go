@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/smallfile"
 )
 
 const maxFile = 1 << 20
@@ -50,24 +51,9 @@ func (f file) Load(_ context.Context, name string) (Value, error) {
 }
 
 func (f file) read() (map[string]Value, error) {
-	info, err := os.Stat(string(f))
+	data, err := smallfile.Read(string(f), maxFile, func(field, value, bound string) error { return refuse(field, value, "%s", bound) })
 	if err != nil {
 		return nil, err // it names the path
-	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
-		return nil, wrapPath(string(f), refuse("file", info.Mode().Type(), "must be a regular file"))
-	}
-	r, err := os.Open(string(f))
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, wrapPath(string(f), refuse("size", "more", "must be at most %d bytes", maxFile))
 	}
 	flags, err := parseFlags(data)
 	return flags, wrapPath(string(f), err)

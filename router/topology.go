@@ -8,9 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
+
+	"github.com/sluice-go/sluice/internal/smallfile"
 )
 
 // Topology says which groups there are. All processes that share keys must use the same.
@@ -71,17 +72,29 @@ type Group struct {
 	Cluster []string `json:"cluster,omitempty"`
 }
 
-// LoadTopology reads a topology from a JSON file; see [ParseTopology].
+const maxTopologyFile = 16 << 20 // with long names of 2048 groups, many times over
+
+// LoadTopology reads a topology from a JSON file of at most 16 MiB; see [ParseTopology].
 func LoadTopology(path string) (Topology, error) {
-	data, err := os.ReadFile(path)
+	data, err := readTopology(path)
 	if err != nil {
-		return Topology{}, fmt.Errorf("router: topology: %w", err)
+		return Topology{}, err
 	}
 	t, err := ParseTopology(data)
 	if err != nil {
 		return Topology{}, fmt.Errorf("router: topology %s: %w", path, err)
 	}
 	return t, nil
+}
+
+func readTopology(path string) ([]byte, error) {
+	data, err := smallfile.Read(path, maxTopologyFile, func(field, value, bound string) error {
+		return &ConfigError{Field: field, Value: value, Bound: bound}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("router: topology: %w", err) // it names the path
+	}
+	return data, nil
 }
 
 // ParseTopology reads a topology from JSON, strictly: an unknown, repeated or wrongly spelt member, or anything after

@@ -111,6 +111,11 @@ func topo(epoch uint64, groups ...int) router.Topology {
 	return t
 }
 
+// file is the text of topo(epoch, group).
+func file(group int, epoch uint64) []byte {
+	return fmt.Appendf(nil, `{"epoch": %d, "groups": [{"name": "g%d", "primary": "10.0.0.%d:6379"}]}`, epoch, group, group)
+}
+
 func (p *plant) open(t testing.TB, topology router.Topology, cfg router.Config) *router.Router {
 	t.Helper()
 	cfg.Node = p.node

@@ -3,8 +3,6 @@ package router
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -24,9 +22,9 @@ func (r *Router) WatchFile(path string) error {
 	case r.opener == nil:
 		return &ConfigError{Field: "file", Value: strconv.Quote(path), Bound: "must be for a router made by Open", Err: ErrNotSupported}
 	}
-	last, err := os.ReadFile(path)
+	last, err := readTopology(path)
 	if err != nil {
-		return fmt.Errorf("router: topology: %w", err)
+		return err
 	}
 	if err := r.follow(last); err != nil && !errors.Is(err, ErrTopologyOld) { // others may be ahead of this file
 		return err
@@ -39,7 +37,7 @@ func (r *Router) WatchFile(path string) error {
 	r.running.Go(func() {
 		reported := "" // what was wrong when it was last looked at
 		for sleep(r.life, fileEvery, nil) {
-			data, err := os.ReadFile(path)
+			data, err := readTopology(path)
 			if err == nil && bytes.Equal(data, last) {
 				reported = ""
 				continue

@@ -4,11 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/smallfile"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -51,24 +50,11 @@ func (f *registryFile) wrap(err error) error {
 }
 
 func (f *registryFile) read() ([]byte, error) {
-	info, err := os.Stat(f.path)
+	data, err := smallfile.Read(f.path, maxRegistryFile, func(field, value, bound string) error {
+		return &limit.Error{Field: field, Value: value, Bound: bound}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("throttler: registry: %w", err) // it names the path
-	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for a writer
-		return nil, f.wrap(&limit.Error{Field: "file", Value: info.Mode().Type().String(), Bound: "must be a regular file"})
-	}
-	r, err := os.Open(f.path)
-	if err != nil {
-		return nil, fmt.Errorf("throttler: registry: %w", err)
-	}
-	defer r.Close()
-	data, err := io.ReadAll(io.LimitReader(r, maxRegistryFile+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("throttler: registry: %w", err)
-	case len(data) > maxRegistryFile:
-		return nil, f.wrap(&limit.Error{Field: "size", Value: "more", Bound: fmt.Sprintf("must be at most %d bytes", maxRegistryFile)})
 	}
 	return data, nil
 }

@@ -35,18 +35,19 @@ var rules = map[string]rule{
 	"limit":                  {noStd: []string{"log/...", "net/...", "os/...", "syscall/..."}}, // pure: no I/O
 	"scripts":                {},
 	"ring":                   {imports: own("internal/keyhash")},
-	"featureflag":            {imports: own("internal/keyhash")},
+	"featureflag":            {imports: own("internal/keyhash", "internal/smallfile")},
 	"featureflag/redis.go":   {imports: []string{goRedis}},
 	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash"), goRedis, gomemcache)},
 	"backend/backendtest":    {imports: append(own("backend", "limit"), "pgregory.net/rapid")},
-	"router":                 {imports: append(own("ring", "backend", "limit"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":              {imports: own("backend", "limit")},
+	"router":                 {imports: append(own("ring", "backend", "limit", "internal/smallfile"), "github.com/sony/gobreaker/v2", goRedis)},
+	"throttler":              {imports: own("backend", "limit", "internal/smallfile")},
 	"throttler/httplimit":    {imports: own("throttler", "limit")},
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
 	"examples/...":           {public: true},
 	"internal/archtest":      {},
 	"internal/keyhash":       {imports: []string{"github.com/cespare/xxhash/v2"}},
 	"internal/simulation":    {imports: own("backend", "limit", "router", "throttler")},
+	"internal/smallfile":     {},
 	"internal/testserver":    {imports: []string{goRedis}},
 }
 
