@@ -10,8 +10,9 @@ import (
 )
 
 // WatchFile puts the topology of a file in force now, and again whenever the file changes, until Close. It fails if the
-// file can't be read or holds what [Router.Update] refuses. Later such a file changes nothing and is reported as an event,
-// once for each content. So is one that goes back to an older epoch: a change is taken back by another, with a larger one.
+// file can't be read or holds what [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once
+// for each thing wrong, and tried again. So is one that goes back to an older epoch: a change is taken back by another, with a
+// larger one.
 func (r *Router) WatchFile(path string) error {
 	r.changing.Lock()
 	closed := r.closed.Load()
@@ -38,14 +39,13 @@ func (r *Router) WatchFile(path string) error {
 		reported := "" // what was wrong when it was last looked at
 		for sleep(r.life, fileEvery, nil) {
 			data, err := readTopology(path)
-			if err == nil && bytes.Equal(data, last) {
-				reported = ""
-				continue
+			if err == nil && !bytes.Equal(data, last) {
+				err = r.follow(data)
 			}
-			if err == nil {
-				last, err = data, r.follow(data)
-			}
-			if err != nil && err.Error() != reported {
+			switch {
+			case err == nil:
+				last, reported = data, ""
+			case err.Error() != reported: // and what was refused is tried again: Config.Node may succeed later
 				reported = err.Error()
 				r.events.emit(Event{Kind: TopologyRejected, Err: err})
 			}
