@@ -1,6 +1,7 @@
 package featureflag
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,9 +70,9 @@ func wrapPath(path string, err error) error {
 // set writes a new file beside the old one and renames it, so that a reader sees the old or the new one. A lock keeps
 // two writers from losing one's change, and from giving two changes the same version.
 func (f file) set(ctx context.Context, name string, c change) (Value, error) {
-	path := string(f)
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // replace the file, not a link to it
+	path, err := follow(string(f)) // replace the file, not a link to it
+	if err != nil {
+		return Value{}, err
 	}
 	unlock, err := lock(ctx, filepath.Dir(path))
 	if err != nil {
@@ -93,6 +94,28 @@ func (f file) set(ctx context.Context, name string, c change) (Value, error) {
 	flags[name] = v
 	return v, replace(path, formatFlags(flags))
 }
+
+// follow returns where a path leads, be there a file or not, as filepath.EvalSymlinks only does if there is.
+func follow(path string) (string, error) {
+	for range maxLinks {
+		dir, name := filepath.Split(path)
+		dir, err := filepath.EvalSymlinks(cmp.Or(dir, "."))
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(dir, name)
+		target, err := os.Readlink(path)
+		if err != nil { // it is no link
+			return path, nil
+		}
+		if path = target; !filepath.IsAbs(target) { // not joined: ".." is for the system, which knows where links before it lead
+			path = dir + string(filepath.Separator) + target
+		}
+	}
+	return path, nil // whoever reads it is told that there are too many
+}
+
+const maxLinks = 40 // as in Linux
 
 // apply changes the stored value.
 func (c change) apply(v Value, found bool, now time.Time) (Value, error) {

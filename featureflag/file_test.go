@@ -204,6 +204,52 @@ func TestSetFileKeeps(t *testing.T) {
 	}
 }
 
+// A link whose target isn't there yet stays a link, and the target is made.
+func TestSetFileThroughALink(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		path  string            // of the flags
+		links map[string]string // link to target; all lead to real/flags.json
+	}{
+		"relative":           {"a", map[string]string{"a": "real/flags.json"}},
+		"absolute":           {"a", map[string]string{"a": "DIR/real/flags.json"}},
+		"link to a link":     {"a", map[string]string{"a": "link/b", "link": "real", "real/b": "flags.json"}},
+		"in a linked folder": {"link/b", map[string]string{"link": "real/sub", "real/sub/b": "../flags.json"}},
+		"up through a link":  {"a", map[string]string{"a": "link/../flags.json", "link": "real/sub"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, "real", "sub"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for link, target := range tt.links {
+				if err := os.Symlink(strings.Replace(target, "DIR", dir, 1), filepath.Join(dir, link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path := filepath.Join(dir, tt.path)
+			for percent := range 2 { // when it isn't there, and when it is
+				must(t)(featureflag.Set(t.Context(), featureflag.File(path), "x", float64(percent)))
+				if info, err := os.Lstat(path); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+					t.Errorf("the link has mode %v now, %v", info.Mode(), err)
+				}
+				v, err := featureflag.File(filepath.Join(dir, "real", "flags.json")).Load(t.Context(), "x")
+				if err != nil || v.Percent != float64(percent) {
+					t.Errorf("the target has %v, %v", v, err)
+				}
+			}
+		})
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("nowhere/flags.json", link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := featureflag.Set(t.Context(), featureflag.File(link), "x", 1); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Set through a link to no folder: %v", err)
+	}
+}
+
 // Writers of several flags in one file lose nothing, versions are never given twice, and a reader never sees half.
 func TestSetFileTogether(t *testing.T) {
 	t.Parallel()
