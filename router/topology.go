@@ -123,8 +123,13 @@ func ParseTopology(data []byte) (Topology, error) {
 	return t, nil
 }
 
-// checkMembers refuses what encoding/json lets pass: a member that is given twice, the last of which would win, and
-// names in another case.
+// members are the names in a topology.
+var members = []string{
+	"epoch", "seed", "groups", "previous", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
+}
+
+// checkMembers refuses what encoding/json lets pass: a member that is given twice, the last of which would win, and names
+// that it takes for ours, in another case or with letters like ſ.
 func checkMembers(dec *json.Decoder) error {
 	token, err := dec.Token()
 	if err != nil {
@@ -139,8 +144,8 @@ func checkMembers(dec *json.Decoder) error {
 				return err
 			}
 			member := name.(string)
-			if member != strings.ToLower(member) {
-				return fmt.Errorf("unknown member %q: names are in lower case", member)
+			if !slices.Contains(members, member) {
+				return fmt.Errorf("unknown member %q: want %s", member, strings.Join(members, ", "))
 			}
 			if slices.Contains(seen, member) {
 				return fmt.Errorf("member %q is given twice", member)

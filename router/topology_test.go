@@ -72,6 +72,8 @@ func TestParseTopologyRefuses(t *testing.T) {
 		"trailing garbage":    {goodTopology + "x", []string{"topology"}},
 		"unknown member":      {group(`"name": "a", "primary": "h:1", "readonly": true`), []string{"topology"}},
 		"member in capitals":  {group(`"Name": "a", "primary": "h:1"`), []string{"topology"}},
+		"member folded":       {group(`"name": "a", "primary": "h:1", "replica\u017f": ["h:2"]`), []string{"topology"}},
+		"folded and plain":    {`{"seed": 1, "ſeed": 2, "groups": [{"name": "a", "primary": "h:1"}]}`, []string{"topology"}},
 		"member given twice":  {group(`"name": "a", "primary": "h:1", "primary": "h:2"`), []string{"topology"}},
 		"negative epoch":      {`{"epoch": -1, "groups": [{"name": "a", "primary": "h:1"}]}`, []string{"topology"}},
 		"weight not integral": {group(`"name": "a", "primary": "h:1", "weight": 1.5`), []string{"topology"}},
