@@ -51,7 +51,8 @@ type Config struct {
 
 	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. They come ten times as often, but
 	// no more than about ten a second, while a node is unavailable. Zero: 1 s. Negative: off. Then Redis replicas are
-	// not read, for nothing tells how far they lag, and only failing calls open a breaker.
+	// not read, for nothing tells how far they lag; only failing calls open a breaker; and a read can't know that a
+	// primary has become a replica.
 	Heartbeat time.Duration
 
 	// TripAfter is how many calls to a node must fail in a row to open its breaker. It also opens when half of the

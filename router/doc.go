@@ -46,7 +46,7 @@
 //
 // Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
 // limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is
-// therefore Bounded, with the cause [backend.ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and
+// therefore Bounded, with the cause [backend.ErrReplicaMayLag]; so is one from a primary that has become a replica. What a replica holds is judged at the primary's clock, and
 // windows that are over are ignored, whether or not the replica still holds them.
 //
 // # Changing the topology

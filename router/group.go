@@ -150,6 +150,12 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 		return backend.Result{}, g.readError(ctx, "peek", err)
 	}
 	result.Source = ofPrimary(result.Source)
+	if g.primary.demoted() {
+		result.Source = backend.Replica
+		if result.Allowed && result.Guarantee == backend.Exact {
+			result.Guarantee, result.Cause = backend.Bounded, backend.ErrReplicaMayLag
+		}
+	}
 	return result, nil
 }
 
@@ -172,6 +178,9 @@ func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Reques
 		return backend.Snapshot{}, g.readError(ctx, "load", err)
 	}
 	snapshot.Source = ofPrimary(snapshot.Source)
+	if g.primary.demoted() {
+		snapshot.Source = backend.Replica
+	}
 	return snapshot, nil
 }
 

@@ -133,6 +133,12 @@ func (n *node) pass(op string, call func() error) error {
 	return err
 }
 
+// demoted reports whether the server said at the latest heartbeat that it is no primary.
+func (n *node) demoted() bool {
+	last := n.lastBeat.Load()
+	return n.heartbeats && last != nil && !last.Primary
+}
+
 // tell reports what a call has changed or met. The breaker can't do so itself, under its lock.
 func (n *node) tell(err error) {
 	if open := n.open.Load(); n.told.Load() != open && n.told.CompareAndSwap(!open, open) {

@@ -163,8 +163,7 @@ func (f *follower) fit() bool {
 	if g == nil || g.primary.open.Load() {
 		return false
 	}
-	last := g.primary.lastBeat.Load()
-	return last == nil || last.Primary || !g.primary.heartbeats
+	return !g.primary.demoted()
 }
 
 // look asks all sentinels at once. What one of them says counts at once, too: another may hang.
