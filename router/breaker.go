@@ -30,7 +30,7 @@ func newBreaker(cfg Config, onChange func(open bool)) *breaker {
 		Timeout:      jitter(cfg.OpenFor), // not in step with other processes that lost the same node
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return tripped(c, cfg.TripAfter) },
 		IsSuccessful: func(err error) bool { return kindOf(err) != backend.Unavailable },
-		IsExcluded:   func(err error) bool { return kindOf(err) == backend.Interrupted },
+		IsExcluded:   func(err error) bool { return err == errUnchanged || kindOf(err) == backend.Interrupted },
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if to != gobreaker.StateHalfOpen { // which is as good as open until the trial succeeds
 				onChange(to == gobreaker.StateOpen)

@@ -46,7 +46,7 @@
 //
 // Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
 // limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is
-// therefore Bounded, with the cause [backend.ErrReplicaMayLag]; so is one from a primary that has become a replica. What a replica holds is judged at the primary's clock, and
+// therefore Bounded, with the cause [backend.ErrReplicaMayLag]. What a replica holds is judged at the primary's clock, and
 // windows that are over are ignored, whether or not the replica still holds them.
 //
 // # Changing the topology
@@ -64,6 +64,10 @@
 // server gives, refusals among them, keep it closed, and a caller who gives up early says nothing about a server. A
 // heartbeat asks each node how it is, through the same breaker, so that an idle node's breaker opens and closes too.
 // What changes is reported as an [Event]; [Router.Nodes] is the present state.
+//
+// A primary may answer and yet take no writes: it has become a replica, has no memory or too few replicas, or can't save.
+// Its breaker then keeps takes from it until one gets through or, of a replica, the server says that it is a primary
+// again. Reads go on. What a primary says that has become a replica is Bounded, as from any replica, if it says allowed.
 //
 // # What it does not promise
 //

@@ -28,9 +28,9 @@ type Event struct {
 type EventKind uint8
 
 const (
-	// BreakerOpened: the node is unavailable; calls to it fail at once.
+	// BreakerOpened: the node is unavailable, or takes no writes; calls to it fail at once, in the latter case all but reads.
 	BreakerOpened EventKind = iota + 1
-	// BreakerClosed: the node answers again.
+	// BreakerClosed: the node answers again, or takes writes.
 	BreakerClosed
 	// Restarted: another server process answers at the node's address. It may have forgotten counts.
 	Restarted

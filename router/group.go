@@ -46,9 +46,12 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
 	err = g.primary.do("take", func() (err error) {
 		result, err = g.primary.backend.Take(ctx, req)
+		if err == nil && !result.Allowed && g.primary.barred() {
+			return errUnchanged
+		}
 		return err
 	})
-	if err != nil {
+	if err != nil && err != errUnchanged {
 		return backend.Result{}, g.failed(err)
 	}
 	result.Source = ofPrimary(result.Source)
@@ -142,7 +145,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	}
 	var result backend.Result
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
-	err := g.primary.do("peek", func() (err error) {
+	err := g.primary.read("peek", func() (err error) {
 		result, err = peeker.Peek(limited, req)
 		return err
 	})

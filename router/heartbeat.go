@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -62,31 +63,60 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// beat sends one heartbeat. Its latency is not that of a load and not counted as such.
+// beat sends one heartbeat. To a node that refuses changes it goes past the breaker, which doesn't hear of an
+// answer that says nothing of them.
 func (n *node) beat(ctx context.Context, timeout time.Duration) error {
+	ask := func() error { return n.ask(ctx, timeout) }
+	if !n.refusing() {
+		return n.through("ping", ask)
+	}
+	err := n.past(ask)
+	if said := err; said != nil || !n.refusing() {
+		err = n.through("ping", func() error { return said })
+	}
+	if n.barred() {
+		return nil // that is known: there is no hurry
+	}
+	return err
+}
+
+// ask asks the node how it is. Its latency is not that of a load and not counted as such.
+func (n *node) ask(ctx context.Context, timeout time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now := &beat{at: time.Now()}
 	heart, knows := n.backend.(backend.Heartbeater)
-	err := n.guard("ping", func() (err error) {
-		if knows {
-			now.Heartbeat, err = heart.Heartbeat(limited)
-		} else {
-			err = n.backend.(backend.Pinger).Ping(limited)
-		}
-		if kindOf(err) == backend.Interrupted && ctx.Err() == nil { // no caller: the node was too slow
-			err = &backend.Error{Op: "ping", Node: n.title(), Kind: backend.Unavailable, Err: err}
-		}
-		return err
-	})
+	var err error
+	if knows {
+		now.Heartbeat, err = heart.Heartbeat(limited)
+	} else {
+		err = n.backend.(backend.Pinger).Ping(limited)
+	}
+	if kindOf(err) == backend.Interrupted && ctx.Err() == nil { // no caller: the node was too slow
+		err = n.unavailable(err)
+	}
+	n.away.Store(kindOf(err) == backend.Unavailable)
 	if err != nil {
 		return err
 	}
 	last := n.lastBeat.Swap(now)
-	if knows {
-		n.compare(last, now)
+	if !knows {
+		return nil
+	}
+	n.compare(last, now)
+	switch {
+	case now.Primary && last != nil && !last.Primary:
+		n.refused.Store(0) // it did because it was a replica
+	case !now.Primary && n.is(RolePrimary):
+		return n.unavailable(errDemoted)
 	}
 	return nil
+}
+
+var errDemoted = errors.New("the server says that it is a replica")
+
+func (n *node) unavailable(err error) error {
+	return &backend.Error{Op: "ping", Node: n.title(), Kind: backend.Unavailable, Err: err}
 }
 
 // compare reports what has changed since the last heartbeat, or at the first one, what is not as the topology says.

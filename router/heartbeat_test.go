@@ -123,12 +123,12 @@ func TestEventsOfHeartbeats(t *testing.T) {
 		"nothing":   {false, nil, nil, nil, ""},
 		"restarted": {false, nil, func(b *backend.Heartbeat) { b.RunID = "b" }, kinds{router.Restarted}, "a/primary: restarted (a to b)"},
 		"demoted": {
-			false, nil, func(b *backend.Heartbeat) { b.Primary, b.LinkUp = false, true }, kinds{router.RoleChanged},
-			"a/primary: role changed (primary to replica)",
+			false, nil, func(b *backend.Heartbeat) { b.Primary, b.LinkUp = false, true }, kinds{router.RoleChanged, router.BreakerOpened},
+			"a/primary: breaker opened: sluice: ping at a/primary: unavailable: the server says that it is a replica",
 		},
 		"a replica from the start": {
-			false, func(b *backend.Heartbeat) { b.Primary = false }, nil, kinds{router.RoleChanged},
-			"a/primary: role changed (primary to replica)",
+			false, func(b *backend.Heartbeat) { b.Primary = false }, nil, kinds{router.RoleChanged, router.BreakerOpened},
+			"a/primary: breaker opened: sluice: ping at a/primary: unavailable: the server says that it is a replica",
 		},
 		"link down": {true, nil, func(b *backend.Heartbeat) { b.LinkUp = false }, kinds{router.LinkDown}, "a/replica-1: link down"},
 		"link up": {

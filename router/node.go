@@ -27,7 +27,7 @@ func (r Role) String() string {
 	return names[0]
 }
 
-// node is a backend with what is known of its health. Every call to the backend goes through do or guard.
+// node is a backend with what is known of its health. Every call to the backend goes through do, read or guard.
 type node struct {
 	identity
 	role    atomic.Uint32 // a Role; another one once its group has changed its primary
@@ -47,6 +47,8 @@ type node struct {
 	knows      atomic.Int64  // the epoch that it was told of
 	suspect    chan struct{} // asks for a heartbeat soon
 	lastBeat   atomic.Pointer[beat]
+	away       atomic.Bool  // whether the latest heartbeat had no answer
+	refused    atomic.Int64 // when a change failed, by latency's clock, and none got through since; or 0
 
 	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
@@ -62,7 +64,7 @@ func newNode(id identity, role Role, b backend.Backend, cfg Config, events *even
 		identity: id, backend: b, events: events,
 		latency: latency{start: time.Now()}, suspect: make(chan struct{}, 1),
 	}
-	n.play(role)
+	n.role.Store(uint32(role))
 	n.breaker = newBreaker(cfg, n.open.Store)
 	_, n.heartbeats = b.(backend.Heartbeater)
 	_, pings := b.(backend.Pinger)
@@ -74,21 +76,48 @@ func newNode(id identity, role Role, b backend.Backend, cfg Config, events *even
 func (n *node) play(role Role) {
 	if n.role.Swap(uint32(role)) != uint32(role) {
 		n.knows.Store(0)
+		n.hasten() // what it said of its role is old
+	}
+}
+
+// hasten asks for a heartbeat soon.
+func (n *node) hasten() {
+	select {
+	case n.suspect <- struct{}{}:
+	default:
 	}
 }
 
 func (n *node) is(role Role) bool { return n.role.Load() == uint32(role) }
 
-// do makes a caller's call: through the breaker, measured. A call that finds the node slow or gone asks for a
-// heartbeat: callers whose deadlines are shorter than the node's timeout say nothing to the breaker, heartbeats do.
+// do makes a caller's call that changes what the node holds: through the breaker, measured.
 func (n *node) do(op string, call func() error) error {
 	began := n.latency.clock()
-	var err error
 	if n.many {
-		err = n.pass(op, call)
-	} else {
-		err = n.guard(op, call)
+		return n.measure(began, n.pass(op, call))
 	}
+	err := n.through(op, call)
+	switch {
+	case err == nil && n.refused.Load() != 0:
+		n.refused.Store(0)
+	case kindOf(err) == backend.Unavailable && !errors.Is(err, ErrBreakerOpen):
+		n.refused.Store(max(began, 1))
+	}
+	return n.measure(began, err)
+}
+
+// read makes a caller's call that changes nothing, measured.
+func (n *node) read(op string, call func() error) error {
+	began := n.latency.clock()
+	if n.many {
+		return n.measure(began, n.pass(op, call))
+	}
+	return n.measure(began, n.guard(op, call))
+}
+
+// measure takes note of what a call met. One that finds the node slow or gone asks for a heartbeat: callers whose deadlines
+// are shorter than the node's timeout say nothing to the breaker, heartbeats do.
+func (n *node) measure(began int64, err error) error {
 	ended := n.latency.clock()
 	took := time.Duration(ended - began)
 	if err == nil {
@@ -104,21 +133,39 @@ func (n *node) do(op string, call func() error) error {
 	}
 	n.latency.observe(took, ended)
 	if kind == backend.Unavailable || errors.Is(err, context.DeadlineExceeded) {
-		select {
-		case n.suspect <- struct{}{}:
-		default:
-		}
+		n.hasten()
 	}
 	return err
 }
 
-// guard makes a call through the breaker.
+// guard makes a call that changes nothing: through the breaker, unless that is about changes only.
 func (n *node) guard(op string, call func() error) error {
-	_, err := n.breaker.Execute(func() (struct{}, error) { return struct{}{}, call() })
-	n.tell(err)
-	if refused(err) {
-		return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
+	if n.refusing() {
+		return n.past(call)
 	}
+	return n.through(op, call)
+}
+
+// through makes a call through the breaker.
+func (n *node) through(op string, call func() error) error {
+	var err error
+	_, verdict := n.breaker.Execute(func() (struct{}, error) {
+		if err = call(); err != nil && kindOf(err) != backend.Unavailable && n.barred() {
+			return struct{}{}, errUnchanged
+		}
+		return struct{}{}, err
+	})
+	n.tell(err)
+	if refused(verdict) {
+		return n.shut(op)
+	}
+	return err
+}
+
+// past makes a call that says nothing to the breaker.
+func (n *node) past(call func() error) error {
+	err := call()
+	n.tell(err)
 	return err
 }
 
@@ -126,18 +173,40 @@ func (n *node) guard(op string, call func() error) error {
 // server that is away must not make the others' fail.
 func (n *node) pass(op string, call func() error) error {
 	if n.open.Load() {
-		return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
+		return n.shut(op)
 	}
-	err := call()
-	n.tell(err)
-	return err
+	return n.past(call)
 }
+
+func (n *node) shut(op string) error {
+	return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
+}
+
+// refusing reports whether a primary answers, but takes no changes, as far as is known: a replica does so, and a server that
+// is out of memory or of replicas, or can't save. Its breaker is about changes then. No other answer says anything of them:
+// heartbeats and reads go past it, and nothing but a change closes it.
+func (n *node) refusing() bool {
+	if !n.watched || n.away.Load() || !n.is(RolePrimary) {
+		return false
+	}
+	if n.demoted() {
+		return true
+	}
+	refused := n.refused.Load()
+	return refused != 0 && n.latency.clock()-refused < int64(breakerWindow) // what is older counts for nothing in a breaker
+}
+
+// barred reports whether the breaker keeps changes from a node that refuses them.
+func (n *node) barred() bool { return n.open.Load() && n.refusing() }
 
 // demoted reports whether the server said at the latest heartbeat that it is no primary.
 func (n *node) demoted() bool {
 	last := n.lastBeat.Load()
 	return n.heartbeats && last != nil && !last.Primary
 }
+
+// errUnchanged ends a call that got an answer without a change, such as a denial, where only changes count.
+var errUnchanged = errors.New("nothing was changed")
 
 // tell reports what a call has changed or met. The breaker can't do so itself, under its lock.
 func (n *node) tell(err error) {
@@ -175,7 +244,7 @@ func (n *node) load(ctx context.Context, req backend.Request) (snapshot backend.
 	}
 	n.loading.Add(1)
 	defer n.loading.Add(-1)
-	err = n.do("load", func() (err error) {
+	err = n.read("load", func() (err error) {
 		snapshot, err = loader.Load(ctx, req)
 		return err
 	})

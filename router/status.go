@@ -12,7 +12,7 @@ type NodeStatus struct {
 	Node  string // the address; for New "primary", "replica-1", "replica-2" and so on; "unknown" before a sentinel names it
 	Role  Role   // as the topology says; the server's own word is Heartbeat.Primary
 
-	Breaker  string        // "closed", "open" or "half-open"
+	Breaker  string        // "closed", "open" or "half-open"; of a primary that answers but takes no writes it isn't for reads
 	Readable bool          // of a replica: whether it is fit to be read
 	Latency  time.Duration // a moving average over calls, not heartbeats; falls to 0 while there are none
 
