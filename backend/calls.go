@@ -15,7 +15,7 @@ type calls struct {
 	system  string // what kind of server it is
 	node    string // its address, for errors
 	timeout time.Duration
-	deaf    bool          // whether the client knows no deadlines
+	deaf    bool          // whether a call of the client may outlast its context
 	slots   chan struct{} // one for each call that may be under way; nil for any number
 
 	// explain tells what an error of the client means, whether what was asked may have been done, and the error to

@@ -23,6 +23,7 @@ type line struct {
 	wire *wire      // the one that was given a deadline last, which go-redis does before it reads or writes
 	cut  bool       // every deadline is over
 	used time.Time  // when the last call ended
+	end  time.Time  // when the call under way has to end; zero if there is none
 }
 
 func newLine() *line {
@@ -57,10 +58,17 @@ func (n *line) release(stop func() bool) {
 	n.mu.Unlock()
 }
 
+// start notes when the call that begins has to end.
+func (n *line) start(end time.Time) {
+	n.mu.Lock()
+	n.end = end
+	n.mu.Unlock()
+}
+
 // rest notes that a call ended. If it failed, its connection won't be used again.
 func (n *line) rest() {
 	n.mu.Lock()
-	n.used = time.Now()
+	n.used, n.end = time.Now(), time.Time{}
 	n.mu.Unlock()
 }
 
@@ -72,7 +80,10 @@ type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 // dialer makes connections of the line.
 func (n *line) dialer(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
+		n.mu.Lock()
+		end := n.end
+		n.mu.Unlock()
+		conn, err := dialUntil(ctx, end, network, addr, dial)
 		if err != nil {
 			return nil, err
 		}
@@ -84,6 +95,37 @@ func (n *line) dialer(dial dialer) dialer {
 			return &coveredWire{w, conn}, nil
 		}
 		return &w, nil
+	}
+}
+
+// dialUntil dials for a call that ends at a moment, which the client's context doesn't tell; zero for no call. The dialer may
+// ignore its context, as that for TLS does: what comes too late is closed.
+func dialUntil(ctx context.Context, end time.Time, network, addr string, dial dialer) (net.Conn, error) {
+	if end.IsZero() { // the client looks whether the server is back
+		return dial(ctx, network, addr)
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan outcome)
+	go func() {
+		conn, err := dial(ctx, network, addr)
+		select {
+		case done <- outcome{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				_ = conn.Close()
+			}
+		}
+	}()
+	select {
+	case o := <-done:
+		return o.conn, o.err
+	case <-ctx.Done():
+		return nil, &net.OpError{Op: "dial", Net: network, Err: ctx.Err()}
 	}
 }
 

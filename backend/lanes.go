@@ -74,7 +74,7 @@ func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string,
 	if last := len(l.free) - 1; last >= 0 {
 		ln := l.free[last]
 		l.free = l.free[:last]
-		if ctx.Done() == nil || ln.line != nil {
+		if ln.line != nil || ctx.Done() == nil && !l.calls.deaf {
 			l.mu.Unlock()
 			l.alone(ctx, ln, e)
 			return e.reply, e.err
@@ -224,9 +224,16 @@ func (l *lanes) send(ln *lane) {
 
 // exchange makes a round trip, and more for those errands that are to be sent once more, of which nothing was done: their
 // script was not known to the server, or was not for them.
-func (ln *lane) exchange(ctx context.Context, batch []*errand) {
+func (ln *lane) exchange(ctx until, batch []*errand) {
 	if ln.client == nil {
 		ln.client = redis.NewClient(ln.opts)
+	}
+	if ln.line == nil {
+		var cancel context.CancelFunc
+		ctx.Context, cancel = ending(ctx)
+		defer cancel()
+	} else {
+		ln.line.start(ctx.deadline)
 	}
 	for len(batch) > 0 {
 		var trip trip
@@ -253,10 +260,19 @@ func (l *lanes) close() {
 	l.serving.Wait()
 }
 
-// until is a context with a deadline that costs no timer: the client sets it on the connection.
+// until is a context with a deadline that costs no timer: the client sets it on the connection. But the context doesn't end
+// by then, for which the client would wait while it dials: that a line does, and where there is none a timer is set.
 type until struct {
 	context.Context
 	deadline time.Time
 }
 
 func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
+
+// ending is for what waits for its context to end: it sets the timer.
+func ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(ctx, end)
+	}
+	return context.WithCancel(ctx)
+}

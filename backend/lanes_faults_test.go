@@ -99,7 +99,7 @@ func TestLanesFrozen(t *testing.T) {
 	}
 }
 
-// TestLanesHangingDial: callers who wait for others return by their deadlines, even if a dial takes longer.
+// TestLanesHangingDial: a caller who dials and those who wait for it return by their deadlines, even if the dial takes longer.
 func TestLanesHangingDial(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
@@ -117,14 +117,19 @@ func TestLanesHangingDial(t *testing.T) {
 	await(t, "the lane", func() bool { _, free, _ := b.Waiting(); return free == 0 })
 	begin := time.Now()
 	for range 5 {
-		others.Go(func() { wantError(t, take(), backend.Unavailable, false) })
+		others.Go(func() { // in their last moments they may get the lane
+			var failed *backend.Error
+			if err := take(); !errors.As(err, &failed) || failed.Kind != backend.Unavailable {
+				t.Errorf("a server that can't be reached: %v", err)
+			}
+		})
 	}
 	others.Wait()
+	first.Wait()
 	if took := time.Since(begin); took < timeout || took > timeout+patient/10 {
 		t.Errorf("a deadline of %s was honoured after %s", timeout, took)
 	}
 	close(over)
-	first.Wait()
 }
 
 // TestLanesAbandoned: a call that was given up while it waited is never sent.

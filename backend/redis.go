@@ -109,8 +109,8 @@ var (
 )
 
 // OpenRedis makes clients of its own from a copy of opts, and closes them on Close. The copy never retries a
-// command, for a retry would count twice; honours context deadlines; and sends nothing on connect that a plain
-// server refuses. It does no network I/O; Ping does.
+// command, for a retry would count twice; honours context deadlines; waits for nothing longer than cfg.Timeout; and sends
+// nothing on connect that a plain server refuses. It does no network I/O; Ping does.
 //
 // PoolSize bounds the connections, those to share round trips on, of which cfg.Lanes are in use unless some of them
 // hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
@@ -130,7 +130,7 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	safe.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	safe.PipelinePoolSize = -1 // it would come on top of PoolSize
 	for _, timeout := range []*time.Duration{&safe.DialTimeout, &safe.ReadTimeout, &safe.WriteTimeout, &safe.PoolTimeout} {
-		if *timeout <= 0 { // a negative one would let a call outlive its context
+		if *timeout <= 0 || *timeout > cfg.Timeout { // a negative one would let a call outlive its context
 			*timeout = cfg.Timeout
 		}
 	}
@@ -167,6 +167,20 @@ func ownLane(opts redis.Options) *lane {
 		dial = redis.NewDialer(&defaults)
 	}
 	opts.Dialer = ln.dialer(dial)
+	if credentials := opts.CredentialsProviderContext; credentials != nil {
+		opts.CredentialsProviderContext = func(ctx context.Context) (username, password string, err error) {
+			ctx, cancel := ending(ctx)
+			defer cancel()
+			return credentials(ctx)
+		}
+	}
+	if connected := opts.OnConnect; connected != nil {
+		opts.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
+			ctx, cancel := ending(ctx)
+			defer cancel()
+			return connected(ctx, conn)
+		}
+	}
 	// PoolSize stays: the lane makes one call at a time, and after PoolSize dials that fail in succession the client
 	// would rest for up to a second.
 	opts.MinIdleConns, opts.MaxIdleConns, opts.MaxActiveConns = 0, 1, 0
@@ -190,12 +204,16 @@ func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool i
 
 func (r *Redis) init(node string, all []*lane, open int) {
 	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, explain: explainRedis}
+	r.calls.deaf = r.cluster // its client asks for the server's commands under a context of its own, and for five seconds
 	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
 // is refused: set MaxRetries: -1 (of a cluster client MaxRedirects: -1), and ContextTimeoutEnabled: true. A
 // redis.Ring is refused too, because it gives the keys of a dead node to another; use package router.
+//
+// Calls end by cfg.Timeout whatever the client's own timeouts are. A cluster client asks for the server's commands before
+// its first call, for up to five seconds, for which Close may wait; DisableRoutingPolicies: true spares that.
 func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{cfg.validate()}
