@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/scripts"
 )
 
 // A rig is a backend with a single lane behind a proxy that can hold it, so that calls gather in the queue.
@@ -505,6 +506,37 @@ func TestLanesFlush(t *testing.T) {
 	wg.Wait()
 	if n := used(t, g.server, secret); n != callers*takes {
 		t.Errorf("%d takes were counted %d times", callers*takes, n)
+	}
+}
+
+// TestLanesForgotten: calls that need the same script, which the server has forgotten, all get it, also if one of them
+// first tried another that the server knows.
+func TestLanesForgotten(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{})
+	other := request("others") // which the script for plain takes leaves to take
+	other.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(10, time.Hour, time.Minute)}}
+	mustTake(t, g, other)
+	staggered := request("staggered")
+	staggered.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour).Staggered()}}
+	g.hold()
+	for _, req := range []backend.Request{request(other.Key), staggered, staggered} {
+		g.queue(func() {
+			if _, err := g.Take(context.Background(), req); err != nil {
+				t.Errorf("%s: %v", req.Key, err)
+			}
+		})
+	}
+	do(t, g.server.Client(), "SCRIPT", "FLUSH")
+	do(t, g.server.Client(), "SCRIPT", "LOAD", scripts.TakesFixed.Source)
+	g.release()
+	for _, key := range []string{other.Key, staggered.Key} {
+		if n := g.server.Client().Exists(t.Context(), stored(key)).Val(); n != 1 {
+			t.Errorf("%s is not stored", key)
+		}
+	}
+	if n := used(t, g.server, other.Key); n != 1 {
+		t.Errorf("a take was counted %d times", n)
 	}
 }
 

@@ -21,6 +21,7 @@ type leg struct {
 	plan      *plan // of plain takes
 	nowMicros int64 // the latest of theirs
 	errands   []*errand
+	loads     bool // it brings the script's source along
 	cmd       *redis.Cmd
 }
 
@@ -44,11 +45,13 @@ func (t *trip) add(e *errand) {
 func (t *trip) run(ctx context.Context, client redis.UniversalClient) {
 	for i := range t.legs {
 		leg := &t.legs[i]
-		loads := leg.errands[0].loads
+		leg.loads = leg.errands[0].loads
 		for j := range i {
-			loads = loads && t.legs[j].script != leg.script
+			if before := &t.legs[j]; before.loads && before.script == leg.script {
+				leg.loads = false
+			}
 		}
-		leg.cmd = redis.NewCmd(ctx, leg.args(loads)...)
+		leg.cmd = redis.NewCmd(ctx, leg.args()...)
 	}
 	if len(t.legs) == 1 {
 		_ = client.Process(ctx, t.legs[0].cmd)
@@ -61,14 +64,14 @@ func (t *trip) run(ctx context.Context, client redis.UniversalClient) {
 	_, _ = pipe.Exec(ctx)
 }
 
-func (g *leg) args(loads bool) []any {
+func (g *leg) args() []any {
 	n := len(g.errands)
 	size := 4 + len(g.errands[0].args)
 	if g.plan != nil {
 		size = 5 + len(g.plan.args) + 3*n
 	}
 	args := make([]any, 0, size)
-	if loads {
+	if g.loads {
 		args = append(args, "eval", g.script.Source, n)
 	} else {
 		args = append(args, "evalsha", g.script.SHA, n)
@@ -98,7 +101,7 @@ func (g *leg) settle(again []*errand) []*errand {
 	for _, e := range g.errands {
 		e.shared = len(g.errands)
 		switch {
-		case unknown && !e.loads: // it did not run
+		case unknown && !g.loads: // it did not run
 			e.loads = true
 			again = append(again, e)
 		case err != nil || g.plan == nil:
