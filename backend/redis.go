@@ -209,8 +209,9 @@ func (r *Redis) init(node string, all []*lane, open int) {
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
-// is refused: set MaxRetries: -1 (of a cluster client MaxRedirects: -1), and ContextTimeoutEnabled: true. A
-// redis.Ring is refused too, because it gives the keys of a dead node to another; use package router.
+// is refused: set MaxRetries: -1 (of a cluster client MaxRedirects: -1), and ContextTimeoutEnabled: true. So is any other
+// than a *redis.Client and a *redis.ClusterClient, also one that wraps them: what it does can't be seen. To watch or to
+// change its calls add a hook. A redis.Ring gives the keys of a dead node to another; use package router.
 //
 // Calls end by cfg.Timeout whatever the client's own timeouts are. A cluster client asks for the server's commands before
 // its first call, for up to five seconds, for which Close may wait; DisableRoutingPolicies: true spares that.
@@ -221,33 +222,23 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 		errs = append(errs, &limit.Error{Field: "redis client: " + field, Value: fmt.Sprint(value), Bound: bound})
 	}
 	var node string
-	var cluster bool
-	pool := defaultLanes + mostExtra
+	var pool int
 	const retries = "must be off (-1): a retry of a take would count twice"
-	const deadlines = "must be true: without it a call outlives its context"
-	switch c := client.(type) {
-	case nil:
-		refuse("client", "nil", "must not be nil")
-	case *redis.Client:
-		if c == nil {
-			refuse("client", "nil", "must not be nil")
-			break
-		}
-		opts := c.Options()
+	single, _ := client.(*redis.Client)
+	cluster, _ := client.(*redis.ClusterClient)
+	switch {
+	case single != nil:
+		opts := single.Options()
 		node, pool = opts.Addr, opts.PoolSize
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
 		if !opts.ContextTimeoutEnabled {
-			refuse("ContextTimeoutEnabled", false, deadlines)
+			refuse("ContextTimeoutEnabled", false, deadlinesHonoured)
 		}
-	case *redis.ClusterClient:
-		if c == nil {
-			refuse("client", "nil", "must not be nil")
-			break
-		}
-		opts := c.Options()
-		node, pool, cluster = strings.Join(opts.Addrs, ","), opts.PoolSize, true
+	case cluster != nil:
+		opts := cluster.Options()
+		node, pool = strings.Join(opts.Addrs, ","), opts.PoolSize
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -258,20 +249,22 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 			refuse("ReadOnly", true, "must be false: what a replica says would pass for the primary's word")
 		}
 		if !opts.ContextTimeoutEnabled {
-			refuse("ContextTimeoutEnabled", false, deadlines)
+			refuse("ContextTimeoutEnabled", false, deadlinesHonoured)
 		}
-	case *redis.Ring:
-		refuse("client", "redis.Ring", "gives the keys of a dead node to another: use package router")
+	default:
+		refuse("client", fmt.Sprintf("%T", client), "must be a *redis.Client or a *redis.ClusterClient, and not nil")
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	r := newRedis(client, cfg, node, pool, cluster, false)
-	if c, ok := client.(*redis.ClusterClient); ok {
-		r.askers.options = c.Options()
+	r := newRedis(client, cfg, node, pool, cluster != nil, false)
+	if cluster != nil {
+		r.askers.options = cluster.Options()
 	}
 	return r, nil
 }
+
+const deadlinesHonoured = "must be true: without it a call outlives its context"
 
 // Take implements [Backend].
 func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {

@@ -322,6 +322,9 @@ func TestNewRedisRefuses(t *testing.T) {
 		"cluster":          {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})), backend.RedisConfig{}, []string{"MaxRedirects", "ContextTimeoutEnabled"}},
 		"cluster, retries": {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, MaxRetries: 2, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
 		"ring":             {closing(redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}, MaxRetries: -1})), backend.RedisConfig{}, []string{"Ring"}},
+		"wrapped":          {struct{ redis.UniversalClient }{closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: 3, ContextTimeoutEnabled: true}))}, backend.RedisConfig{}, []string{"UniversalClient", "*redis.ClusterClient"}},
+		"wrapped cluster":  {struct{ *redis.ClusterClient }{redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})}, backend.RedisConfig{}, []string{"ClusterClient"}},
+		"none, of cluster": {(*redis.ClusterClient)(nil), backend.RedisConfig{}, []string{"nil"}},
 		"none":             {nil, backend.RedisConfig{}, []string{"nil"}},
 		"none, typed":      {(*redis.Client)(nil), backend.RedisConfig{}, []string{"nil"}},
 	} {
@@ -336,6 +339,51 @@ func TestNewRedisRefuses(t *testing.T) {
 		if _, err := backend.NewRedis(c, backend.RedisConfig{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestRedisReader: what reads may read from replicas and may ask again.
+func TestRedisReader(t *testing.T) {
+	t.Parallel()
+	nodes, _, b := openCluster(t)
+	for i := range 5 {
+		mustTake(t, b, request(fmt.Sprint(i)))
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{nodes[0].Addr}, ReadOnly: true, MaxRedirects: 3, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	if _, err := backend.NewRedis(client, backend.RedisConfig{}); err == nil {
+		t.Error("a client that reads replicas and sends again may take")
+	}
+	reader, err := backend.NewRedisReader(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i := range 5 {
+		req := request(fmt.Sprint(i))
+		there, err := reader.Load(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := there.Peek(&req); r.Binding().Remaining != 1_000_000-1 || r.Guarantee != backend.Bounded {
+			t.Errorf("key %d: %d left, %s", i, r.Binding().Remaining, r.Guarantee)
+		}
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := reader.Load(t.Context(), request("0")); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
+	}
+	for name, c := range map[string]*redis.ClusterClient{
+		"nil": nil, "ContextTimeoutEnabled": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr}}),
+	} {
+		_, err := backend.NewRedisReader(c, backend.RedisConfig{Prefix: "{}"})
+		checkRefused(t, name, nil, err, []string{name, "prefix"})
 	}
 }
 

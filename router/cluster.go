@@ -51,6 +51,7 @@ func (o *opener) clusterOptions(addresses []string) *redis.ClusterOptions {
 		Addrs: addresses, MaxRedirects: -1, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		ClusterStateReloadInterval: reload,
+		DisableRoutingPolicies:     true, // none applies, and to learn them it would ask for the server's commands
 
 		ClientName: t.ClientName, Dialer: t.Dialer, OnConnect: t.OnConnect, Protocol: t.Protocol, TLSConfig: t.TLSConfig,
 		Username: t.Username, Password: t.Password, CredentialsProvider: t.CredentialsProvider,
@@ -98,19 +99,16 @@ func (c clusterPrimaries) Close() error { return errors.Join(c.Redis.Close(), c.
 
 // clusterReplicas are the replicas of a Redis Cluster. Where a key has none, its primary answers.
 type clusterReplicas struct {
-	redis  *backend.Redis
+	redis  *backend.RedisReader
 	client *redis.ClusterClient
 }
-
-// readOnly is a client that backend.NewRedis would refuse, because it reads from replicas: here it is to.
-type readOnly struct{ *redis.ClusterClient }
 
 func (o *opener) openReplicas(addresses []string) (backend.Backend, error) {
 	options := o.clusterOptions(addresses)
 	options.ReadOnly = true
 	options.MaxRedirects = 3 // a read does no harm when it is sent twice
 	client := redis.NewClusterClient(options)
-	b, err := backend.NewRedis(readOnly{client}, o.cfg.Backend)
+	b, err := backend.NewRedisReader(client, o.cfg.Backend)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
