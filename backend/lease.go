@@ -299,7 +299,7 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if !ok {
 		return ErrUnsupported
 	}
-	if amount = min(amount, receipt.Cost); amount < 1 {
+	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
 	s, hash := l.shard(req.Key)

@@ -211,7 +211,7 @@ func (m *Memcached) Refund(ctx context.Context, req Request, receipt limit.Recei
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	if min(amount, receipt.Cost) < 1 {
+	if receipt.Refundable(amount) < 1 {
 		return nil
 	}
 	return m.update(ctx, opRefund, &req, func(_ *Request, s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })

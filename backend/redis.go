@@ -363,7 +363,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	if amount = min(amount, receipt.Cost); amount < 1 {
+	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
 	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at limit.At) []any {

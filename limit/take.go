@@ -54,7 +54,7 @@ func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) (v Verdict) {
 // that is over, for a charge that a reset gave back, or for one that s knows nothing of, changes nothing. A receipt
 // must be used once only.
 func (s *State) Refund(now At, r *Receipt, amount int64) {
-	if amount = min(amount, r.Cost); amount < 1 || r.policy == nil {
+	if amount = r.Refundable(amount); amount < 1 {
 		return
 	}
 	p := r.policy

@@ -156,7 +156,20 @@ func (v *Verdict) Receipt() Receipt {
 	return r
 }
 
-// Policy is the policy that was charged.
+// Refundable is how much of amount a refund may give back: no more than the charge, nor than any take under the policy
+// can charge, for Cost may have been changed. It is below 1 if there is nothing to give back.
+func (r *Receipt) Refundable(amount int64) int64 {
+	if r.policy == nil {
+		return 0
+	}
+	amount = min(amount, r.Cost)
+	for i := range r.policy.Limits {
+		amount = min(amount, r.policy.Limits[i].Quota())
+	}
+	return amount
+}
+
+// Policy is the policy that was charged; nil for a receipt of nothing.
 func (r *Receipt) Policy() *Policy { return r.policy }
 
 func (r *Receipt) mark(i int) mark {

@@ -243,6 +243,10 @@ func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt limit
 		switch b.broken {
 		case "refunds do nothing":
 			return
+		case "receipts are trusted":
+			if receipt.Cost > 0 {
+				_ = receipt.Policy().Limits
+			}
 		case "refunds count twice":
 			s.Refund(at, &receipt, amount)
 		case "refunds give all":
@@ -457,6 +461,7 @@ var breakages = []struct{ broken, part string }{
 	{"refunds give all", "Refund"},
 	{"refunds ignore the amount", "Refund"},
 	{"refunds may be negative", "Refund"},
+	{"receipts are trusted", "Refund"},
 	{"refunds give all", "ConcurrentRefund"},
 	{"a reset deletes", "Reset"},
 	{"a reset does nothing", "Reset"},

@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -76,6 +77,7 @@ func testRefund(t *testing.T, s *subject) {
 	}
 	m.play(t, step{0, 8, "no 7@1h0m0s+1h0m0s 7@1h0m0s+1h0m0s 7@18m0s+6m0s"}, step{0, 7, "ok 0@1h0m0s 0@1h0m0s 0@1h0m0s"})
 	m.refund(t, limit.Receipt{}, 5)
+	m.refund(t, limit.Receipt{Cost: 5}, 5) // of no take
 	denied := m.take(t, 1)
 	m.refund(t, denied.Receipt(), 1)
 	m.play(t, step{0, 1, "no 0@1h0m0s+1h0m0s 0@1h0m0s+1h0m0s 0@1h0m0s+6m0s"})
@@ -112,6 +114,18 @@ func testRefund(t *testing.T, s *subject) {
 			t.Errorf("a refund for a window that is over gave something back: %s", say(&v.Verdict))
 		}
 		m.compareLoad(t)
+		if s.withheld > 0 {
+			return
+		}
+		s.clock.set(2 * end)
+		raised := m.charge(t, 6)
+		raised.Cost = math.MaxInt64
+		m.refund(t, raised, math.MaxInt64)
+		m.compareLoad(t)
+		m.take(t, 10)
+		if v := m.take(t, 1); v.Allowed {
+			t.Errorf("a receipt whose cost was raised gave more back than was charged: %s", say(&v.Verdict))
+		}
 	})
 
 	stranger := s.mirror("stranger", limit.Fixed(10, time.Hour))
