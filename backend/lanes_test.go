@@ -462,6 +462,41 @@ func TestLanesNeighbours(t *testing.T) {
 	}
 }
 
+// TestLanesForeignTail: what the script for plain takes hands on unread can't shift the replies of others.
+func TestLanesForeignTail(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{})
+	take := func(key string) error {
+		req := request(key)
+		req.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1000, time.Hour, time.Minute), limit.Fixed(1000, time.Hour)}}
+		_, err := g.Take(context.Background(), req)
+		return err
+	}
+	keys := []string{"one", "foreign", "other"}
+	for _, key := range keys {
+		if err := take(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := g.server.Client().Get(t.Context(), stored("foreign")).Val()
+	for _, tail := range []string{" ;", " 1;", ",1 1s;"} {
+		text := strings.Replace(there, ";", tail, 1)
+		do(t, g.server.Client(), "SET", stored("foreign"), text)
+		g.hold()
+		for _, key := range keys {
+			g.queue(func() {
+				if err := take(key); key == "foreign" {
+					wantError(t, err, backend.Corrupt, true)
+				} else if err != nil {
+					t.Errorf("beside %q: %v", text, err)
+				}
+			})
+		}
+		g.release()
+		g.proxy.SetFault(nil)
+	}
+}
+
 // TestLanesFlush: a server that forgets the scripts under load costs no call and counts none twice.
 func TestLanesFlush(t *testing.T) {
 	t.Parallel()

@@ -127,7 +127,7 @@ for i = 1, #KEYS do
     elseif size[j] then
       local stop, used, newest, next = match(value, pattern[j], at)
       local last = stop and find(value, ';', next, true)
-      if not last then
+      if not last or find(value, ' ', next, true) then -- what comes next is not read, and a space would end the reply
         mine = false
         break
       end
