@@ -522,7 +522,8 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 		if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
 			break
 		}
-		if sleep(ctx, time.Duration(move)*10*time.Millisecond) != nil { // the client learns the new owner
+		pause := time.Duration(move) * 10 * time.Millisecond // in which the client learns the new owner
+		if time.Until(deadline) <= pause || sleep(ctx, pause) != nil {
 			break
 		}
 		again := e.again()
