@@ -73,15 +73,14 @@ func (l *Lease) sweep() {
 	defer busy.Wait()
 	slots := make(chan struct{}, givingBack)
 	for {
-		var all []remainder
 		select {
 		case <-l.stop:
 			return
 		case <-l.wake:
-			all = l.due(nil)
 		case <-tick.C:
-			all = l.due(func(deadline, now int64) bool { return now >= deadline })
+			l.end(func(deadline, now int64) bool { return now >= deadline })
 		}
+		all := l.due()
 		for i := range all {
 			select {
 			case slots <- struct{}{}:
@@ -97,16 +96,15 @@ func (l *Lease) sweep() {
 	}
 }
 
-// due ends leases, unless over is nil, and returns what has to go back.
-func (l *Lease) due(over func(deadline, now int64) bool) []remainder {
-	var all []remainder
+// end ends leases.
+func (l *Lease) end(over func(deadline, now int64) bool) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		now := l.clock()
 		for _, slot := range s.cells.slots {
 			c := slot.cell
-			if over == nil || c == nil {
+			if c == nil {
 				continue
 			}
 			if v := &c.value; v.ahead != nil && over(v.ahead.deadline, now) {
@@ -115,6 +113,16 @@ func (l *Lease) due(over func(deadline, now int64) bool) []remainder {
 				s.endLocked(c, now)
 			}
 		}
+		s.mu.Unlock()
+	}
+}
+
+// due returns what has to go back.
+func (l *Lease) due() []remainder {
+	var all []remainder
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
 		all = append(all, s.due...)
 		clear(s.due)
 		s.due = s.due[:0]
@@ -136,7 +144,8 @@ func (l *Lease) giveBackLater(all []remainder) {
 func (l *Lease) giveBackAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
 	defer cancel()
-	all := l.due(func(int64, int64) bool { return true })
+	l.end(func(int64, int64) bool { return true })
+	all := l.due()
 	var next atomic.Int64
 	var busy sync.WaitGroup
 	for range min(givingBackAtEnd, len(all)) {
