@@ -22,13 +22,18 @@ type reading struct {
 	took   time.Duration // from the question to that
 }
 
-// heard takes a reading of the server's clock that was asked for at a moment.
-func (c *serverClock) heard(serverMicros int64, asked time.Time) {
+// heard takes a reading of the server's clock that was asked for at a moment. One that is borrowed from another server is
+// left out while there is one to be trusted: the time would jump by what they differ.
+func (c *serverClock) heard(serverMicros int64, asked time.Time, borrowed bool) {
 	now := time.Now()
 	took := now.Sub(asked)
-	if last := c.last.Load(); last != nil && now.Sub(last.at) < clockSlow && took > 2*last.took+time.Millisecond {
-		if _, _, ok := c.now(); ok {
-			return
+	if last := c.last.Load(); last != nil {
+		age := now.Sub(last.at)
+		slow := age < clockSlow && took > 2*last.took+time.Millisecond
+		if slow || borrowed && age < clockTrusted {
+			if _, _, ok := c.now(); ok {
+				return
+			}
 		}
 	}
 	c.last.Store(&reading{serverMicros, now, took})

@@ -15,7 +15,7 @@ func TestServerClock(t *testing.T) {
 			t.Error("a clock that was never set is trusted")
 		}
 		const server = 4_000_000_000_000_000 // far from this host's time
-		c.heard(server, time.Now())
+		c.heard(server, time.Now(), false)
 		for _, passed := range []time.Duration{0, time.Microsecond, time.Second, clockTrusted + time.Second} {
 			begin := time.Now()
 			<-time.After(passed)
@@ -23,7 +23,7 @@ func TestServerClock(t *testing.T) {
 				t.Errorf("after %s: %d us, age %s, ok %t", passed, now-server, age, ok)
 			}
 		}
-		c.heard(server-1_000_000, time.Now()) // a server's clock may step back
+		c.heard(server-1_000_000, time.Now(), false) // a server's clock may step back
 		if now, age, ok := c.now(); !ok || now != server-1_000_000 || age != 0 {
 			t.Errorf("after a step back: %d us, age %s, ok %t", now-server, age, ok)
 		}
@@ -37,7 +37,7 @@ func TestServerClockPrefersQuickReplies(t *testing.T) {
 		hear := func(lag, took time.Duration) (behind time.Duration) { // a server whose clock is this process's
 			asked := time.Now()
 			<-time.After(took)
-			c.heard(time.Now().Add(-lag).UnixMicro(), asked)
+			c.heard(time.Now().Add(-lag).UnixMicro(), asked, false)
 			now, _, _ := c.now()
 			return time.Since(time.UnixMicro(now))
 		}
@@ -64,7 +64,7 @@ func TestServerClockJump(t *testing.T) {
 		0: true, clockJump / 2: true, -clockJump / 2: true, 2 * clockJump: false, -2 * clockJump: false, 1000 * time.Hour: false,
 	} {
 		var c serverClock
-		c.heard(1, time.Now())
+		c.heard(1, time.Now(), false)
 		c.last.Store(&reading{1, monotonicAhead(c.last.Load().at, jump), 0})
 		if _, _, ok := c.now(); ok != want {
 			t.Errorf("a jump of %s: trusted %t, want %t", jump, ok, want)
@@ -76,7 +76,7 @@ func TestServerClockJump(t *testing.T) {
 func TestServerClockAfterSleep(t *testing.T) {
 	var c serverClock
 	c.last.Store(&reading{1, monotonicAhead(time.Now(), 2*clockJump), 0})
-	c.heard(5_000_000, time.Now().Add(-time.Second))
+	c.heard(5_000_000, time.Now().Add(-time.Second), false)
 	if now, _, ok := c.now(); !ok || now < 5_000_000 {
 		t.Errorf("after a slow reply: %d us, ok %t", now, ok)
 	}
@@ -111,4 +111,40 @@ func TestAhead(t *testing.T) {
 			t.Errorf("%s ahead, want %s", got, want)
 		}
 	}
+}
+
+// TestClockBorrowed: another server's time counts only where there is none to be trusted, and until there is.
+func TestClockBorrowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c serverClock
+		const own, others = 1_000_000_000, 5_000_000_000
+		start := time.Now()
+		want := func(micros int64) {
+			t.Helper()
+			now, _, ok := c.now()
+			if now -= time.Since(start).Microseconds(); !ok || now != micros {
+				t.Errorf("the clock says %d, %t; want %d", now, ok, micros)
+			}
+		}
+		hear := func(micros int64, borrowed bool) {
+			c.heard(micros+time.Since(start).Microseconds(), time.Now(), borrowed)
+		}
+		hear(others, true)
+		want(others)
+		hear(own, false)
+		want(own)
+		for range 3 {
+			time.Sleep(clockTrusted / 3)
+			want(own)
+			hear(own, false)
+			hear(others, true)
+			want(own)
+		}
+		time.Sleep(clockTrusted - time.Nanosecond)
+		hear(others, true)
+		want(own)
+		time.Sleep(time.Nanosecond)
+		hear(others, true)
+		want(others)
+	})
 }

@@ -33,7 +33,9 @@ type RedisConfig struct {
 	Queue int
 
 	// Now replaces the clock, for tests. Nil: the server's clock as it was last heard, and what has passed since by
-	// this process's monotonic clock; the wall clock of this host decides nothing.
+	// this process's monotonic clock; the wall clock of this host decides nothing. Of a Redis Cluster that is the clock
+	// of the primary which has the slot of the prefix and "topology"; another one's only if that has been silent for
+	// 30 s, and then the time may step by what they differ.
 	Now func() time.Time
 }
 
@@ -467,14 +469,43 @@ func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error
 // readClock returns how far the server's clock is ahead.
 func (r *Redis) readClock(ctx context.Context, deadline time.Time) (time.Duration, error) {
 	return call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
-		asked := time.Now()
-		now, err := r.client.Time(ctx).Result()
+		now, asked, borrowed, err := r.time(ctx)
 		if err != nil {
 			return 0, err
 		}
-		r.clock.heard(now.UnixMicro(), asked)
+		r.clock.heard(now.UnixMicro(), asked, borrowed)
 		return ahead(now, asked, time.Since(asked)), nil
 	})
+}
+
+// time asks for the time, and says when it asked. The time of a cluster is that of the primary which has a certain key, for
+// every process the same: its nodes' clocks differ, and if each could answer, a window that was opened by one would end
+// early by another. Where that primary doesn't answer, the time is borrowed from another: it shows that somebody is there.
+func (r *Redis) time(ctx context.Context) (now, asked time.Time, borrowed bool, err error) {
+	cluster, ok := r.client.(*redis.ClusterClient)
+	if ok {
+		asked = time.Now()
+		if now, err = r.clusterTime(ctx, cluster); err == nil {
+			return now, asked, false, nil
+		}
+	}
+	asked = time.Now()
+	now, err = r.client.Time(ctx).Result()
+	return now, asked, ok, err
+}
+
+// clusterTime asks the primary whose time is the cluster's, and leaves half of what is left until the deadline.
+func (r *Redis) clusterTime(ctx context.Context, cluster *redis.ClusterClient) (time.Time, error) {
+	if end, ok := ctx.Deadline(); ok {
+		half, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+		ctx = half
+	}
+	node, err := cluster.MasterForKey(ctx, r.cfg.Prefix+noticeName)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return node.Time(ctx).Result()
 }
 
 // eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
@@ -554,7 +585,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		if _, err := pipe.Exec(ctx); err != nil {
 			return Heartbeat{}, err
 		}
-		r.clock.heard(now.Val().UnixMicro(), start)
+		r.clock.heard(now.Val().UnixMicro(), start, false)
 		beat := parseHeartbeat(server.Val() + replication.Val())
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now.Val(), start, beat.RTT)

@@ -117,6 +117,65 @@ func TestRedisCluster(t *testing.T) {
 	}
 }
 
+// TestRedisClusterClock: the time of a cluster is that of one of its nodes, also while that one doesn't answer.
+func TestRedisClusterClock(t *testing.T) {
+	t.Parallel()
+	nodes := newCluster(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	client.OnNewNode(func(node *redis.Client) {
+		if node.Options().Addr == nodes[1].Addr {
+			node.AddHook(fast{})
+		}
+	})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: 4 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	ahead := func() time.Duration { return time.Duration(b.NowMicros()-time.Now().UnixMicro()) * time.Microsecond }
+	await(t, "the time", func() bool { return b.Ping(t.Context()) == nil })
+	first := ahead()
+	same := func(what string) {
+		t.Helper()
+		if now := ahead(); (now - first).Abs() > time.Hour/2 {
+			t.Fatalf("%s the cluster's time is ahead by %s, it was by %s", what, now, first)
+		}
+	}
+	for range 40 {
+		if err := b.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		same("when nothing has happened")
+	}
+	owner := nodes[client.ClusterKeySlot(t.Context(), "sl:topology").Val()/8192]
+	owner.Pause()
+	defer owner.Resume()
+	await(t, "the other node", func() bool { return b.Ping(t.Context()) == nil })
+	same("while a node is silent")
+}
+
+// fast has a server's clock go an hour fast.
+type fast struct{}
+
+func (fast) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (fast) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if now, ok := cmd.(*redis.TimeCmd); ok && err == nil {
+			now.SetVal(now.Val().Add(time.Hour))
+		}
+		return err
+	}
+}
+
+func (fast) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
 func id(t *testing.T, s *testserver.Server) string {
 	return s.Client().Do(t.Context(), "CLUSTER", "MYID").Val().(string)
 }
