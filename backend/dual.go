@@ -30,7 +30,9 @@ type DualConfig struct {
 	Flag string
 
 	// CarryOver hands the counts of a key over when it changes sides. Without it the key starts afresh, and may be
-	// admitted up to its Max a second time. Both sides must be a Sealer, a Seeder and a Loader.
+	// admitted up to its Max a second time; and what was charged before it changed sides is refunded where it is now: in
+	// an aligned window, which ends at the same moment on both, that makes room for as much again. Both sides must be a
+	// Sealer, a Seeder and a Loader.
 	CarryOver bool
 
 	// Settle is how long processes may disagree on UseNew after a change: those that see it late, and calls that were
