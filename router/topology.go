@@ -123,8 +123,8 @@ func ParseTopology(data []byte) (Topology, error) {
 	return t, nil
 }
 
-// members are the names in a topology.
-var members = []string{
+// memberNames are those of a topology and what is in it.
+var memberNames = []string{
 	"epoch", "seed", "groups", "previous", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
 }
 
@@ -144,8 +144,8 @@ func checkMembers(dec *json.Decoder) error {
 				return err
 			}
 			member := name.(string)
-			if !slices.Contains(members, member) {
-				return fmt.Errorf("unknown member %q: want %s", member, strings.Join(members, ", "))
+			if !slices.Contains(memberNames, member) {
+				return fmt.Errorf("unknown member %q: want %s", member, strings.Join(memberNames, ", "))
 			}
 			if slices.Contains(seen, member) {
 				return fmt.Errorf("member %q is given twice", member)
