@@ -13,18 +13,22 @@ import (
 // sealed, and what it held is the floor (limit/handover.go has the protocol). The version of such a move is the
 // topology's epoch: of one epoch, each key has one owner.
 
-// way is the way of one request to where its key is, while keys move.
+// way is the way of one request to where its key is, while keys move. The step of its move says how far it is:
+//
+//   - Ask: the owner may have adopted the key already. If not, its origins are sealed next.
+//   - Adopt: they are sealed, and what they held goes to the owner.
+//   - Alone: one of them can't be sealed, and the request goes on without it.
 type way struct {
 	backend.Request
 	router  *Router
 	at      *snapshot
 	origins []*group     // where the key may come from
 	move    limit.Move   // the hand-over; zero if the key doesn't move
+	known   *limit.State // what the origins held, joined with floor; nil before they are sealed
+	unmet   error        // why one of them could not be
 	floor   *limit.State // the caller's own
 	foreign bool         // the request acts under a move of the caller's
-	asked   bool         // whether the origins have been sealed
-	unmet   error        // why one could not be
-	turns   int
+	change  bool         // the request has no room for counts: they have to be there before it
 }
 
 // maxTurns bounds how often a request goes after its key; with each turn the snapshot is newer, or the hand-over has
@@ -39,9 +43,7 @@ func (r *Router) way(s *snapshot, req backend.Request) *way {
 
 // aim makes the request go by a snapshot.
 func (w *way) aim(s *snapshot) {
-	hold := w.router.hold(w.Policy)
-	w.at, w.origins = s, s.origins(w.Key, hold)
-	w.asked, w.unmet = false, nil
+	w.at, w.origins = s, s.origins(w.Key, w.router.hold(w.Policy))
 	w.handOver(len(w.origins) > 0)
 }
 
@@ -51,27 +53,32 @@ func (w *way) handOver(wanted bool) {
 	if wanted {
 		w.move = limit.Move{Mover: limit.Topology, Version: w.at.version(), Hold: w.router.hold(w.Policy)}
 	}
-	w.carry(w.floor)
+	w.come(limit.Ask, nil, nil)
 }
 
-// carry is what the request takes along. A caller's own move stays in it; the key is handed over beside it.
-func (w *way) carry(floor *limit.State) {
-	if !w.foreign {
-		w.Move, w.Floor = w.move, floor
+// come notes how far the hand-over has come. A caller's own move stays in the request; the key is handed over beside it.
+func (w *way) come(step limit.Step, known *limit.State, unmet error) {
+	w.move.Step, w.known, w.unmet = step, known, unmet
+	if w.foreign {
+		return
+	}
+	w.Move, w.Floor = w.move, w.floor
+	if known != nil {
+		w.Floor = known
 	}
 }
 
 func (w *way) owner() *group { return w.at.owner(w.Key) }
 
-// refuses reports whether an error is the answer of a place that the key is not in.
-func (w *way) refuses(err error) bool {
-	return left(err) || !w.foreign && errors.Is(err, limit.ErrFloorWanted)
-}
-
 // left reports whether an error is the answer of a place that the key has left under a topology.
-func left(err error) bool {
-	moved, ok := errors.AsType[*limit.MovedError](err)
-	return ok && moved.Mover == limit.Topology
+func left(err error) bool { return versionOf(err) > 0 }
+
+// versionOf is the version of the topology under which the key has left a place; 0 if that is not what the error says.
+func versionOf(err error) int64 {
+	if moved, ok := errors.AsType[*limit.MovedError](err); ok && moved.Mover == limit.Topology {
+		return moved.Version
+	}
+	return 0
 }
 
 func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Request) (result backend.Result, err error) {
@@ -98,16 +105,8 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 
 func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Request, do func(*group, backend.Request) error) error {
 	w := r.way(s, req)
-	err := w.do(ctx, func(g *group, req backend.Request) error {
-		if req.Move.Step == limit.Adopt && !w.foreign { // what is to be changed has to be there
-			if err := g.seed(ctx, req, *req.Floor); err != nil {
-				return err
-			}
-			r.counts.handovers.Add(1)
-			req.Move.Step, req.Floor = limit.Ask, w.floor
-		}
-		return do(g, req)
-	})
+	w.change = true
+	err := w.do(ctx, do)
 	if err == nil && w.unmet != nil {
 		err = w.lost()
 	}
@@ -122,17 +121,26 @@ func (w *way) lost() error {
 	}
 }
 
-// do makes a call where the key is, and goes after the key as long as the answer is that it is elsewhere.
+// do makes a call where the key is, and goes after the key as long as the answer is that it, or its counts, are elsewhere.
 func (w *way) do(ctx context.Context, call func(*group, backend.Request) error) error {
-	for {
+	for turn := 0; ; turn++ {
 		err := w.settle(ctx)
+		wanted := errors.Is(err, limit.ErrFloorWanted)
 		if err == nil {
 			err = call(w.owner(), w.Request)
+			wanted = !w.foreign && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, they are the caller's to bring
 		}
-		if err == nil || !w.refuses(err) {
+		switch {
+		case !wanted && !left(err):
 			return err
+		case turn == maxTurns:
+			return &backend.Error{Op: opMove, Kind: backend.Contended, Err: errRestless}
+		case wanted:
+			err = w.fetch(ctx)
+		default:
+			err = w.follow(ctx, err)
 		}
-		if err = w.follow(ctx, err); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -140,26 +148,21 @@ func (w *way) do(ctx context.Context, call func(*group, backend.Request) error) 
 
 // settle brings the key to its owner beforehand, if the request has no room for that.
 func (w *way) settle(ctx context.Context) error {
-	if !w.foreign || w.move.Version == 0 || w.move.Step == limit.Alone {
+	req, state := w.Request, limit.State{}
+	switch {
+	case w.foreign && w.move.Version != 0 && w.move.Step == limit.Ask: // the request itself can't ask
+	case (w.foreign || w.change) && w.move.Step == limit.Adopt:
+		state = *w.known
+	default:
 		return nil
 	}
-	req := w.Request
 	req.Move, req.Floor = w.move, nil
-	err := w.owner().seed(ctx, req, limit.State{})
-	if !errors.Is(err, limit.ErrFloorWanted) {
-		return err
-	}
-	known, err := w.fetch(ctx)
-	if err != nil || w.move.Step == limit.Alone || w.move.Version == 0 {
-		return err
-	}
-	req.Move = w.move
-	err = w.owner().seed(ctx, req, *known)
-	if err == nil {
+	err := w.owner().seed(ctx, req, state)
+	if err == nil && w.move.Step == limit.Adopt {
 		w.Trace.HandOver()
 		w.router.counts.handovers.Add(1)
+		w.come(limit.Ask, nil, nil)
 	}
-	w.move.Step = limit.Ask
 	return err
 }
 
@@ -187,35 +190,33 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 	return snapshot, nil
 }
 
-// follow does what a place's answer asks for, so that the request can be made once more. It fails if that can't be done.
+// follow does what the owner's answer that the key has left it asks for, so that the request can be made once more.
 func (w *way) follow(ctx context.Context, refusal error) error {
-	if w.turns++; w.turns > maxTurns {
-		return &backend.Error{Op: opMove, Kind: backend.Contended, Err: errRestless}
-	}
-	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
-	if elsewhere {
-		w.router.counts.redirects.Add(1)
-	}
-	switch {
-	case !elsewhere:
-		known, err := w.fetch(ctx)
-		if err == nil && known != nil {
-			w.carry(known)
-		}
-		return err
+	w.router.counts.redirects.Add(1)
+	version := versionOf(refusal)
+	switch back := version < w.at.version(); {
 	case w.advance():
 		return nil
-	case moved.Version > w.at.version():
-		return w.learn(ctx, w.owner())
-	case moved.Version < w.at.version() && w.move.Version == 0: // it went elsewhere and is to come back
-		w.recall(ctx, moved.Version)
+	case back && w.move.Version == 0: // it went elsewhere and is to come back
+		w.recall(ctx, version)
 		return nil
-	case w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
+	case back && w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
 		return &backend.Error{
 			Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
 		}
 	}
-	return w.conflict(w.owner())
+	return w.pursue(ctx, w.owner(), version)
+}
+
+// pursue makes the request go by a newer topology, under which the key has left a place.
+func (w *way) pursue(ctx context.Context, g *group, version int64) error {
+	switch {
+	case w.advance():
+		return nil
+	case version > w.at.version():
+		return w.learn(ctx, g)
+	}
+	return w.conflict(g)
 }
 
 var errRestless = errors.New("the key moved again at every turn")
@@ -250,8 +251,7 @@ func (w *way) recall(ctx context.Context, version int64) {
 	}
 	w.handOver(true)
 	if !w.at.remembers(version) {
-		w.move.Step, w.unmet = limit.Alone, ErrTopologyOld
-		w.carry(w.floor)
+		w.come(limit.Alone, nil, ErrTopologyOld)
 	}
 }
 
@@ -259,37 +259,33 @@ func (w *way) conflict(g *group) error {
 	return &backend.Error{Op: opMove, Node: g.primary.title(), Kind: backend.Misconfigured, Err: ErrTopologyConflict}
 }
 
-// fetch seals the key at all places that it may come from, and returns what was counted there, joined with the caller's
-// own floor; nil if it found that the key moves on. If a place is out of reach the request goes on without it.
-func (w *way) fetch(ctx context.Context) (*limit.State, error) {
+// fetch seals the key at all places that it may come from; what was counted there is known then. If a place is out of reach
+// the request goes on without it. If the key turns out to have moved on, so does the request, and nothing is known yet.
+func (w *way) fetch(ctx context.Context) error {
 	origins := w.origins
-	if len(origins) == 0 || w.asked {
+	if len(origins) == 0 {
 		origins = w.at.others(w.Key)
 	}
-	w.asked, w.unmet, w.move.Step = true, nil, limit.Adopt
 	var known limit.State
 	if w.floor != nil {
 		known = w.floor.Clone()
 	}
+	step, unmet := limit.Adopt, error(nil)
 	for _, g := range origins {
 		sealed, err := w.seal(ctx, g)
-		moved, elsewhere := errors.AsType[*limit.MovedError](err)
 		switch {
 		case err == nil:
 			known = limit.Merge(known, sealed.State, limit.At{Micros: sealed.Now})
-		case elsewhere && w.advance():
-			return nil, nil
-		case elsewhere && moved.Version > w.at.version():
-			return nil, w.learn(ctx, g)
-		case elsewhere:
-			return nil, w.conflict(g)
+		case left(err):
+			return w.pursue(ctx, g, versionOf(err))
 		case ctx.Err() != nil:
-			return nil, err
+			return err
 		default:
-			w.move.Step, w.unmet = limit.Alone, errors.Join(w.unmet, err)
+			step, unmet = limit.Alone, errors.Join(unmet, err)
 		}
 	}
-	return &known, nil
+	w.come(step, &known, unmet)
+	return nil
 }
 
 // seal asks an origin within half of the caller's time, so that there is some left to go on without it. The origin is told of

@@ -1,0 +1,86 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+)
+
+// after is a topology with those before it, the latest first.
+func after(t router.Topology, previous ...router.Topology) router.Topology {
+	if len(previous) > 0 {
+		p := after(previous[0], previous[1:]...)
+		t.Previous = &p
+	}
+	return t
+}
+
+// posted is the epoch that the node of a group has posted.
+func (p *plant) posted(g int) int64 {
+	n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Post(context.Background(), backend.Notice{Version: 1, Digest: "x"})
+	if err != nil {
+		return 0
+	}
+	return n.Version
+}
+
+// TestNewerTopologyUnderACallersMove: a request that acts under a move of its caller meets, where the key comes from, the
+// seal of a topology that is unknown here, because its process could not reach the key's owner.
+func TestNewerTopologyUnderACallersMove(t *testing.T) {
+	ctx := context.Background()
+	for _, settled := range []bool{false, true} { // whether the newer topology has the key's counts by then
+		one, two := topo(1, 1), after(topo(2, 2), topo(1, 1))
+		for name, call := range map[string]func(*router.Router, backend.Request) error{
+			"take": func(r *router.Router, req backend.Request) error {
+				result, err := r.Take(ctx, req)
+				if left := result.Binding().Remaining; err == nil && left > 8 {
+					t.Errorf("%d left of 10 after two takes or more", left)
+				}
+				return err
+			},
+			"refund": func(r *router.Router, req backend.Request) error {
+				req.Move.Step = limit.Alone
+				return r.Refund(ctx, req, limit.Receipt{}, 1)
+			},
+			"reset": func(r *router.Router, req backend.Request) error {
+				req.Move.Step = limit.Alone
+				return r.Reset(ctx, req)
+			},
+			"seed": func(r *router.Router, req backend.Request) error { return r.Seed(ctx, req, limit.State{}) },
+			"seal": func(r *router.Router, req backend.Request) error {
+				req.Move.Step, req.Floor = limit.Ask, nil
+				_, err := r.Seal(ctx, req)
+				return err
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				p := newPlant()
+				behind := p.open(t, two, router.Config{})
+				await(t, "it has conferred", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 })
+				p.machine("10.0.0.2:6379").down.Store(true)
+				ahead := p.open(t, after(topo(3, 3), topo(2, 2), one), router.Config{TripAfter: -1})
+				req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+				if r, err := ahead.Take(ctx, req); err != nil || r.Guarantee != backend.Bounded {
+					t.Fatalf("%s, %v", r.Guarantee, err)
+				}
+				p.machine("10.0.0.2:6379").down.Store(false)
+				if settled {
+					takeN(t, ahead, "k", tenAnHour, 1)
+				}
+				req.Floor = &limit.State{}
+				req.Move = limit.Move{Mover: limit.Migration, Version: 1, Step: limit.Adopt, Hold: time.Hour}
+				if err := call(behind, req); err != nil {
+					t.Error(err)
+				}
+				if owner := behind.Owner("k"); owner != "g3" {
+					t.Errorf("the owner is %s, and the key has moved on to g3", owner)
+				}
+			})
+		}
+	}
+}
