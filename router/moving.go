@@ -278,6 +278,8 @@ func (w *way) fetch(ctx context.Context) error {
 			known = limit.Merge(known, sealed.State, limit.At{Micros: sealed.Now})
 		case left(err):
 			return w.pursue(ctx, g, versionOf(err))
+		case errors.Is(err, ErrTopologyConflict): // then the owner is not one that others know
+			return w.conflict(g)
 		case ctx.Err() != nil:
 			return err
 		default:

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -82,5 +83,25 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestOriginInConflict: a process whose topology differs from what others have posted under its epoch may find that out where
+// it brings a key's counts from. It charges nothing then, at an owner that the others don't know.
+func TestOriginInConflict(t *testing.T) {
+	p, ctx := newPlant(), context.Background()
+	odd := p.open(t, topo(1, 1), router.Config{})
+	await(t, "it has conferred", func() bool { return p.posted(1) == 1 })
+	p.machine("10.0.0.3:6379").mute.Store(true)
+	p.open(t, after(topo(2, 1, 2), topo(1, 1)), router.Config{})
+	await(t, "the others' topology is posted", func() bool { return p.posted(1) == 2 })
+	update(t, odd, topo(2, 3))
+	r, err := odd.Take(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+	if !errors.Is(err, router.ErrTopologyConflict) {
+		t.Errorf("%s, %v, %v", r.Guarantee, r.Cause, err)
+	}
+	state, err := p.machine("10.0.0.3:6379").Load(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+	if left := state.State.Peek(tenAnHour, limit.At{Micros: state.Now}, 1); err != nil || left.Binding().Remaining != 10 {
+		t.Errorf("%d left at the wrong owner, %v", left.Binding().Remaining, err)
 	}
 }
