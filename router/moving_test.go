@@ -105,3 +105,45 @@ func TestOriginInConflict(t *testing.T) {
 		t.Errorf("%d left at the wrong owner, %v", left.Binding().Remaining, err)
 	}
 }
+
+// TestConflictSettled: a process that was stopped for its topology brings keys from where the others had them, once it is
+// told, and from where it had them itself. What it tells others of former topologies is what all agree on.
+func TestConflictSettled(t *testing.T) {
+	for name, stopped := range map[string]bool{"it was stopped": true, "it met nobody": false} {
+		t.Run(name, func(t *testing.T) {
+			p, ctx := newPlant(), context.Background()
+			right, wrong := topo(2, 1, 2), topo(2, 2, 3)
+			fleet := p.open(t, right, router.Config{})
+			await(t, "the fleet's topology is posted", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 })
+			p.machine("10.0.0.2:6379").mute.Store(!stopped)
+			odd := p.open(t, wrong, router.Config{})
+			await(t, "the other topology is tried", func() bool {
+				_, err := odd.Take(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+				return !stopped && p.posted(3) == 2 || errors.Is(err, router.ErrTopologyConflict)
+			})
+			key := keyOf(fleet, "g1", 0)
+			if n := takeN(t, fleet, key, tenAnHour, 6); n != 6 {
+				t.Fatal(n)
+			}
+			if !stopped {
+				takeN(t, odd, key, tenAnHour, 1)
+			}
+			update(t, odd, after(topo(3, 4), right))
+			want := 4
+			if !stopped {
+				want = 3
+			}
+			if n := takeN(t, odd, key, tenAnHour, 10); n > 4 || n < want {
+				t.Errorf("%d are admitted, and %d were left", n, want)
+			}
+			await(t, "the new topology is posted", func() bool { return p.posted(4) == 3 })
+			fresh := p.open(t, topo(3, 4), router.Config{})
+			await(t, "a process that starts learns of what was before", func() bool { return fresh.Formers() == 1 })
+			second := keyOf(fleet, "g1", 1)
+			takeN(t, fleet, second, tenAnHour, 6)
+			if n := takeN(t, fresh, second, tenAnHour, 10); n != 4 {
+				t.Errorf("%d are admitted by a process that starts, and 4 were left", n)
+			}
+		})
+	}
+}

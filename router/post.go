@@ -21,11 +21,16 @@ func (s *snapshot) text() (string, error) {
 	topology := s.topology
 	last := &topology
 	last.Previous = nil
-	for _, f := range s.from[:min(len(s.from), maxPrevious)] {
+	told := 0
+	for _, f := range s.from {
+		if f.stray || told == maxPrevious {
+			continue
+		}
 		previous := f.topology
 		previous.Previous = nil
 		last.Previous = &previous
 		last = &previous
+		told++
 	}
 	text, err := json.Marshal(topology)
 	return string(text), errors.Join(err, topology.Validate())
@@ -155,13 +160,21 @@ func (r *Router) recall(ctx context.Context, n *node) {
 	}
 }
 
-// remember adds to the former topologies a chain of those that came before, as far as they are not known.
+// remember adds to the former topologies a chain of those that came before, as far as they are not known. Of an epoch, the
+// chain has the one that counts.
 func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
-	s.from = slices.Clip(s.from)
+	s.from = slices.Clone(s.from)
 	for p := previous; p != nil; p = p.Previous {
 		s.gap = false
-		if p.Epoch < s.topology.Epoch && !s.remembers(int64(p.Epoch)) {
-			s.from = append(s.from, former{m.snapshot(*p, nil), now})
+		known, digest := p.Epoch >= s.topology.Epoch, p.Digest()
+		for i := range s.from {
+			if f := &s.from[i]; f.topology.Epoch == p.Epoch {
+				f.stray = f.digest != digest
+				known = known || !f.stray
+			}
+		}
+		if !known {
+			s.from = append(s.from, former{snapshot: m.snapshot(*p, nil), left: now})
 		}
 	}
 	slices.SortStableFunc(s.from, func(a, b former) int { return int(b.version() - a.version()) })

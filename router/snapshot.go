@@ -25,7 +25,8 @@ type snapshot struct {
 // former is a snapshot that was in force.
 type former struct {
 	*snapshot
-	left time.Time // when it was no longer in force
+	left  time.Time // when it was no longer in force
+	stray bool      // others had another one of its epoch: some keys' counts are there, but nobody is told of it
 }
 
 func newSnapshot(topology Topology, groups []*group, from []former) (*snapshot, error) {
@@ -49,7 +50,7 @@ func (s *snapshot) version() int64 { return int64(s.topology.Epoch) }
 
 // remembers reports whether the topology of an epoch is among the former ones.
 func (s *snapshot) remembers(version int64) bool {
-	return slices.ContainsFunc(s.from, func(f former) bool { return f.version() == version })
+	return slices.ContainsFunc(s.from, func(f former) bool { return f.version() == version && !f.stray })
 }
 
 // nodes returns all nodes, group by group, primaries first; and then those that only former snapshots have.

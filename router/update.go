@@ -59,13 +59,12 @@ func (r *Router) updateLocked(topology Topology) error {
 		return refuse(ErrTopologyOld)
 	}
 	now := time.Now()
-	from := []former{{s, now}}
+	from := []former{{s.alone(), now, s.refused != nil}}
 	for _, f := range s.from {
 		if now.Sub(f.left) < r.cfg.Drain {
-			from = append(from, former{f.snapshot.alone(), f.left})
+			from = append(from, former{f.snapshot.alone(), f.left, f.stray})
 		}
 	}
-	from[0].snapshot = s.alone()
 	m := r.opener.maker(s)
 	next := m.snapshot(topology, from)
 	next.remember(m, topology.Previous, now)
