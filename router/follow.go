@@ -32,7 +32,7 @@ func (r *Router) relocate(f *follower, at sighting) error {
 	}
 	before := f.group.Swap(moved(0))
 	next := s.relocated(f, moved)
-	r.enforce(next)
+	r.enforceLocked(next)
 	r.retire(s, next)
 	switch {
 	case before == nil:

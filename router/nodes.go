@@ -50,7 +50,7 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := newRouter(cfg, events, nil)
-	r.enforce(s)
+	r.begin(s)
 	return r, nil
 }
 

@@ -38,7 +38,7 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 		r.stopAll()
 		return nil, err
 	}
-	r.enforce(s)
+	r.begin(s)
 	r.running.Go(r.confer)
 	return r, nil
 }

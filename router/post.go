@@ -156,7 +156,7 @@ func (r *Router) recall(ctx context.Context, n *node) {
 	next, m := *s, r.opener.maker(s)
 	next.remember(m, topology.Previous, time.Now())
 	if m.end() == nil {
-		r.enforce(&next)
+		r.enforceLocked(&next)
 	}
 }
 

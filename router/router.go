@@ -18,7 +18,7 @@ type Router struct {
 	events   *events
 	counts   counts
 
-	changing sync.Mutex    // held while the snapshot is replaced
+	changing sync.Mutex    // held while the snapshot is replaced, and the leave of nodes and followers is set
 	news     chan struct{} // that there is something to tell other processes
 	opener   *opener       // nil for a router made by New
 	life     context.Context
@@ -48,8 +48,15 @@ func newRouter(cfg Config, events *events, opener *opener) *Router {
 	return r
 }
 
-// enforce makes calls go by a snapshot from now on, lets the hearts of its nodes beat and its followers run.
-func (r *Router) enforce(s *snapshot) {
+// begin puts the first snapshot in force. Of a follower that it starts, the answer may come at once.
+func (r *Router) begin(s *snapshot) {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	r.enforceLocked(s)
+}
+
+// enforceLocked makes calls go by a snapshot from now on, lets the hearts of its nodes beat and its followers run.
+func (r *Router) enforceLocked(s *snapshot) {
 	s.cast()
 	r.snapshot.Store(s)
 	for _, f := range s.followers() {

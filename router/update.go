@@ -71,7 +71,7 @@ func (r *Router) updateLocked(topology Topology) error {
 	if err := m.end(); err != nil {
 		return err
 	}
-	r.enforce(next)
+	r.enforceLocked(next)
 	r.retire(s, next)
 	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(s.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
 	r.spread()
