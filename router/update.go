@@ -67,6 +67,7 @@ func (r *Router) updateLocked(topology Topology) error {
 	}
 	m := r.opener.maker(s)
 	next := m.snapshot(topology, from)
+	next.gap = s.gap || from[0].stray || topology.Epoch > s.topology.Epoch+1
 	next.remember(m, topology.Previous, now)
 	if err := m.end(); err != nil {
 		return err

@@ -28,6 +28,7 @@ type plant struct {
 type machine struct {
 	*backend.Memory
 	down  atomic.Bool
+	hangs atomic.Bool // it answers no load
 	mute  atomic.Bool // it keeps no notice
 	calls atomic.Int64
 	fault atomic.Pointer[backend.Error] // what a take returns
@@ -58,6 +59,17 @@ func (m *machine) Seal(ctx context.Context, req backend.Request) (backend.Snapsh
 		return backend.Snapshot{}, err
 	}
 	return m.Memory.Seal(ctx, req)
+}
+
+func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if m.hangs.Load() {
+		<-ctx.Done()
+		return backend.Snapshot{}, &backend.Error{Op: "load", Kind: backend.Interrupted, Err: ctx.Err()}
+	}
+	if err := m.err(); err != nil {
+		return backend.Snapshot{}, err
+	}
+	return m.Memory.Load(ctx, req)
 }
 
 func (m *machine) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
