@@ -23,6 +23,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -195,10 +196,14 @@ type Snapshot struct {
 	State  limit.State
 	Now    int64
 	Source Source
+
+	// Lacks says why counts are missing of a place that the key comes from, and has ErrNotHandedOver in its chain. Nil: none
+	// are.
+	Lacks error
 }
 
 // Peek is the verdict that the snapshot gives on a request, at its own moment. What a replica would allow is Bounded;
-// what it denies is true: in a window counts only grow.
+// what it denies is true: in a window counts only grow. Without counts that it lacks it is Bounded, too.
 func (s *Snapshot) Peek(req *Request) Result {
 	r := Result{
 		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),
@@ -206,6 +211,9 @@ func (s *Snapshot) Peek(req *Request) Result {
 	}
 	if r.Allowed && s.Source == Replica {
 		r.Guarantee, r.Cause = Bounded, ErrReplicaMayLag
+	}
+	if s.Lacks != nil {
+		r.Guarantee, r.Cause = Bounded, errors.Join(s.Lacks, r.Cause)
 	}
 	return r
 }

@@ -286,15 +286,11 @@ func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	result := snapshot.Peek(&req)
-	if w.unmet != nil {
-		w.doubt(&result)
-	}
-	return result, nil
+	return snapshot.Peek(&req), nil
 }
 
 // Load implements [Loader]; [ErrUnsupported] if the key's side can't. Where the key may not have been handed over it joins
-// what both sides know; a side that is out of reach adds nothing.
+// what both sides know; a side that is out of reach adds nothing, and the snapshot says so.
 func (d *Dual) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := d.refuse(req.Check(ctx)); err != nil {
 		return Snapshot{}, err

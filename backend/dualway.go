@@ -236,9 +236,9 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 			return b.(Loader).Load(ctx, w.Request)
 		})
 		if err != nil {
-			w.unmet = err
+			snapshot.Lacks = errors.Join(ErrNotHandedOver, err, snapshot.Lacks)
 		} else {
-			snapshot.State = limit.Merge(snapshot.State, there.State, now)
+			snapshot.State, snapshot.Lacks = limit.Merge(snapshot.State, there.State, now), errors.Join(snapshot.Lacks, there.Lacks)
 			if there.Source == Replica {
 				snapshot.Source = Replica
 			}

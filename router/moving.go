@@ -166,19 +166,23 @@ func (w *way) settle(ctx context.Context) error {
 	return err
 }
 
-// loadMoving is what the key's owner knows, joined with what its origins know unless the key was handed over.
+// loadMoving is what the key's owner knows, joined with what its origins know unless the key was handed over. All of it takes
+// no longer than one look.
 func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Request) (backend.Snapshot, error) {
+	limited, cancel := context.WithTimeout(ctx, r.cfg.ReadTimeout)
+	defer cancel()
 	w := r.way(s, req)
-	snapshot, err := w.owner().load(ctx, w.Request)
+	snapshot, err := w.owner().load(limited, w.Request)
 	if err != nil {
-		return backend.Snapshot{}, err
+		return backend.Snapshot{}, own(ctx, err)
 	}
 	now := limit.At{Micros: snapshot.Now}
 	if adopted, sealed := snapshot.State.Stamp(limit.Topology, now); sealed > adopted || adopted < w.move.Version {
-		for _, g := range w.origins {
-			there, err := g.load(ctx, w.Request)
+		for i, g := range w.origins {
+			there, err := w.look(limited, g, len(w.origins)-i)
 			if err != nil {
-				continue // a look is no promise
+				w.unmet = errors.Join(w.unmet, err)
+				continue
 			}
 			snapshot.State = limit.Merge(snapshot.State, there.State, now)
 			if there.Source == backend.Replica {
@@ -186,8 +190,19 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 			}
 		}
 	}
+	if w.unmet != nil {
+		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.unmet)
+	}
 	snapshot.State.Unstamp(limit.Topology)
 	return snapshot, nil
+}
+
+// look loads what an origin knows within its part of the time that is left for so many.
+func (w *way) look(ctx context.Context, g *group, shares int) (backend.Snapshot, error) {
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+	defer cancel()
+	return g.load(ctx, w.Request)
 }
 
 // follow does what the owner's answer that the key has left it asks for, so that the request can be made once more.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -146,4 +147,58 @@ func TestConflictSettled(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPeekWithoutOrigin: a look at a key that has not been handed over says that it lacks an origin's counts, as a take does.
+func TestPeekWithoutOrigin(t *testing.T) {
+	p, ctx := newPlant(), context.Background()
+	r := p.open(t, topo(1, 1), router.Config{TripAfter: -1})
+	takeN(t, r, "k", tenAnHour, 10)
+	update(t, r, topo(2, 2))
+	dual := newDual(t, backend.DualConfig{
+		Old: p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{}), New: memory(t), CarryOver: true,
+		UseNew: func(string) bool { return false }, Version: func() uint64 { return 1 },
+	})
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	for _, down := range []bool{false, true} {
+		p.machine("10.0.0.1:6379").down.Store(down)
+		for name, b := range map[string]backend.Peeker{"router": r, "dual": dual} {
+			result, err := b.Peek(ctx, req)
+			if err != nil || result.Allowed != down || (result.Guarantee == backend.Bounded) != down ||
+				errors.Is(result.Cause, backend.ErrNotHandedOver) != down || errors.Is(result.Cause, errDown) != down {
+				t.Errorf("down: %t, %s: allowed %t, %s, %v, %v", down, name, result.Allowed, result.Guarantee, result.Cause, err)
+			}
+		}
+	}
+}
+
+// TestPeekTakesItsTime: all that a look asks ends within ReadTimeout, and each origin has a part of it.
+func TestPeekTakesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlant()
+		cfg := router.Config{Heartbeat: -1, TripAfter: -1, ReadTimeout: time.Second}
+		r := p.open(t, after(topo(4, 4), topo(3, 3), topo(2, 2), topo(1, 1)), cfg)
+		synctest.Wait()
+		takeN(t, p.machine("10.0.0.1:6379"), "k", tenAnHour, 4)
+		p.machine("10.0.0.3:6379").hangs.Store(true)
+		p.machine("10.0.0.2:6379").hangs.Store(true)
+		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+		began := time.Now()
+		result, err := r.Peek(t.Context(), req)
+		if took := time.Since(began); took > time.Second || err != nil || result.Guarantee != backend.Bounded || result.Binding().Remaining != 6 {
+			t.Errorf("%v, %s, %d left, %v", took, result.Guarantee, result.Binding().Remaining, err)
+		}
+		p.machine("10.0.0.4:6379").hangs.Store(true)
+		began = time.Now()
+		_, err = r.Peek(t.Context(), req)
+		if took := time.Since(began); took != time.Second || kind(err) != backend.Unavailable {
+			t.Errorf("without the owner: %v, %v", took, err)
+		}
+		began = time.Now()
+		limited, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if _, err = r.Peek(limited, req); time.Since(began) != time.Second/2 || kind(err) != backend.Interrupted {
+			t.Errorf("within the caller's time: %v, %v", time.Since(began), err)
+		}
+	})
 }

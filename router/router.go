@@ -116,7 +116,7 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 }
 
 // Load implements [backend.Loader]. It asks a replica while one is fit to be read, and then the snapshot, whose Source
-// is backend.Replica, may lack the latest charges.
+// is backend.Replica, may lack the latest charges. While the key moves it joins what the groups know that it may come from.
 func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	s, err := r.enter(req.Check(ctx))
 	if err != nil {
