@@ -3,11 +3,13 @@ package router
 import (
 	"cmp"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Config configures a Router. The zero value is ready to use.
@@ -29,7 +31,7 @@ type Config struct {
 
 	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that
 	// change their owner are handed over for that long and the longest window of a policy. Of a router in a backend.Dual
-	// it must be as long as both Settles together. Zero: 10 minutes.
+	// it must be as long as both Settles together. At most twice limit.MaxWindow. Zero: 10 minutes.
 	Settle time.Duration
 
 	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any
@@ -91,15 +93,18 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
-	positive := func(field string, d time.Duration) {
+	between := func(field string, d, most time.Duration) {
 		if d < 0 {
 			errs = append(errs, &ConfigError{Field: field, Value: d.String(), Bound: "must not be negative"})
 		}
+		if d > most {
+			errs = append(errs, &ConfigError{Field: field, Value: d.String(), Bound: "must be at most " + most.String()})
+		}
 	}
-	positive("ReadTimeout", c.ReadTimeout)
-	positive("OpenFor", c.OpenFor)
-	positive("Settle", c.Settle)
-	positive("Drain", c.Drain)
+	between("ReadTimeout", c.ReadTimeout, math.MaxInt64)
+	between("OpenFor", c.OpenFor, math.MaxInt64)
+	between("Settle", c.Settle, 2*limit.MaxWindow) // a window is added to it
+	between("Drain", c.Drain, 2*limit.MaxWindow)
 	if c.Drain < c.Settle {
 		errs = append(errs, &ConfigError{Field: "Drain", Value: c.Drain.String(), Bound: "must not be less than Settle"})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,4 +202,23 @@ func TestPeekTakesItsTime(t *testing.T) {
 			t.Errorf("within the caller's time: %v, %v", time.Since(began), err)
 		}
 	})
+}
+
+// TestLongestSettle: times so long that no sum of them may overflow.
+func TestLongestSettle(t *testing.T) {
+	const longest = 2 * limit.MaxWindow
+	_, err := router.Open(topo(1, 1), router.Config{Settle: longest + 1, Drain: longest + 1})
+	for _, field := range []string{"Settle", "Drain"} {
+		if want := fmt.Sprintf("%s = %s: must be at most %s", field, longest+1, longest); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{Settle: longest, Drain: longest})
+	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(5, limit.MaxWindow)}}
+	takeN(t, r, "k", policy, 3)
+	update(t, r, topo(2, 2))
+	if n := takeN(t, r, "k", policy, 5); n != 2 {
+		t.Errorf("%d are admitted after the key has moved, and 2 were left", n)
+	}
 }
