@@ -86,6 +86,8 @@ func (o *reshardOptions) validate() error {
 		return fmt.Errorf("--settle = %v: must be more than 0", o.settle)
 	case o.drain < o.settle:
 		return fmt.Errorf("--drain = %v: must not be less than --settle", o.drain)
+	case o.drain > 2*limit.MaxWindow:
+		return fmt.Errorf("--drain = %v: must be at most %v", o.drain, 2*limit.MaxWindow)
 	case o.keys < 0:
 		return fmt.Errorf("--keys = %d: must be 0 or more", o.keys)
 	}

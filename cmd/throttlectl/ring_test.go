@@ -97,6 +97,7 @@ func TestReshardPlanFinds(t *testing.T) {
 	for text, args := range map[string][]string{
 		"--settle = 0s": {"--settle", "0"},
 		"--drain = 1m":  {"--drain", "1m"},
+		"--drain = 200": {"--drain", "200000h", "--settle", "200000h"},
 		"--keys = -1":   {"--keys", "-1"},
 		"--limit":       {"--limit", "1"},
 	} {
