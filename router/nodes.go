@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/ring"
 )
 
 // Nodes is a group made of any backends.
@@ -45,12 +46,12 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 		}
 		built[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
 	}
-	s, err := newSnapshot(Topology{Seed: cfg.Seed}, built, nil)
+	placed, err := ring.New(members(built), ring.Config{Seed: cfg.Seed})
 	if err != nil {
 		return nil, err
 	}
 	r := newRouter(cfg, events, nil)
-	r.begin(s)
+	r.begin(newSnapshot(Topology{Seed: cfg.Seed}, placed, built, nil))
 	return r, nil
 }
 

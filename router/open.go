@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/ring"
 )
 
 // Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all that is wrong with the
@@ -80,9 +81,11 @@ func (o *opener) open(address string) (backend.Backend, error) {
 	return backend.OpenRedis(&options, o.cfg.Backend)
 }
 
-// maker makes snapshots that belong together, of nodes and followers that are there already and of new ones.
+// maker makes snapshots that belong together, of rings, nodes and followers that are there already
+// and of new ones.
 type maker struct {
 	*opener
+	snapshots []*snapshot
 	nodes     []*node
 	followers []*follower
 	made      []*node // those of them that are new
@@ -93,7 +96,10 @@ type maker struct {
 func (o *opener) maker(s *snapshot) *maker {
 	m := &maker{opener: o}
 	if s != nil {
-		m.nodes, m.followers = s.nodes(), s.followers()
+		m.snapshots, m.nodes, m.followers = []*snapshot{s}, s.nodes(), s.followers()
+		for _, f := range s.from {
+			m.snapshots = append(m.snapshots, f.snapshot)
+		}
 	}
 	return m
 }
@@ -114,9 +120,22 @@ func (m *maker) snapshot(topology Topology, from []former) *snapshot {
 	for i := range topology.Groups {
 		groups[i] = m.group(&topology.Groups[i])
 	}
-	s, err := newSnapshot(topology, groups, from)
-	m.fail(err)
+	s := newSnapshot(topology, m.ring(groups, topology.Seed), groups, from)
+	m.snapshots = append(m.snapshots, s)
 	return s
+}
+
+// ring finds or makes the ring of groups. It takes a megabyte and more, and most changes of one are undone, or are of addresses.
+func (m *maker) ring(groups []*group, seed uint64) *ring.Ring {
+	all := members(groups)
+	for _, s := range m.snapshots {
+		if s.topology.Seed == seed && slices.Equal(members(s.groups), all) {
+			return s.ring
+		}
+	}
+	r, err := ring.New(all, ring.Config{Seed: seed})
+	m.fail(err)
+	return r
 }
 
 func (m *maker) fail(err error) {

@@ -163,24 +163,25 @@ func (r *Router) recall(ctx context.Context, n *node) {
 // remember adds to the former topologies a chain of those that came before, as far as they are not known. Of an epoch, the
 // chain has the one that counts.
 func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
-	s.from = slices.Clone(s.from)
+	from := slices.Clone(s.from)
 	for p := previous; p != nil; p = p.Previous {
 		s.gap = false
 		known, digest := p.Epoch >= s.topology.Epoch, p.Digest()
-		for i := range s.from {
-			if f := &s.from[i]; f.topology.Epoch == p.Epoch {
+		for i := range from {
+			if f := &from[i]; f.topology.Epoch == p.Epoch {
 				f.stray = f.digest != digest
 				known = known || !f.stray
 			}
 		}
 		if !known {
-			s.from = append(s.from, former{snapshot: m.snapshot(*p, nil), left: now})
+			from = append(from, former{snapshot: m.snapshot(*p, nil), left: now})
 		}
 	}
-	slices.SortStableFunc(s.from, func(a, b former) int { return int(b.version() - a.version()) })
-	for i := 1; i < len(s.from); i++ { // none was left after a later one
-		if s.from[i].left.After(s.from[i-1].left) {
-			s.from[i-1].left = s.from[i].left
+	slices.SortStableFunc(from, func(a, b former) int { return int(b.version() - a.version()) })
+	for i := len(from) - 1; i > 0; i-- { // none was left after a later one
+		if from[i].left.After(from[i-1].left) {
+			from[i-1].left = from[i].left
 		}
 	}
+	s.follow(from)
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -12,14 +13,15 @@ import (
 // snapshot is what a call routes by. It never changes; a call sees one snapshot from its start to its end, unless it is
 // told on its way that there is a newer one.
 type snapshot struct {
-	topology Topology // of a router made by New only its Seed is set
-	digest   string
-	ring     *ring.Ring
-	groups   []*group // in the order given
-	byName   map[string]*group
-	from     []former // where keys may have counts that were not handed over, the latest first
-	gap      bool     // whether there may have been another topology before it that isn't known here
-	refused  error    // why no call may go by it, if so
+	topology  Topology // of a router made by New only its Seed is set
+	digest    string
+	ring      *ring.Ring
+	groups    []*group // in the order given
+	byName    map[string]*group
+	from      []former // where keys may have counts that were not handed over, the latest first
+	elsewhere []former // those of them that differ in who owns a key; of equal ones, the latest
+	gap       bool     // whether there may have been another topology before it that isn't known here
+	refused   error    // why no call may go by it, if so
 }
 
 // former is a snapshot that was in force.
@@ -29,18 +31,37 @@ type former struct {
 	stray bool      // others had another one of its epoch: some keys' counts are there, but nobody is told of it
 }
 
-func newSnapshot(topology Topology, groups []*group, from []former) (*snapshot, error) {
-	members := make([]ring.Member, len(groups))
+func newSnapshot(topology Topology, r *ring.Ring, groups []*group, from []former) *snapshot {
 	byName := make(map[string]*group, len(groups))
-	for i, g := range groups {
-		members[i] = ring.Member{Name: g.name, Weight: g.weight}
+	for _, g := range groups {
 		byName[g.name] = g
 	}
-	r, err := ring.New(members, ring.Config{Seed: topology.Seed})
-	return &snapshot{
-		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, from: from,
-		gap: topology.Epoch > 1,
-	}, err
+	s := &snapshot{
+		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, gap: topology.Epoch > 1,
+	}
+	s.follow(from)
+	return s
+}
+
+// follow sets the former topologies, the latest first.
+func (s *snapshot) follow(from []former) {
+	s.from, s.elsewhere = from, nil
+	for _, f := range from {
+		same := func(later former) bool { return later.ring == f.ring }
+		if f.ring != s.ring && !slices.ContainsFunc(s.elsewhere, same) {
+			s.elsewhere = append(s.elsewhere, f)
+		}
+	}
+}
+
+// members is what the ring is made of.
+func members(groups []*group) []ring.Member {
+	all := make([]ring.Member, len(groups))
+	for i, g := range groups {
+		all[i] = ring.Member{Name: g.name, Weight: max(g.weight, 1)}
+	}
+	slices.SortFunc(all, func(a, b ring.Member) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 func (s *snapshot) owner(key string) *group { return s.byName[s.ring.Owner(key)] }
@@ -109,16 +130,18 @@ func (s *snapshot) followers() (all []*follower) {
 // relocated is the snapshot with other groups in place of those that a follower has; the former ones likewise.
 func (s *snapshot) relocated(f *follower, moved func(weight int) *group) *snapshot {
 	next := *s
-	next.groups, next.byName, next.from = slices.Clone(s.groups), maps.Clone(s.byName), slices.Clone(s.from)
+	next.groups, next.byName = slices.Clone(s.groups), maps.Clone(s.byName)
 	for i, g := range next.groups {
 		if g.follower == f {
 			next.groups[i] = moved(g.weight)
 			next.byName[g.name] = next.groups[i]
 		}
 	}
-	for i := range next.from {
-		next.from[i].snapshot = next.from[i].relocated(f, moved)
+	from := slices.Clone(s.from)
+	for i := range from {
+		from[i].snapshot = from[i].relocated(f, moved)
 	}
+	next.follow(from)
 	return &next
 }
 
@@ -126,7 +149,7 @@ func (s *snapshot) relocated(f *follower, moved func(weight int) *group) *snapsh
 // left less than hold ago. A group is known by its name, whatever its addresses.
 func (s *snapshot) origins(key string, hold time.Duration) (all []*group) {
 	owner := s.ring.Owner(key)
-	for _, f := range s.from {
+	for _, f := range s.elsewhere {
 		if time.Since(f.left) >= hold {
 			break // those behind it were left earlier
 		}

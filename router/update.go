@@ -59,12 +59,7 @@ func (r *Router) updateLocked(topology Topology) error {
 		return refuse(ErrTopologyOld)
 	}
 	now := time.Now()
-	from := []former{{s.alone(), now, s.refused != nil}}
-	for _, f := range s.from {
-		if now.Sub(f.left) < r.cfg.Drain {
-			from = append(from, former{f.snapshot.alone(), f.left, f.stray})
-		}
-	}
+	from := append([]former{{s.alone(), now, s.refused != nil}}, r.undrained(s.from)...)
 	m := r.opener.maker(s)
 	next := m.snapshot(topology, from)
 	next.gap = s.gap || from[0].stray || topology.Epoch > s.topology.Epoch+1
@@ -90,7 +85,7 @@ func (r *Router) spread() {
 // alone is a snapshot without its own past, so that pasts don't pile up.
 func (s *snapshot) alone() *snapshot {
 	c := *s
-	c.from = nil
+	c.follow(nil)
 	return &c
 }
 
@@ -129,12 +124,12 @@ func (r *Router) drain() {
 		return
 	}
 	next := *s
-	next.from = nil
-	for _, f := range s.from {
-		if time.Since(f.left) < r.cfg.Drain {
-			next.from = append(next.from, f)
-		}
-	}
+	next.follow(r.undrained(s.from))
 	r.snapshot.Store(&next)
 	r.retire(s, &next)
+}
+
+// undrained is those of former topologies that keys may still come from.
+func (r *Router) undrained(from []former) []former {
+	return slices.DeleteFunc(slices.Clone(from), func(f former) bool { return time.Since(f.left) >= r.cfg.Drain })
 }
