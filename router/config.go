@@ -35,7 +35,8 @@ type Config struct {
 	Settle time.Duration
 
 	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any
-	// policy, and Settle. Zero: 25 hours.
+	// policy, and Settle. They are kept longer for a longer window of a policy that this router has been asked for by then;
+	// one that it has not starts afresh where Drain is too short for it. At most twice limit.MaxWindow. Zero: 25 hours.
 	Drain time.Duration
 
 	// Seed is the seed of the ring. Only for New; a topology has its own.

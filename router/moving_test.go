@@ -222,3 +222,34 @@ func TestLongestSettle(t *testing.T) {
 		t.Errorf("%d are admitted after the key has moved, and 2 were left", n)
 	}
 }
+
+// TestDrainWaitsForWindows: where Drain is shorter than the window of a policy that the router has met, keys come from their
+// former owners until that window is over.
+func TestDrainWaitsForWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlant()
+		r := p.open(t, topo(1, 1), router.Config{Settle: time.Second, Drain: time.Minute, Heartbeat: -1})
+		brief := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, 10*time.Second)}}
+		takeN(t, r, "brief", brief, 1)
+		update(t, r, topo(2, 2))
+		time.Sleep(time.Minute + time.Second) // confers of the routers are at most 12 s apart
+		time.Sleep(12 * time.Second)
+		if n := r.Formers(); n != 0 {
+			t.Errorf("%d former topologies are kept after Drain, which is longer than the windows", n)
+		}
+		takeN(t, r, "k", tenAnHour, 8)
+		update(t, r, topo(3, 3))
+		time.Sleep(30 * time.Minute)
+		if n := takeN(t, r, "k", tenAnHour, 10); n != 2 {
+			t.Errorf("%d are admitted in the hour in which the key has moved, and 2 were left", n)
+		}
+		update(t, r, topo(4, 4))
+		if n := takeN(t, r, "k", tenAnHour, 10); n != 0 {
+			t.Errorf("%d are admitted after another move", n)
+		}
+		time.Sleep(time.Hour + 15*time.Second)
+		if n := r.Formers(); n != 0 {
+			t.Errorf("%d former topologies are kept after the hour", n)
+		}
+	})
+}

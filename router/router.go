@@ -17,6 +17,7 @@ type Router struct {
 	closed   atomic.Bool
 	events   *events
 	counts   counts
+	longest  atomic.Int64 // hand-over of a policy that was met, nanoseconds
 
 	changing sync.Mutex    // held while the snapshot is replaced, and the leave of nodes and followers is set
 	news     chan struct{} // that there is something to tell other processes
@@ -96,7 +97,8 @@ func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result,
 
 // moves reports whether a key may have counts elsewhere than at its owner.
 func (r *Router) moves(s *snapshot, req *backend.Request) bool {
-	return len(s.from) > 0 && len(s.origins(req.Key, r.hold(req.Policy))) > 0
+	hold := r.hold(req.Policy) // is noted, although nothing moves
+	return len(s.elsewhere) > 0 && len(s.origins(req.Key, hold)) > 0
 }
 
 // Peek implements [backend.Peeker]. It asks a replica while one is fit to be read.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/ring"
 )
 
@@ -186,9 +185,4 @@ func (s *snapshot) with(all []*group, g *group) []*group {
 		return all
 	}
 	return append(all, g)
-}
-
-// hold is how long counts under a policy are handed over after a change.
-func (r *Router) hold(p *limit.Policy) time.Duration {
-	return min(p.Horizon()+r.cfg.Settle, 2*limit.MaxWindow)
 }

@@ -22,7 +22,8 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the old owner
 // and brings what was counted there, which costs two calls more, once. That goes on for the longest window of a policy
-// and [Config.Settle]. Until then old groups must stay up; the router keeps its connections to them for Config.Drain.
+// and [Config.Settle]. Until then old groups must stay up; the router keeps its connections to them for that long, and for
+// [Config.Drain] at least.
 //
 // Processes may be told at different times. The new topology is posted at the primaries, so that a process that meets a
 // key which has moved on learns of it there, and so does one that starts. Where an old owner is out of reach, a key starts
@@ -120,16 +121,19 @@ func (r *Router) drain() {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	s := r.snapshot.Load()
-	if len(s.from) == 0 || time.Since(s.from[len(s.from)-1].left) < r.cfg.Drain || r.closed.Load() {
+	left := r.undrained(s.from)
+	if len(left) == len(s.from) || r.closed.Load() {
 		return
 	}
 	next := *s
-	next.follow(r.undrained(s.from))
+	next.follow(left)
 	r.snapshot.Store(&next)
 	r.retire(s, &next)
 }
 
-// undrained is those of former topologies that keys may still come from.
+// undrained is those of former snapshots that keys may still come from: Drain is for the windows of policies that this router
+// hasn't met.
 func (r *Router) undrained(from []former) []former {
-	return slices.DeleteFunc(slices.Clone(from), func(f former) bool { return time.Since(f.left) >= r.cfg.Drain })
+	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
+	return slices.DeleteFunc(slices.Clone(from), func(f former) bool { return time.Since(f.left) >= keep })
 }
