@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,7 +43,7 @@ type process struct {
 
 func (p *plant) process(t testing.TB, topology router.Topology) *process {
 	t.Helper()
-	proc := &process{router: p.open(t, topology, router.Config{}), epoch: topology.Epoch}
+	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1}), epoch: topology.Epoch}
 	proc.Dual = newDual(t, backend.DualConfig{
 		Old: p.machine("old"), New: proc.router, UseNew: proc.flag.UseNew, Version: proc.flag.Version, CarryOver: true,
 	})
@@ -246,5 +247,99 @@ func TestBothWithAGroupDown(t *testing.T) {
 	req.Key = key
 	if r, err := c.Take(ctx, req); err == nil && r.Allowed && r.Guarantee == backend.Exact {
 		t.Error("admitted an 11th of 10, and called it exact")
+	}
+}
+
+// TestBothMoversAndBackAtOnce: every key changes its group with every topology, and goes back; the flag is turned there and back
+// at the same time, and groups are out of reach now and then. A key that no decision called less than exact, and no call
+// failed for, has at most its Max; nobody takes what it meets for a conflict.
+func TestBothMoversAndBackAtOnce(t *testing.T) {
+	const processes, keys, rounds = 3, 60, 30
+	for seed := range uint64(4) {
+		p, ctx := newPlant(), context.Background()
+		var all [processes]*process
+		topologies := []router.Topology{topo(1, 1)}
+		for i := range all {
+			all[i] = p.process(t, topologies[0])
+		}
+		var admitted [keys]atomic.Int64
+		var inexact [keys]atomic.Bool
+		call := func(c *process, r *rand.Rand) {
+			k := r.IntN(keys)
+			req := backend.Request{Key: fmt.Sprint("k", k), Policy: tenAnHour, Cost: 1}
+			var err error
+			switch r.IntN(10) {
+			case 0:
+				_, err = c.Peek(ctx, req)
+				if kind(err) != 0 {
+					err = nil // changes nothing
+				}
+			case 1:
+				err = c.Seed(ctx, req, limit.State{})
+			default:
+				var result backend.Result
+				result, err = c.Take(ctx, req)
+				if err == nil && result.Allowed {
+					admitted[k].Add(1)
+				}
+				if result.Guarantee != backend.Exact {
+					inexact[k].Store(true)
+				}
+			}
+			if err != nil {
+				inexact[k].Store(true)
+				if errors.Is(err, router.ErrTopologyConflict) || kind(err) == 0 {
+					t.Errorf("seed %d: %v", seed, err)
+				}
+			}
+		}
+		r := rand.New(rand.NewPCG(seed, 5))
+		for round := range rounds {
+			epoch := uint64(len(topologies) + 1)
+			previous := slices.Clone(topologies[max(0, len(topologies)-5):])
+			slices.Reverse(previous)
+			next := after(topo(epoch, 1+r.IntN(3)), previous...)
+			topologies = append(topologies, topo(epoch, 0))
+			topologies[epoch-1].Groups = next.Groups
+			blinks := p.machine(fmt.Sprintf("10.0.0.%d:6379", 1+r.IntN(3)))
+			blinks.down.Store(seed%2 == 1 && round%8 == 0)
+			var calls sync.WaitGroup
+			for i, c := range all {
+				r := rand.New(rand.NewPCG(seed, uint64(round*processes+i)))
+				calls.Go(func() {
+					for range 5 {
+						call(c, r)
+					}
+					c.flag.set(uint64(round), []uint64{0, 50, 100}[(uint64(round)+seed)%3])
+					for range r.IntN(10) {
+						call(c, r)
+					}
+					if err := c.router.Update(next); err != nil && !errors.Is(err, router.ErrTopologyOld) {
+						t.Error(err)
+					}
+					for range 5 {
+						call(c, r)
+					}
+				})
+			}
+			calls.Wait()
+			blinks.down.Store(false)
+		}
+		exact := 0
+		for k := range keys {
+			if !inexact[k].Load() {
+				exact++
+				if n := admitted[k].Load(); n > 10 {
+					t.Errorf("seed %d: key %d: %d of 10 admitted, and all was said to be exact", seed, k, n)
+				}
+			}
+		}
+		t.Logf("seed %d: %d of %d keys were exact", seed, exact, keys)
+		if seed%2 == 0 && exact < keys/2 {
+			t.Errorf("seed %d: want most of them, for nothing was out of reach", seed)
+		}
+		for _, c := range all {
+			_ = c.Close()
+		}
 	}
 }
