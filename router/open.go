@@ -125,7 +125,7 @@ func (m *maker) snapshot(topology Topology, from []former) *snapshot {
 	return s
 }
 
-// ring finds or makes the ring of groups. It takes a megabyte and more, and most changes of one are undone, or are of addresses.
+// ring finds or makes the ring of groups. It takes a megabyte, and many changes of a topology are of addresses, or undo one.
 func (m *maker) ring(groups []*group, seed uint64) *ring.Ring {
 	all := members(groups)
 	for _, s := range m.snapshots {
