@@ -174,7 +174,7 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 	w := r.way(s, req)
 	snapshot, err := w.owner().load(limited, w.Request)
 	if err != nil {
-		return backend.Snapshot{}, own(ctx, err)
+		return backend.Snapshot{}, w.owner().readError(ctx, "load", err)
 	}
 	now := limit.At{Micros: snapshot.Now}
 	if adopted, sealed := snapshot.State.Stamp(limit.Topology, now); sealed > adopted || adopted < w.move.Version {

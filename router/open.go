@@ -81,8 +81,8 @@ func (o *opener) open(address string) (backend.Backend, error) {
 	return backend.OpenRedis(&options, o.cfg.Backend)
 }
 
-// maker makes snapshots that belong together, of rings, nodes and followers that are there already
-// and of new ones.
+// maker makes snapshots that belong together, of rings, nodes and followers that are there already and of
+// new ones.
 type maker struct {
 	*opener
 	snapshots []*snapshot

@@ -183,5 +183,5 @@ func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
 			from[i-1].left = from[i].left
 		}
 	}
-	s.follow(from)
+	s.succeed(from)
 }

@@ -38,12 +38,12 @@ func newSnapshot(topology Topology, r *ring.Ring, groups []*group, from []former
 	s := &snapshot{
 		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, gap: topology.Epoch > 1,
 	}
-	s.follow(from)
+	s.succeed(from)
 	return s
 }
 
-// follow sets the former topologies, the latest first.
-func (s *snapshot) follow(from []former) {
+// succeed sets the former topologies, the latest first.
+func (s *snapshot) succeed(from []former) {
 	s.from, s.elsewhere = from, nil
 	for _, f := range from {
 		same := func(later former) bool { return later.ring == f.ring }
@@ -140,7 +140,7 @@ func (s *snapshot) relocated(f *follower, moved func(weight int) *group) *snapsh
 	for i := range from {
 		from[i].snapshot = from[i].relocated(f, moved)
 	}
-	next.follow(from)
+	next.succeed(from)
 	return &next
 }
 

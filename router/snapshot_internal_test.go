@@ -73,7 +73,7 @@ func BenchmarkOrigins(b *testing.B) {
 func TestRememberLate(t *testing.T) {
 	r := changed(t, 6)
 	s, now := *r.snapshot.Load(), time.Now()
-	s.follow(slices.Clone(s.from[:2])) // epochs 6 and 5
+	s.succeed(slices.Clone(s.from[:2])) // epochs 6 and 5
 	for i := range s.from {
 		s.from[i].left = now.Add(-time.Duration(1+i) * time.Hour)
 	}

@@ -86,7 +86,7 @@ func (r *Router) spread() {
 // alone is a snapshot without its own past, so that pasts don't pile up.
 func (s *snapshot) alone() *snapshot {
 	c := *s
-	c.follow(nil)
+	c.succeed(nil)
 	return &c
 }
 
@@ -121,12 +121,12 @@ func (r *Router) drain() {
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	s := r.snapshot.Load()
-	left := r.undrained(s.from)
-	if len(left) == len(s.from) || r.closed.Load() {
+	kept := r.undrained(s.from)
+	if len(kept) == len(s.from) || r.closed.Load() {
 		return
 	}
 	next := *s
-	next.follow(left)
+	next.succeed(kept)
 	r.snapshot.Store(&next)
 	r.retire(s, &next)
 }
