@@ -197,10 +197,11 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 	return snapshot, nil
 }
 
-// look loads what an origin knows within its part of the time that is left for so many.
-func (w *way) look(ctx context.Context, g *group, shares int) (backend.Snapshot, error) {
+// look loads what an origin knows, as the first of so many. Each has its part of the time that is left, and so has whoever
+// goes on without it.
+func (w *way) look(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
 	deadline, _ := ctx.Deadline()
-	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(origins+1))
 	defer cancel()
 	return g.load(ctx, w.Request)
 }

@@ -246,7 +246,7 @@ func (in *instance) judge(d *throttler.Decision, err error) {
 		known := errors.Is(d.Cause, backend.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
 		known = known || errors.Is(d.Cause, context.DeadlineExceeded)         // too little time for a hand-over, which is no fault
 		known = known || !w.Told && errors.Is(d.Cause, router.ErrTopologyOld) // it missed a topology, and nobody could say which
-		if !w.faulty() && !known {
+		if !w.faulty() && !in.dead.Load() && !known {
 			w.violate("%s: P13: %s although nothing is wrong: %v", in.name, d.Guarantee, d.Cause)
 		}
 	}
