@@ -23,8 +23,8 @@ type askers struct {
 	closed  bool
 }
 
-// ask runs an errand at an address, once. It sends the script's source: an unknown script would need a second try.
-func (a *askers) ask(ctx context.Context, deadline time.Time, address string, e *errand) (string, error) {
+// ask sends a command to an address, once.
+func (a *askers) ask(ctx context.Context, deadline time.Time, address string, args ...any) (string, error) {
 	client := a.client(address)
 	if client == nil {
 		return "", unsent{ErrClosed}
@@ -32,7 +32,7 @@ func (a *askers) ask(ctx context.Context, deadline time.Time, address string, e 
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	pipe := client.Pipeline()
 	asking := pipe.Do(ctx, "asking")
-	cmd := pipe.Do(ctx, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
+	cmd := pipe.Do(ctx, args...)
 	done := make(chan struct{})
 	a.running.Go(func() { // the client reads on after ctx was cancelled
 		defer cancel()

@@ -118,10 +118,14 @@ func (c *calls) freeSlot() {
 	}
 }
 
-// typed makes an [Error] of what a client returned. Nil stays nil, and the refusal of a request's Move stays that.
+// typed makes an [Error] of what a client returned, if it isn't one. Nil stays nil, and the refusal of a request's Move
+// stays that.
 func (c *calls) typed(ctx context.Context, op string, err error) error {
 	if err == nil || isRefusal(err) {
 		return err
+	}
+	if made, already := errors.AsType[*Error](err); already {
+		return made
 	}
 	kind, mayHaveRun, err := c.explain(err)
 	if end := ended(ctx); kind == Unavailable && end != nil {

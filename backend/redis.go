@@ -89,9 +89,8 @@ type Redis struct {
 	calls   calls
 	lanes   lanes
 	plans   plans
-	owned   bool // whether Close closes the client
-	cluster bool
-	askers  askers // of a cluster
+	owned   bool    // whether Close closes the client
+	shards  *shards // of a cluster, in place of lanes; else nil
 	clock   serverClock
 	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
 }
@@ -145,7 +144,7 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 		safe.PoolSize = 10 * runtime.GOMAXPROCS(0) // the client's default
 	}
 	if safe.PoolSize == 1 {
-		return newRedis(redis.NewClient(&safe), cfg, safe.Addr, 1, false, true), nil
+		return newRedis(redis.NewClient(&safe), cfg, safe.Addr, 1, true), nil
 	}
 	open := min(cfg.Lanes, safe.PoolSize-1)
 	all := make([]*lane, open+min(mostExtra, (safe.PoolSize-open)/2))
@@ -193,20 +192,40 @@ func ownLane(opts redis.Options) *lane {
 }
 
 // newRedis makes a Redis of one client, to which all lanes belong.
-func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool int, cluster, owned bool) *Redis {
-	r := &Redis{cfg: cfg, client: client, cluster: cluster, owned: owned}
-	open := min(cfg.Lanes, pool)
-	all := make([]*lane, open+min(mostExtra, pool-open))
+func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool int, owned bool) *Redis {
+	r := &Redis{cfg: cfg, client: client, owned: owned}
+	all, open := sharedLanes(client, cfg.Lanes, pool)
+	r.init(node, all, open)
+	return r
+}
+
+// sharedLanes makes lanes that share a client with a pool of connections, as many of them open as are wanted.
+func sharedLanes(client redis.UniversalClient, want, pool int) (all []*lane, open int) {
+	open = min(want, pool)
+	all = make([]*lane, open+min(mostExtra, pool-open))
 	for i := range all {
 		all[i] = &lane{client: client}
 	}
-	r.init(node, all, open)
+	return all, open
+}
+
+// newClusterRedis makes a Redis of a cluster's client. The lanes belong to the clients of its nodes.
+func newClusterRedis(client *redis.ClusterClient, cfg RedisConfig, node string) *Redis {
+	r := &Redis{cfg: cfg, client: client}
+	r.init(node, nil, 0)
+	r.shards = &shards{client: client, calls: &r.calls, all: make(map[*redis.Client]*shard)}
+	r.shards.askers.options = client.Options()
+	r.shards.open = func(node *redis.Client) *shard {
+		all, open := sharedLanes(node, cfg.Lanes, node.Options().PoolSize)
+		made := new(shard)
+		made.lanes.init(&r.calls, r.NowMicros, cfg.Queue, all, open)
+		return made
+	}
 	return r
 }
 
 func (r *Redis) init(node string, all []*lane, open int) {
 	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, explain: explainRedis}
-	r.calls.deaf = r.cluster // its client asks for the server's commands under a context of its own, and for five seconds
 	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 
@@ -240,7 +259,7 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 		}
 	case cluster != nil:
 		opts := cluster.Options()
-		node, pool = strings.Join(opts.Addrs, ","), opts.PoolSize
+		node = strings.Join(opts.Addrs, ",")
 		if opts.MaxRetries > 0 {
 			refuse("MaxRetries", opts.MaxRetries, retries)
 		}
@@ -259,11 +278,10 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	r := newRedis(client, cfg, node, pool, cluster != nil, false)
 	if cluster != nil {
-		r.askers.options = cluster.Options()
+		return newClusterRedis(cluster, cfg, node), nil
 	}
-	return r, nil
+	return newRedis(client, cfg, node, pool, false), nil
 }
 
 const deadlinesHonoured = "must be true: without it a call outlives its context"
@@ -294,7 +312,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	e := newErrand()
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
-	if cost > 0 && !r.cluster && req.Move.Version == 0 {
+	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
 		e.plan = r.plans.find(req.Policy.Limits)
 		e.plain = e.plan.script != nil
 	}
@@ -332,7 +350,7 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	}
 	name := r.name(&req)
 	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (string, error) {
-		text, err := r.client.Get(ctx, name).Result()
+		text, err := r.get(ctx, deadline, name)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
@@ -346,6 +364,13 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: state, Now: now, Source: Primary}, nil
+}
+
+func (r *Redis) get(ctx context.Context, deadline time.Time, name string) (string, error) {
+	if r.shards != nil {
+		return r.shards.get(ctx, deadline, name)
+	}
+	return r.client.Get(ctx, name).Result()
 }
 
 // Peek implements [Peeker].
@@ -426,9 +451,12 @@ func (r *Redis) Close() error {
 	if !r.calls.close() {
 		return nil
 	}
+	if r.shards != nil {
+		return r.shards.close()
+	}
 	r.lanes.close()
 	if !r.owned {
-		return r.askers.close()
+		return nil
 	}
 	err := r.client.Close()
 	for _, ln := range r.lanes.all {
@@ -490,7 +518,11 @@ func (r *Redis) time(ctx context.Context) (now, asked time.Time, borrowed bool, 
 		}
 	}
 	asked = time.Now()
-	now, err = r.client.Time(ctx).Result()
+	if r.shards != nil {
+		now, err = r.shards.time(ctx)
+	} else {
+		now, err = r.client.Time(ctx).Result()
+	}
 	return now, asked, ok, err
 }
 
@@ -540,26 +572,13 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 		return "", 0, err
 	}
 	defer r.calls.running.Done()
-	for move := 0; ; move++ {
+	if r.shards != nil {
+		e, reply, err = r.shards.run(ctx, deadline, e)
+	} else {
 		reply, err = r.lanes.run(ctx, deadline, e)
-		if err != nil && r.cluster {
-			if address, ask := redis.IsAskError(err); ask {
-				reply, err = r.askers.ask(ctx, deadline, address, e)
-			}
-		}
-		if err == nil {
-			return reply, e.nowMicros, nil
-		}
-		if _, moved := redis.IsMovedError(err); !moved || !r.cluster || move == maxMoves {
-			break
-		}
-		pause := time.Duration(move) * 10 * time.Millisecond // in which the client learns the new owner
-		if time.Until(deadline) <= pause || sleep(ctx, pause) != nil {
-			break
-		}
-		again := e.again()
-		e.drop()
-		e = again
+	}
+	if err == nil {
+		return reply, e.nowMicros, nil
 	}
 	if refused := refusal(err); refused != nil {
 		return "", 0, refused
@@ -567,14 +586,10 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	return "", 0, r.calls.typed(ctx, op, err)
 }
 
-// maxMoves is how often a call follows a slot of a Redis Cluster that moves; what was answered MOVED did not run. The
-// client looks for the new owner at most every 200 ms, and the tries take 280 ms in all.
-const maxMoves = 8
-
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	start := time.Now()
-	if r.cluster { // its nodes are the client's own business
+	if r.shards != nil { // which nodes it has is the cluster's own business
 		ahead, err := r.readClock(ctx, r.calls.deadline())
 		return Heartbeat{Primary: true, Ahead: ahead, RTT: time.Since(start)}, err
 	}

@@ -1,0 +1,164 @@
+package backend
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shards are the lanes of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
+// queue is for the same server, so that a shard which hangs holds up its own keys only. Sent through the cluster client a
+// pipeline would go to all shards at once, and not be back before the slowest of them; a lane sends through the client of
+// its node.
+//
+// A call goes where the client's map of slots says when it joins the queue. If the slot has moved meanwhile, the server
+// answers MOVED, and the call joins the queue of another.
+type shards struct {
+	client  *redis.ClusterClient
+	calls   *calls
+	open    func(node *redis.Client) *shard
+	askers  askers
+	mapped  atomic.Bool    // whether the client knows the slots: to find a node costs no round trip
+	running sync.WaitGroup // counts questions for the time
+
+	mu  sync.Mutex // guards what follows
+	all map[*redis.Client]*shard
+}
+
+// shard is a primary of a cluster, or another node of it that had to say which one it is.
+type shard struct {
+	lanes lanes
+	until time.Time // the deadline of the call that came last; guarded by shards.mu
+}
+
+// gone is how long after its last call a shard is forgotten, when another one comes: nobody has its lanes any more. If it
+// is still there, it gets new ones.
+const gone = time.Minute
+
+// run runs an errand at the shard of its key, wherever that goes meanwhile. It returns the errand that was run last, which the
+// caller has to free in place of e.
+func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (*errand, string, error) {
+	first := true
+	reply, err := s.follow(ctx, deadline, func() (string, error) {
+		if !first {
+			again := e.again()
+			e.drop()
+			e = again
+		}
+		first = false
+		l, err := s.find(ctx, deadline, e.key)
+		if err != nil {
+			return "", err
+		}
+		return l.run(ctx, deadline, e)
+	}, func(address string) (string, error) {
+		// The script's source goes along: an unknown script would need a second try.
+		return s.askers.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
+	})
+	return e, reply, err
+}
+
+// get reads a key.
+func (s *shards) get(ctx context.Context, deadline time.Time, key string) (string, error) {
+	return s.follow(ctx, deadline, func() (string, error) {
+		return s.client.Get(ctx, key).Result()
+	}, func(address string) (string, error) {
+		return s.askers.ask(ctx, deadline, address, "get", key)
+	})
+}
+
+// maxMoves is how often a call follows a slot that moves; what was answered MOVED did not run. The client looks for the new
+// owner at most every 200 ms, and the tries take 280 ms in all.
+const maxMoves = 8
+
+// follow makes a call, goes where ASK says, and makes the call once more after MOVED.
+func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (string, error),
+	ask func(address string) (string, error)) (string, error) {
+	for move := 0; ; move++ {
+		reply, err := call()
+		if address, asked := redis.IsAskError(err); asked {
+			reply, err = ask(address)
+		}
+		if err == nil {
+			return reply, nil
+		}
+		_, moved := redis.IsMovedError(err)
+		if moved || redis.HasErrorPrefix(err, "READONLY") {
+			s.client.ReloadState(ctx) // in the background
+		}
+		pause := time.Duration(move) * 10 * time.Millisecond
+		if !moved || move == maxMoves || time.Until(deadline) <= pause || sleep(ctx, pause) != nil {
+			return reply, err
+		}
+	}
+}
+
+// find returns the lanes of a key's shard.
+func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lanes, error) {
+	if !s.mapped.Load() {
+		_, err := call(ctx, s.calls, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
+			return s.client.MasterForKey(ctx, key)
+		})
+		if err != nil {
+			return nil, err
+		}
+		s.mapped.Store(true)
+	}
+	node, err := s.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil, unsent{err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.all[node]
+	if found == nil {
+		maps.DeleteFunc(s.all, func(_ *redis.Client, other *shard) bool { return deadline.Sub(other.until) > gone })
+		found = s.open(node)
+		s.all[node] = found
+	}
+	found.until = deadline
+	return &found.lanes, nil
+}
+
+// time is that of the shard which says it first: one that hangs must not hide that others are there.
+func (s *shards) time(ctx context.Context) (time.Time, error) {
+	s.mu.Lock()
+	nodes := slices.Collect(maps.Keys(s.all))
+	s.mu.Unlock()
+	if len(nodes) == 0 {
+		return s.client.Time(ctx).Result() // of any
+	}
+	type answer struct {
+		now time.Time
+		err error
+	}
+	answers := make(chan answer, len(nodes))
+	for _, node := range nodes {
+		s.running.Go(func() {
+			now, err := node.Time(ctx).Result()
+			answers <- answer{now, err}
+		})
+	}
+	var last answer
+	for range nodes {
+		if last = <-answers; last.err == nil {
+			break
+		}
+	}
+	return last.now, last.err
+}
+
+// close ends what is under way. Nobody may call anything else any more.
+func (s *shards) close() error {
+	for _, shard := range s.all {
+		shard.lanes.close()
+	}
+	err := s.askers.close()
+	s.running.Wait()
+	return err
+}
