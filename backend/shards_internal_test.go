@@ -1,0 +1,86 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// TestShardsForgotten: a shard keeps its lanes while it is called, and what is gone is forgotten when another one comes.
+func TestShardsForgotten(t *testing.T) {
+	slots := []redis.ClusterSlot{
+		{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}},
+		{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:2"}}},
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Nanosecond,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
+	})
+	defer client.Close()
+	b, err := NewRedis(client, RedisConfig{Lanes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	find := func(key string, after time.Duration) *lanes {
+		t.Helper()
+		l, err := b.shards.find(t.Context(), b.calls.deadline().Add(after), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	const low, high = "b", "a" // of slots 3300 and 15495
+	first, second := find(low, 0), find(high, 0)
+	if first == second || first != find(low, gone/2) || len(first.free) != 3 || len(first.all) <= 3 {
+		t.Errorf("%d lanes of %d are open, and shared: %t", len(first.free), len(first.all), first == second)
+	}
+	node, err := client.MasterForKey(t.Context(), high)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(b.shards.all, node) // as if it were new
+	if find(high, gone); len(b.shards.all) != 2 {
+		t.Errorf("%d shards, want the one that was called lately, too", len(b.shards.all))
+	}
+	delete(b.shards.all, node)
+	if find(high, 2*gone); len(b.shards.all) != 1 {
+		t.Errorf("%d shards, want only the one that was called lately", len(b.shards.all))
+	}
+}
+
+// TestShardsUnknown: without the slots nothing is sent, and the error says so.
+func TestShardsUnknown(t *testing.T) {
+	for name, test := range map[string]struct {
+		slots func(context.Context) ([]redis.ClusterSlot, error)
+		kind  Kind
+	}{
+		"none":  {func(context.Context) ([]redis.ClusterSlot, error) { return nil, errors.New("none") }, Unavailable},
+		"hangs": {func(ctx context.Context) ([]redis.ClusterSlot, error) { <-ctx.Done(); return nil, ctx.Err() }, Unavailable},
+		"refused": {func(context.Context) ([]redis.ClusterSlot, error) {
+			return nil, commandError("NOPERM this user has no permissions to run the 'cluster|slots' command")
+		}, Misconfigured},
+	} {
+		client := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, ContextTimeoutEnabled: true, ClusterSlots: test.slots,
+		})
+		b, err := NewRedis(client, RedisConfig{Timeout: 50 * time.Millisecond, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			_, err = b.Take(ctx, Request{Key: "k", Cost: 1, Policy: &limit.Policy{Limits: []limit.Limit{limit.PerHour(10)}}})
+			failed, ok := errors.AsType[*Error](err)
+			if !ok || failed.Kind != test.kind || failed.MayHaveCharged {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		_ = b.Close()
+		_ = client.Close()
+	}
+}
