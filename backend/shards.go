@@ -3,7 +3,6 @@ package backend
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,27 +124,28 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 	return &found.lanes, nil
 }
 
-// time is that of the shard which says it first: one that hangs must not hide that others are there.
+// time is that of the shard which says it first: one that hangs must not hide that others are there. The client asks one at
+// random, too: those that were called may all be gone.
 func (s *shards) time(ctx context.Context) (time.Time, error) {
-	s.mu.Lock()
-	nodes := slices.Collect(maps.Keys(s.all))
-	s.mu.Unlock()
-	if len(nodes) == 0 {
-		return s.client.Time(ctx).Result() // of any
-	}
 	type answer struct {
 		now time.Time
 		err error
 	}
-	answers := make(chan answer, len(nodes))
-	for _, node := range nodes {
+	s.mu.Lock()
+	answers := make(chan answer, 1+len(s.all))
+	ask := func(client redis.UniversalClient) {
 		s.running.Go(func() {
-			now, err := node.Time(ctx).Result()
+			now, err := client.Time(ctx).Result()
 			answers <- answer{now, err}
 		})
 	}
+	for node := range s.all {
+		ask(node)
+	}
+	s.mu.Unlock()
+	ask(s.client)
 	var last answer
-	for range nodes {
+	for range cap(answers) {
 		if last = <-answers; last.err == nil {
 			break
 		}
