@@ -43,6 +43,8 @@ var rows = []row{
 		promise: "typed; a configuration error is loud and doesn't count as a node that is down"},
 	{id: "redirections", fault: "MOVED, ASK, CLUSTERDOWN: slots of a Redis Cluster move under load, then one of 3 shards is killed",
 		promise: "MOVED and ASK are followed, none fails; a cluster that is down gives no verdict: typed, not charged; at most one count a call"},
+	{id: "frozen-shard", fault: "one of 3 shards of a Redis Cluster frozen for 3 s (SIGSTOP)",
+		promise: "its keys have no verdict, every call returns by its deadline; those of the others are decided as before; at most one count a call"},
 	{id: "host-clock", fault: "an application host's clock 26 years behind, then 24 ahead",
 		promise: "0 above Max, one reset for all"},
 	{id: "server-clock", fault: "a server's clock stepped forward and back by hours, 3 processes",
