@@ -26,10 +26,12 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
 	Timeout time.Duration
 
-	// Lanes is how many round trips may be under way at once. Calls that come meanwhile share the next one. Zero: 2.
+	// Lanes is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
+	// share the next one. Zero: 2.
 	Lanes int
 
-	// Queue is how many calls may wait for a round trip; one more fails with ErrOverloaded. Zero: 4096.
+	// Queue is how many calls may wait for a round trip, on a Redis Cluster for one to each shard; one more fails with
+	// ErrOverloaded. Zero: 4096.
 	Queue int
 
 	// Now replaces the clock, for tests. Nil: the server's clock as it was last heard, and what has passed since by
@@ -234,8 +236,10 @@ func (r *Redis) init(node string, all []*lane, open int) {
 // than a *redis.Client and a *redis.ClusterClient, also one that wraps them: what it does can't be seen. To watch or to
 // change its calls add a hook. A redis.Ring gives the keys of a dead node to another; use package router.
 //
-// Calls end by cfg.Timeout whatever the client's own timeouts are. A cluster client asks for the server's commands before
-// its first call, for up to five seconds, for which Close may wait; DisableRoutingPolicies: true spares that.
+// Calls end by cfg.Timeout whatever the client's own timeouts are.
+//
+// On a Redis Cluster each shard has lanes of its own: one that hangs holds up its own keys only. All but reads is sent
+// through the client's clients of the nodes; hooks that are to see it belong there, by OnNewNode.
 func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{cfg.validate()}

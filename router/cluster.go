@@ -81,8 +81,8 @@ func (o *opener) openPrimaries(addresses []string) (backend.Backend, error) {
 	return clusterPrimaries{b, client}, nil
 }
 
-// Heartbeat implements [backend.Heartbeater]: the cluster is there while one of its primaries is. The client asks a random
-// one each time.
+// Heartbeat implements [backend.Heartbeater]: the cluster is there while one of its primaries is. Those that were called
+// are asked at once, and a random one.
 func (c clusterPrimaries) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err error) {
 	for range clusterTries {
 		if beat, err = c.Redis.Heartbeat(ctx); err == nil || ctx.Err() != nil {

@@ -30,10 +30,9 @@
 // A Redis Cluster is one group, which shares its keys out itself. Takes go to its primaries and follow slots that move;
 // peeks go to its replicas, while all of those that answer hear of their primaries. A shard that is away fails its keys
 // only, so no single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. (By default a cluster
-// refuses all keys meanwhile: set its cluster-require-full-coverage to no.) A shard that hangs may hold up calls for others
-// that share a round trip with its own, until their timeout. The clock of a cluster is that of any of its primaries, so
-// these should agree on the time. Credentials need +cluster|slots, +command, +readonly,
-// +ping and +asking besides what backend.Redis names.
+// refuses all keys meanwhile: set its cluster-require-full-coverage to no.) A shard that hangs holds up calls for its own keys
+// only. The clock of a cluster is that of any of its primaries, so these should agree on the time. Credentials need
+// +cluster|slots, +command, +readonly, +ping and +asking besides what backend.Redis names.
 //
 // # Where a call goes
 //
