@@ -238,8 +238,8 @@ func (r *Redis) init(node string, all []*lane, open int) {
 //
 // Calls end by cfg.Timeout whatever the client's own timeouts are.
 //
-// On a Redis Cluster each shard has lanes of its own: one that hangs holds up its own keys only. All but reads is sent
-// through the client's clients of the nodes; hooks that are to see it belong there, by OnNewNode.
+// On a Redis Cluster each shard has lanes of its own: one that hangs holds up its own keys only. Everything is sent
+// through the clients of the nodes that the client makes; hooks belong there, by OnNewNode.
 func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{cfg.validate()}

@@ -3,6 +3,9 @@ package backend
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,8 +15,8 @@ import (
 
 // shards are the lanes of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
 // queue is for the same server, so that a shard which hangs holds up its own keys only. Sent through the cluster client a
-// pipeline would go to all shards at once, and not be back before the slowest of them; a lane sends through the client of
-// its node.
+// pipeline would go to all shards at once, and not be back before the slowest of them, and the first call would ask any of
+// them for its commands. So the cluster client says which node has a key, and all is sent through the client of that node.
 //
 // A call goes where the client's map of slots says when it joins the queue. If the slot has moved meanwhile, the server
 // answers MOVED, and the call joins the queue of another.
@@ -22,7 +25,7 @@ type shards struct {
 	calls   *calls
 	open    func(node *redis.Client) *shard
 	askers  askers
-	mapped  atomic.Bool    // whether the client knows the slots: to find a node costs no round trip
+	mapped  atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
 	running sync.WaitGroup // counts questions for the time
 
 	mu  sync.Mutex // guards what follows
@@ -41,15 +44,13 @@ const gone = time.Minute
 
 // run runs an errand at the shard of its key, wherever that goes meanwhile. It returns the errand that was run last, which the
 // caller has to free in place of e.
-func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (*errand, string, error) {
-	first := true
-	reply, err := s.follow(ctx, deadline, func() (string, error) {
-		if !first {
-			again := e.again()
-			e.drop()
-			e = again
+func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *errand, reply string, err error) {
+	reply, err = s.follow(ctx, deadline, func() (string, error) {
+		if last != nil {
+			e = last.again()
+			last.drop()
 		}
-		first = false
+		last = e
 		l, err := s.find(ctx, deadline, e.key)
 		if err != nil {
 			return "", err
@@ -59,13 +60,17 @@ func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (*erran
 		// The script's source goes along: an unknown script would need a second try.
 		return s.askers.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
 	})
-	return e, reply, err
+	return last, reply, err
 }
 
 // get reads a key.
 func (s *shards) get(ctx context.Context, deadline time.Time, key string) (string, error) {
 	return s.follow(ctx, deadline, func() (string, error) {
-		return s.client.Get(ctx, key).Result()
+		node, err := s.client.MasterForKey(ctx, key)
+		if err != nil {
+			return "", err
+		}
+		return node.Get(ctx, key).Result()
 	}, func(address string) (string, error) {
 		return s.askers.ask(ctx, deadline, address, "get", key)
 	})
@@ -99,19 +104,19 @@ func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (st
 
 // find returns the lanes of a key's shard.
 func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lanes, error) {
-	if !s.mapped.Load() {
-		_, err := call(ctx, s.calls, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
+	var node *redis.Client
+	var err error
+	if s.mapped.Load() {
+		node, err = s.client.MasterForKey(ctx, key)
+	} else {
+		node, err = call(ctx, s.calls, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
 			return s.client.MasterForKey(ctx, key)
 		})
-		if err != nil {
-			return nil, err
-		}
-		s.mapped.Store(true)
 	}
-	node, err := s.client.MasterForKey(ctx, key)
 	if err != nil {
 		return nil, unsent{err}
 	}
+	s.mapped.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := s.all[node]
@@ -124,28 +129,32 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 	return &found.lanes, nil
 }
 
-// time is that of the shard which says it first: one that hangs must not hide that others are there. The client asks one at
-// random, too: those that were called may all be gone.
+// time is that of the shard which says it first: one that hangs must not hide that others are there. Asked are those that
+// were called, and any one: they may all be gone.
 func (s *shards) time(ctx context.Context) (time.Time, error) {
+	one, err := s.client.MasterForKey(ctx, strconv.Itoa(rand.Int()))
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	nodes := slices.Collect(maps.Keys(s.all))
+	s.mu.Unlock()
+	if !slices.Contains(nodes, one) {
+		nodes = append(nodes, one)
+	}
 	type answer struct {
 		now time.Time
 		err error
 	}
-	s.mu.Lock()
-	answers := make(chan answer, 1+len(s.all))
-	ask := func(client redis.UniversalClient) {
+	answers := make(chan answer, len(nodes))
+	for _, node := range nodes {
 		s.running.Go(func() {
-			now, err := client.Time(ctx).Result()
+			now, err := node.Time(ctx).Result()
 			answers <- answer{now, err}
 		})
 	}
-	for node := range s.all {
-		ask(node)
-	}
-	s.mu.Unlock()
-	ask(s.client)
 	var last answer
-	for range cap(answers) {
+	for range nodes {
 		if last = <-answers; last.err == nil {
 			break
 		}
