@@ -74,7 +74,7 @@ func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string,
 	if last := len(l.free) - 1; last >= 0 {
 		ln := l.free[last]
 		l.free = l.free[:last]
-		if ln.line != nil || ctx.Done() == nil && !l.calls.deaf {
+		if ln.line != nil || ctx.Done() == nil {
 			l.mu.Unlock()
 			l.alone(ctx, ln, e)
 			return e.reply, e.err

@@ -21,7 +21,8 @@ var (
 )
 
 // NewRedisReader reads through the caller's own client, which Close leaves open. It needs ContextTimeoutEnabled: true; with
-// ReadOnly: true, replicas are asked. The rest is said at [NewRedis].
+// ReadOnly: true, replicas are asked. The client asks for the servers' commands before its first call, for up to five
+// seconds, for which Close may wait; DisableRoutingPolicies: true spares that. The rest is said at [NewRedis].
 func NewRedisReader(client *redis.ClusterClient, cfg RedisConfig) (*RedisReader, error) {
 	cfg = cfg.withDefaults()
 	err := cfg.validate()
@@ -37,7 +38,9 @@ func NewRedisReader(client *redis.ClusterClient, cfg RedisConfig) (*RedisReader,
 	if err != nil {
 		return nil, err
 	}
-	return &RedisReader{newRedis(client, cfg, strings.Join(opts.Addrs, ","), opts.PoolSize, true, false)}, nil
+	r := newRedis(client, cfg, strings.Join(opts.Addrs, ","), opts.PoolSize, false)
+	r.calls.deaf = true // the client asks for the servers' commands under a context of its own, and for five seconds
+	return &RedisReader{r}, nil
 }
 
 // Load implements [Loader]. Its source is [Replica], for nobody knows who answered.
