@@ -32,6 +32,7 @@ type errand struct {
 	done    chan struct{} // holds one
 	state   atomic.Uint32
 	holders atomic.Int32 // its caller, and the queue or lane that has it; the last of them frees it
+	pool    *sync.Pool   // to which it goes back
 }
 
 // The states of an errand that is awaited. Whoever moves it to one of the last three says how it ended; whoever else
@@ -44,18 +45,20 @@ const (
 	forsaken         // it was sent, and nobody waits for the reply
 )
 
-var errands = sync.Pool{New: func() any { return &errand{done: make(chan struct{}, 1)} }}
-
-// newErrand returns an errand that the caller alone holds.
-func newErrand() *errand {
-	e := errands.Get().(*errand)
+// newErrand returns an errand that the caller alone holds. A pool is of one backend: one for all would hand on channels that were
+// made in a bubble of testing/synctest, where nobody outside may use them.
+func newErrand(pool *sync.Pool) *errand {
+	e, free := pool.Get().(*errand)
+	if !free {
+		e = &errand{done: make(chan struct{}, 1), pool: pool}
+	}
 	e.holders.Store(1)
 	return e
 }
 
 // again is an errand that was not done, to be run once more.
 func (e *errand) again() *errand {
-	a := newErrand()
+	a := newErrand(e.pool)
 	a.script, a.key, a.args, a.nowMicros = e.script, e.key, e.args, e.nowMicros
 	return a
 }
@@ -70,8 +73,8 @@ func (e *errand) share(state uint32) {
 // drop is called by each holder once, when it doesn't need the errand any more.
 func (e *errand) drop() {
 	if e.holders.Add(-1) == 0 {
-		*e = errand{done: e.done}
-		errands.Put(e)
+		*e = errand{done: e.done, pool: e.pool}
+		e.pool.Put(e)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -34,7 +35,7 @@ func TestLanesGivenUp(t *testing.T) {
 		"overdue on a way": {func(e *errand) { e.state.Store(sent); e.expire(); e.end("", reply) }, false, context.DeadlineExceeded},
 	} {
 		for range 100 { // select chooses at random
-			e := newErrand()
+			e := newErrand(new(sync.Pool))
 			e.share(waiting)
 			test.before(e)
 			_, err := e.await(ctx)
@@ -58,7 +59,7 @@ func TestLanesLoad(t *testing.T) {
 	now := time.Now()
 	l, ln := new(lanes), new(lane)
 	for i := range 2 * mostTogether {
-		e := newErrand()
+		e := newErrand(new(sync.Pool))
 		e.deadline = now.Add(time.Duration(i%2) * time.Second)
 		e.share(waiting)
 		l.queue = append(l.queue, e)
@@ -80,7 +81,7 @@ func TestLanesLoad(t *testing.T) {
 		}
 	}
 	for range mostTogether + 3 {
-		e := newErrand()
+		e := newErrand(new(sync.Pool))
 		e.deadline = now.Add(time.Second)
 		e.share(waiting)
 		l.queue = append(l.queue, e)

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,8 +92,9 @@ type Redis struct {
 	calls   calls
 	lanes   lanes
 	plans   plans
-	owned   bool    // whether Close closes the client
-	shards  *shards // of a cluster, in place of lanes; else nil
+	errands sync.Pool // that nobody holds
+	owned   bool      // whether Close closes the client
+	shards  *shards   // of a cluster, in place of lanes; else nil
 	clock   serverClock
 	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
 }
@@ -313,7 +315,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	if err != nil {
 		return Result{}, err
 	}
-	e := newErrand()
+	e := newErrand(&r.errands)
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
@@ -551,7 +553,7 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return "", 0, err
 	}
-	e := newErrand()
+	e := newErrand(&r.errands)
 	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
 	return r.run(ctx, op, deadline, e, req.Trace)
 }

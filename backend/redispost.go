@@ -21,7 +21,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	if err := n.check(); err != nil {
 		return Notice{}, err
 	}
-	e := newErrand()
+	e := newErrand(&r.errands)
 	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
 	stored, _, err := r.run(ctx, "post", r.calls.deadline(), e, nil)
 	if err != nil || stored == "" {

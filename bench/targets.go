@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// A target is a row of DESIGN.md section 9, or one of the numbers of a row.
+// A target is a row of the table of speeds in README.md, or one of the numbers of a row.
 type target struct {
 	name    string
 	measure func(*Report) float64 // NaN: not measured

@@ -55,7 +55,7 @@ func (r Row) Reference() string {
 	return redisRate
 }
 
-// The rows of DESIGN.md section 9, by the names that targets use.
+// The rows that README.md shows, by the names that targets use.
 var (
 	manyCallers = Row{Callers: 64, Limits: 1}
 	mostCallers = Row{Callers: 256, Limits: 1}

@@ -1,0 +1,153 @@
+//go:build unix
+
+package backend_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+func TestOpenRedisRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts *redis.Options
+		cfg  backend.RedisConfig
+		want []string
+	}{
+		"no options": {nil, backend.RedisConfig{}, []string{"options"}},
+		"prefix":     {&redis.Options{}, backend.RedisConfig{Prefix: "with space"}, []string{"prefix"}},
+		"braces":     {&redis.Options{}, backend.RedisConfig{Prefix: "{tag}"}, []string{"prefix"}},
+		"long":       {&redis.Options{}, backend.RedisConfig{Prefix: "12345678901234567"}, []string{"prefix"}},
+		"all":        {&redis.Options{}, backend.RedisConfig{Prefix: "%", Timeout: -1}, []string{"prefix", "timeout"}},
+	} {
+		b, err := backend.OpenRedis(c.opts, c.cfg)
+		checkRefused(t, name, b, err, c.want)
+	}
+}
+
+func checkRefused(t *testing.T, name string, b *backend.Redis, err error, want []string) {
+	t.Helper()
+	var typed *limit.Error
+	if err == nil || b != nil || !errors.As(err, &typed) {
+		t.Errorf("%s: got %v, %v; want a *limit.Error", name, b, err)
+		return
+	}
+	for _, field := range want {
+		if !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %q doesn't name %s", name, err, field)
+		}
+	}
+}
+
+func TestNewRedisRefuses(t *testing.T) {
+	closing := func(c redis.UniversalClient) redis.UniversalClient {
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	const addr = "127.0.0.1:1"
+	for name, c := range map[string]struct {
+		client redis.UniversalClient
+		cfg    backend.RedisConfig
+		want   []string
+	}{
+		"defaults":         {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{}, []string{"MaxRetries", "ContextTimeoutEnabled"}},
+		"retries":          {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: 1, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
+		"deadlines":        {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})), backend.RedisConfig{}, []string{"ContextTimeoutEnabled"}},
+		"everything":       {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{Prefix: "{}", Timeout: -1}, []string{"MaxRetries", "ContextTimeoutEnabled", "prefix", "timeout"}},
+		"cluster":          {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})), backend.RedisConfig{}, []string{"MaxRedirects", "ContextTimeoutEnabled"}},
+		"cluster, retries": {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, MaxRetries: 2, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
+		"ring":             {closing(redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}, MaxRetries: -1})), backend.RedisConfig{}, []string{"Ring"}},
+		"wrapped":          {struct{ redis.UniversalClient }{closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: 3, ContextTimeoutEnabled: true}))}, backend.RedisConfig{}, []string{"UniversalClient", "*redis.ClusterClient"}},
+		"wrapped cluster":  {struct{ *redis.ClusterClient }{redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})}, backend.RedisConfig{}, []string{"ClusterClient"}},
+		"none, of cluster": {(*redis.ClusterClient)(nil), backend.RedisConfig{}, []string{"nil"}},
+		"none":             {nil, backend.RedisConfig{}, []string{"nil"}},
+		"none, typed":      {(*redis.Client)(nil), backend.RedisConfig{}, []string{"nil"}},
+	} {
+		b, err := backend.NewRedis(c.client, c.cfg)
+		checkRefused(t, name, b, err, c.want)
+	}
+	for name, c := range map[string]redis.UniversalClient{
+		"client":   closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true})),
+		"cluster":  closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, ContextTimeoutEnabled: true})),
+		"failover": closing(redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{addr}, MaxRetries: -1, ContextTimeoutEnabled: true})),
+	} {
+		if _, err := backend.NewRedis(c, backend.RedisConfig{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRedisReader: what reads may read from replicas and may ask again.
+func TestRedisReader(t *testing.T) {
+	t.Parallel()
+	nodes, _, b := openCluster(t)
+	for i := range 5 {
+		mustTake(t, b, request(fmt.Sprint(i)))
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{nodes[0].Addr}, ReadOnly: true, MaxRedirects: 3, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	if _, err := backend.NewRedis(client, backend.RedisConfig{}); err == nil {
+		t.Error("a client that reads replicas and sends again may take")
+	}
+	reader, err := backend.NewRedisReader(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i := range 5 {
+		req := request(fmt.Sprint(i))
+		there, err := reader.Load(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := there.Peek(&req); r.Binding().Remaining != 1_000_000-1 || r.Guarantee != backend.Bounded {
+			t.Errorf("key %d: %d left, %s", i, r.Binding().Remaining, r.Guarantee)
+		}
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := reader.Load(t.Context(), request("0")); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("after Close: %v, want ErrClosed", err)
+	}
+	for name, c := range map[string]*redis.ClusterClient{
+		"nil": nil, "ContextTimeoutEnabled": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr}}),
+	} {
+		_, err := backend.NewRedisReader(c, backend.RedisConfig{Prefix: "{}"})
+		checkRefused(t, name, nil, err, []string{name, "prefix"})
+	}
+}
+
+// TestNewRedisLeavesTheClient: what the caller made the caller closes.
+func TestNewRedisLeavesTheClient(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
+	defer client.Close()
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, b, request(secret))
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("the caller's client after Close: %v", err)
+	}
+	if _, err := b.Take(context.Background(), request(secret)); !errors.Is(err, backend.ErrClosed) {
+		t.Errorf("Take after Close: %v", err)
+	}
+}
