@@ -87,12 +87,12 @@ func TestFetchIsShared(t *testing.T) {
 func TestFetchIsNoQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, p := newDistant(t, 10*time.Millisecond), hour(100_000)
-		lease := newLease(t, inner, backend.LeaseConfig{Batch: 100, Steady: true})
+		lease := newLease(t, inner, backend.LeaseConfig{Batch: 7, Steady: true}) // too few to fetch the next one ahead
 		warm(t, lease, p)
-		for _, cost := range []int64{101, 100, 60} { // larger than a batch, all of one, and more than is left in the one under way
+		for _, cost := range []int64{8, 7, 5} { // larger than a batch, all of one, and more than is left in the one under way
 			var all sync.WaitGroup
 			calls := inner.takes.Load()
-			all.Go(func() { _, _ = lease.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 50}) })
+			all.Go(func() { _, _ = lease.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 3}) })
 			synctest.Wait()
 			time.Sleep(inner.trip - time.Millisecond) // the fetch is about to land
 			all.Go(func() {
