@@ -12,7 +12,7 @@ each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test test-containers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
+.PHONY: help run test test-long test-containers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +20,11 @@ help: ## list these targets
 run: ## run the quickstart example
 	go run ./examples/quickstart
 
-test: servers ## run all tests against real servers, which it installs where it may
+test: servers ## run all tests against real servers, which it installs where it may; two minutes
 	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+
+test-long: export SLUICE_TEST_LONG = 1
+test-long: test ## the same with all seeds, histories and mutants, as in CI
 
 # The tests remove what they start, so testcontainers' reaper, one more image to pull, is off unless you want it. Sentinels,
 # a Redis Cluster and servers with a clock of their own are local processes there, too.
@@ -29,8 +32,8 @@ test-containers: servers ## run the fault suite against servers in containers: n
 	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
 		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 
-race: servers ## run all tests under the race detector, with fewer random histories
-	$(call each,go test -race -short -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+race: servers ## run all tests under the race detector
+	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
 
 lint: ## check formatting, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }

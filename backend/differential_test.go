@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -30,7 +31,7 @@ import (
 var (
 	differentialSeed = flag.Uint64("differential.seed", 20260101, "seed of the random histories")
 	differentialOnly = flag.Uint64("differential.only", 0, "run this history only, counted from 1")
-	differentialRuns = flag.Uint64("differential.histories", 0, "how many histories; 0: 24000, or 1500 under the race detector")
+	differentialRuns = flag.Uint64("differential.histories", 0, "how many histories; 0: 24000 in the long tier, 2000 otherwise")
 )
 
 func TestDifferential(t *testing.T) { differ(t, drawHistory, 1) }
@@ -42,10 +43,8 @@ func differ(t *testing.T, draw func(seed, n uint64) *history, share uint64) {
 	switch {
 	case *differentialOnly > 0:
 		first, last = *differentialOnly, *differentialOnly
-	case last == 0 && raced:
-		last = 1500
 	case last == 0:
-		last = 24_000
+		last = uint64(testtier.Size(2000, 24_000))
 	}
 	if *differentialOnly == 0 {
 		last /= share

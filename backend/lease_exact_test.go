@@ -169,10 +169,7 @@ func (l *ledger) giveBack(slot, amount int64) {
 // TestLeasesNeverAdmitTooMuch is promise P6: many processes with leases, slow and lossy ways, clocks that lag, callers who
 // give up, processes that close or die, and no window with more than its Max; a bucket with no more than what was leased.
 func TestLeasesNeverAdmitTooMuch(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 10
-	}
+	const seeds = 60
 	limits := []limit.Limit{
 		limit.Fixed(300, time.Second), limit.Fixed(300, time.Second).Aligned(), limit.Sliding(400, 2*time.Second, 500*time.Millisecond),
 		limit.TokenBucket(200, time.Second, 200),

@@ -390,10 +390,7 @@ func TestDeniedBesideAFetch(t *testing.T) {
 // way, nor because another one's has the rest. It is what went wrong in the article that leases come from, where threads
 // that were set aside were told no though tokens had come.
 func TestNobodyIsToldNo(t *testing.T) {
-	rounds := 3000
-	if testing.Short() {
-		rounds = 300
-	}
+	const rounds = 3000
 	ctx := context.Background()
 	random := rand.New(rand.NewPCG(1, 1))
 	inner := newMemory(t, backend.MemoryConfig{})

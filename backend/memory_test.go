@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -134,7 +135,7 @@ func without(limits []limit.Limit, not limit.Limit) []limit.Limit {
 	return rest
 }
 
-// TestMemoryManyKeys meets ten million random keys, first with windows that end, then with windows that don't.
+// TestMemoryManyKeys meets ten million random keys, a tenth of that outside the long tier, first with windows that end, then with windows that don't.
 func TestMemoryManyKeys(t *testing.T) {
 	const bound = 1 << 17
 	for _, part := range []struct {
@@ -143,10 +144,7 @@ func TestMemoryManyKeys(t *testing.T) {
 		keys   int
 	}{{"windows end", time.Millisecond, 9_000_000}, {"windows stay", 24 * time.Hour, 1_000_000}} {
 		t.Run(part.name, func(t *testing.T) {
-			keys, window := part.keys, part.window
-			if raced {
-				keys /= 10
-			}
+			keys, window := testtier.Size(part.keys/10, part.keys), part.window
 			before := heap()
 			c := newClock()
 			m := newMemory(t, backend.MemoryConfig{MaxKeys: bound, Now: c.Now})

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -122,16 +123,18 @@ var mutants = []mutant{
 
 var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
 
-// TestMutants runs the scripts with one mistake at a time.
+// TestMutants runs the scripts with one mistake at a time: all of them in the long tier, some otherwise.
 func TestMutants(t *testing.T) {
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
 	list := slices.Concat(mutants, plainMutants, moveMutants)
 	if *mutantsOf != "" {
 		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
-	}
-	if raced {
-		list = list[:min(8, len(list))]
+	} else if n := testtier.Size(12, len(list)); n < len(list) {
+		for i := range n {
+			list[i] = list[i*len(list)/n]
+		}
+		list = list[:n]
 	}
 	work := make(chan int)
 	var wg sync.WaitGroup

@@ -99,10 +99,7 @@ func TestAliceHasNoExpiry(t *testing.T) {
 func TestOneResetPerWindow(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	takes := 10_000
-	if raced {
-		takes = 2000
-	}
+	const takes = 10_000
 	for name, l := range map[string]limit.Limit{"first": limit.PerSecond(50), "aligned": limit.PerSecond(50).Aligned()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

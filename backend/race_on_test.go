@@ -2,5 +2,5 @@
 
 package backend_test
 
-// raced scales tests down under the race detector.
+// raced is whether the race detector runs, which allocates.
 const raced = true

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -199,44 +198,5 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(100, lookup); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)
 		}
-	}
-}
-
-// Both sides run in turn, and the best of many short rounds counts: whatever else the machine does makes a round
-// slower, never faster. The race detector charges for every call, so that what it leaves of the ratio says little:
-// under it the bound is only that the ring is faster at all.
-func TestOwnerIsFasterThanRendezvous(t *testing.T) {
-	for _, tt := range []struct {
-		members int
-		times   float64
-	}{
-		{10, 3},
-		{100, 8},
-	} {
-		t.Run(fmt.Sprint(tt.members), func(t *testing.T) {
-			r, other := newRing(t, equal(tt.members), ring.Config{}), newRendezvous(tt.members)
-			const never = time.Hour
-			ours, theirs := never, never
-			for range 60 {
-				start := time.Now()
-				for _, key := range benchKeys {
-					sink = r.Owner(key)
-				}
-				middle := time.Now()
-				for _, key := range benchKeys {
-					sink = other.Lookup(key)
-				}
-				ours, theirs = min(ours, middle.Sub(start)), min(theirs, time.Since(middle))
-			}
-			got, want := float64(theirs)/float64(ours), tt.times
-			if raceEnabled {
-				want = 1
-				t.Logf("WEAKER BOUND under the race detector: %v times instead of %v", want, tt.times)
-			}
-			t.Logf("%.1f times as fast: %v against %v for %d keys", got, ours, theirs, len(benchKeys))
-			if got < want {
-				t.Errorf("%.1f times as fast as rendezvous hashing, want at least %v", got, want)
-			}
-		})
 	}
 }

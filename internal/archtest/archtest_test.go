@@ -49,6 +49,7 @@ var rules = map[string]rule{
 	"internal/simulation":    {imports: own("backend", "limit", "router", "throttler")},
 	"internal/smallfile":     {},
 	"internal/testserver":    {imports: []string{goRedis}},
+	"internal/testtier":      {},
 }
 
 // otelAPI are the packages of the OpenTelemetry API; everything else of it belongs to the application.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -25,7 +26,7 @@ func TestFleetServer(t *testing.T) {
 		rounds, each = 5, 4096
 	}
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

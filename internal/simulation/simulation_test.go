@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/simulation"
+	"github.com/sluice-go/sluice/internal/testtier"
 )
 
 var seedFlag = flag.Int64("seed", -1, "play this seed only, and tell its story")
@@ -38,13 +39,11 @@ type total struct {
 	sources                                             map[backend.Source]int
 }
 
-// playAll plays a scenario under many seeds, a tenth of them with -short, and fails at the first that breaks a promise.
+// playAll plays a scenario under many seeds in the long tier, under a sixteenth of them otherwise, and fails at the first that
+// breaks a promise.
 func playAll(t *testing.T, seeds int, s simulation.Scenario) total {
 	t.Helper()
-	first, last := uint64(0), uint64(seeds)
-	if testing.Short() {
-		last = uint64(max(6, seeds/10))
-	}
+	first, last := uint64(0), uint64(testtier.Size(max(10, seeds/16), seeds))
 	if *seedFlag >= 0 {
 		first, last = uint64(*seedFlag), uint64(*seedFlag)+1
 		s.Story = true
@@ -150,7 +149,7 @@ func TestReplay(t *testing.T) {
 		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 3, Failovers: 3, Flushes: 2, Refunds: 0.15, Resets: 0.005, Crashes: true,
 		LoseRequests: 0.02, LoseReplies: 0.02, Partitions: 3, Freezes: 2, Story: true,
 	}
-	for seed := range uint64(12) {
+	for seed := range uint64(testtier.Size(3, 12)) {
 		a, b := play(t, seed, everything), play(t, seed, everything)
 		if a.Digest == b.Digest {
 			continue
