@@ -118,20 +118,20 @@ func TestInterruptReplies(t *testing.T) {
 var endings = map[string]func() (context.Context, func()){
 	"cancel": func() (context.Context, func()) {
 		ctx, cancel := context.WithCancel(context.Background())
-		time.AfterFunc(30*time.Millisecond, cancel)
+		time.AfterFunc(200*time.Millisecond, cancel)
 		return ctx, cancel
 	},
 	"timeout": func() (context.Context, func()) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		return ctx, cancel
 	},
 	"a parent": func() (context.Context, func()) {
-		parent, stop := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		parent, stop := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		ctx, cancel := context.WithCancel(parent)
 		return ctx, func() { cancel(); stop() }
 	},
 	"a foreign one": func() (context.Context, func()) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		return struct{ context.Context }{ctx}, cancel
 	},
 }

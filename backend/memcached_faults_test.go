@@ -20,20 +20,13 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// promptly asks for one round of three whose slowest call, in the time that round returns, keeps the bound: a busy
-// machine can hold up any call, but not every time.
+// promptly asks that the slowest call of a round, in the time that round returns, keeps the bound, but for what a busy machine
+// may add.
 func promptly(t *testing.T, bound time.Duration, round func() time.Duration) {
 	t.Helper()
-	const slack = 60 * time.Millisecond
-	var took []time.Duration
-	for range 3 {
-		d := round()
-		if d <= bound+slack {
-			return
-		}
-		took = append(took, d)
+	if took := round(); took > bound+patient/10 {
+		t.Errorf("calls took up to %s, want %s", took, bound)
 	}
-	t.Errorf("calls took up to %s, want %s", took, bound)
 }
 
 // takeAll takes for n keys at once, by a goroutine each.
@@ -486,7 +479,7 @@ func TestMemcachedContendedForLong(t *testing.T) {
 // TestMemcachedPingsAllAtOnce: one frozen server doesn't hide the others, and Close doesn't wait for one after another.
 func TestMemcachedPingsAllAtOnce(t *testing.T) {
 	t.Parallel()
-	const timeout = 100 * time.Millisecond
+	const timeout = time.Second
 	var addrs []string
 	for range 8 {
 		listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts by its backlog, and never answers

@@ -234,7 +234,7 @@ func TestRedisClusterLostReply(t *testing.T) {
 	nodes := newCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
-		ReadTimeout: 100 * time.Millisecond,
+		ReadTimeout: time.Second,
 	})
 	defer client.Close()
 	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: 5 * time.Second})

@@ -123,11 +123,13 @@ func TestRedisDials(t *testing.T) {
 	}
 }
 
-// newRedis counts through a client, briefly.
+// newRedis counts through a client, briefly unless told otherwise.
 func newRedis(t *testing.T, client redis.UniversalClient, cfg backend.RedisConfig) *backend.Redis {
 	t.Helper()
 	t.Cleanup(func() { _ = client.Close() })
-	cfg.Timeout = brief
+	if cfg.Timeout == 0 {
+		cfg.Timeout = brief
+	}
 	b, err := backend.NewRedis(client, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +151,7 @@ func TestRedisClusterCommands(t *testing.T) {
 		return testserver.Pass
 	})
 	for _, now := range []func() time.Time{nil, time.Now} { // with and without a question for the time before it
-		b := newRedis(t, oneShard(proxy.Addr, newGate(t)), backend.RedisConfig{Now: now})
+		b := newRedis(t, oneShard(proxy.Addr, newGate(t)), backend.RedisConfig{Now: now, Timeout: patient})
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			begin := time.Now()
 			_, err := b.Take(ctx, request(secret))

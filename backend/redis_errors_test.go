@@ -313,7 +313,7 @@ func TestRedisPoolExhausted(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 50 * time.Millisecond}, backend.RedisConfig{})
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 500 * time.Millisecond}, backend.RedisConfig{})
 	mustTake(t, b, request("warm"))
 	hung := make(chan struct{}, 1)
 	proxy.SetFault(func(args []string) testserver.Action {
@@ -341,16 +341,16 @@ func TestRedisAbandoned(t *testing.T) {
 	proxy := testserver.NewProxy(t, server.Addr)
 	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1}, backend.RedisConfig{})
 	mustTake(t, b, request(secret))
-	seen := make(chan struct{}, 10)
+	seen, gate := make(chan struct{}, 10), make(chan struct{})
 	proxy.SetFault(func(args []string) testserver.Action {
-		if args[0] != "EVALSHA" {
-			return testserver.Pass
+		if args[0] == "EVALSHA" {
+			seen <- struct{}{}
+			<-gate
 		}
-		seen <- struct{}{}
-		return testserver.Delay(300 * time.Millisecond)
+		return testserver.Pass
 	})
-	var wg sync.WaitGroup
-	wg.Go(func() { mustTake(t, b, request(secret)) })
+	var first, wg sync.WaitGroup
+	first.Go(func() { mustTake(t, b, request(secret)) })
 	<-seen // it holds the only connection
 	ctx, cancel := context.WithCancel(context.Background())
 	for range 4 {
@@ -370,6 +370,8 @@ func TestRedisAbandoned(t *testing.T) {
 	<-time.After(100 * time.Millisecond) // they wait for the connection
 	cancel()
 	wg.Wait()
+	close(gate)
+	first.Wait()
 	if err := b.Close(); err != nil { // with what was abandoned
 		t.Error(err)
 	}

@@ -57,19 +57,23 @@ func TestShardsForgotten(t *testing.T) {
 // TestShardsUnknown: without the slots nothing is sent, and the error says so.
 func TestShardsUnknown(t *testing.T) {
 	for name, test := range map[string]struct {
-		slots func(context.Context) ([]redis.ClusterSlot, error)
-		kind  Kind
+		slots   func(context.Context) ([]redis.ClusterSlot, error)
+		timeout time.Duration
+		kind    Kind
 	}{
-		"none":  {func(context.Context) ([]redis.ClusterSlot, error) { return nil, errors.New("none") }, Unavailable},
-		"hangs": {func(ctx context.Context) ([]redis.ClusterSlot, error) { <-ctx.Done(); return nil, ctx.Err() }, Unavailable},
+		"none": {func(context.Context) ([]redis.ClusterSlot, error) { return nil, errors.New("none") }, time.Minute, Unavailable},
+		"hangs": {func(ctx context.Context) ([]redis.ClusterSlot, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, 50 * time.Millisecond, Unavailable},
 		"refused": {func(context.Context) ([]redis.ClusterSlot, error) {
 			return nil, commandError("NOPERM this user has no permissions to run the 'cluster|slots' command")
-		}, Misconfigured},
+		}, time.Minute, Misconfigured},
 	} {
 		client := redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, ContextTimeoutEnabled: true, ClusterSlots: test.slots,
 		})
-		b, err := NewRedis(client, RedisConfig{Timeout: 50 * time.Millisecond, Now: time.Now})
+		b, err := NewRedis(client, RedisConfig{Timeout: test.timeout, Now: time.Now})
 		if err != nil {
 			t.Fatal(err)
 		}
