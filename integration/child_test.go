@@ -59,7 +59,7 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
-	r, err := router.Open(router.Topology{Groups: j.Groups}, router.Config{})
+	r, err := router.Open(router.Topology{Groups: j.Groups}, router.Config{Backend: patient})
 	if err != nil {
 		return err
 	}

@@ -41,9 +41,9 @@ type shortage struct {
 func (s *shortage) play(t *testing.T) {
 	l := limit.PerDay(s.Max)
 	groups, _ := groupsOf(s.Addr)
-	closed := ours(t, 1, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, router: router.Config{Backend: patient}})
+	closed := ours(t, 1, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, router: router.Config{Backend: patient}}).unhurried()
 	local := ours(t, 1, setup{groups: groups, policy: one(l), failure: throttler.FailLocal, processes: int(s.Max / s.Share),
-		router: router.Config{Backend: patient}})
+		router: router.Config{Backend: patient}}).unhurried()
 	// use makes calls from several callers at once.
 	use := func(c *contender, key string) (admitted int64) {
 		before := c.admitted.Load()

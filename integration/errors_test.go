@@ -87,12 +87,12 @@ func TestErrorReplies(t *testing.T) {
 			l := limit.PerHour(100)
 			c := ours(t, 1, setup{
 				groups: groups, policy: one(l), failure: throttler.FailClosed,
-				router: router.Config{Redis: test.user, OnEvent: func(e router.Event) {
+				router: router.Config{Redis: test.user, Backend: patient, OnEvent: func(e router.Event) {
 					mu.Lock()
 					defer mu.Unlock()
 					told[e.Kind] = true
 				}},
-			})
+			}).unhurried()
 			c.take(2, "user:1")
 			mend := test.cause(t, s)
 			var err error

@@ -47,15 +47,15 @@ func TestFlagFlipped(t *testing.T) {
 	groups, _ := groupsOf(s.addr)
 	play := func(prefix string, carryOver bool) (over int64, longest time.Duration) {
 		var flags [2]stage
-		c := &contender{name: "Sluice"}
+		c := (&contender{name: "Sluice"}).unhurried()
 		for i := range flags {
 			flags[i].set(1, 0)
-			old, err := backend.NewMemcached([]string{memcached}, backend.MemcachedConfig{Prefix: prefix, Timeout: deadline})
+			old, err := backend.NewMemcached([]string{memcached}, backend.MemcachedConfig{Prefix: prefix, Timeout: patient.Timeout})
 			if err != nil {
 				t.Fatal(err)
 			}
 			redis, err := router.Open(router.Topology{Groups: groups},
-				router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: deadline}})
+				router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: patient.Timeout}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -71,7 +71,7 @@ func TestLeaseKilled(t *testing.T) {
 // TestLeasePaused stops a process that has a lease until the lease's window is over, three times.
 func TestLeasePaused(t *testing.T) {
 	t.Parallel()
-	l := limit.Fixed(400, time.Second)
+	l := limit.Fixed(200, time.Second)
 	s := startRedis(t)
 	groups, _ := groupsOf(s.addr)
 	j := job{Groups: groups, Limit: l.String(), Batch: 30, Among: 2, Pause: time.Millisecond}

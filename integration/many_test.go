@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -59,7 +60,8 @@ func TestManyKeys(t *testing.T) {
 	}
 	c := ours(t, 1, setup{
 		groups: groups, policy: one(l), failure: throttler.FailClosed, lease: &backend.LeaseConfig{MaxKeys: views},
-	})
+		router: router.Config{Backend: patient},
+	}).unhurried()
 	over, connections, goroutines, heap := play(c)
 	if keys := c.sluiceOf(0).lease.Stats().Keys; keys > views*5/4 {
 		t.Errorf("%d keys are remembered, the bound is about %d", keys, views)

@@ -35,8 +35,8 @@ func TestPrimaryKilled(t *testing.T) {
 	a, b, c := startRedis(t), startRedis(t), startRedis(t)
 	groups, shards := groupsOf(a.addr, b.addr, c.addr)
 	cfg := router.Config{Backend: patient}
-	local := ours(t, processes, setup{groups: groups, policy: one(l), failure: throttler.FailLocal, processes: processes, router: cfg})
-	closed := ours(t, processes, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, router: cfg})
+	local := ours(t, processes, setup{groups: groups, policy: one(l), failure: throttler.FailLocal, processes: processes, router: cfg}).unhurried()
+	closed := ours(t, processes, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, router: cfg}).unhurried()
 	plain := redisRate(t, processes, a.addr, l)
 	ring := rateRing(t, processes, shards, l)
 

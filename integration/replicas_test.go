@@ -49,12 +49,12 @@ func TestStaleReplica(t *testing.T) {
 	primary := startRedis(t)
 	replica := startReplica(t, primary)
 	groups := []router.Group{{Name: "a", Primary: primary.addr, Replicas: []string{replica.addr}}}
-	const maxLag = 3 * time.Second
+	const maxLag = 6 * time.Second
 	c := ours(t, 1, setup{
 		groups: groups, policy: one(l), failure: throttler.FailClosed,
 		router:    router.Config{Heartbeat: 10 * time.Second, MaxLag: maxLag, Backend: patient},
 		throttler: func(cfg *throttler.Config) { cfg.Precheck = throttler.PrecheckAlways },
-	})
+	}).unhurried()
 	s := c.sluiceOf(0)
 	readable(t, s, replica.addr, true)
 	full, half := "full", "half"
@@ -110,10 +110,10 @@ func TestWindowOver(t *testing.T) {
 		groups:  []router.Group{{Name: "a", Primary: primary.addr, Replicas: []string{replica.addr}}},
 		failure: throttler.FailClosed, policy: one(l),
 		router: router.Config{Backend: backend.RedisConfig{
-			Now: func() time.Time { return time.UnixMicro(now.Load()) }, Timeout: deadline,
+			Now: func() time.Time { return time.UnixMicro(now.Load()) }, Timeout: patient.Timeout,
 		}},
 		throttler: func(cfg *throttler.Config) { cfg.Precheck = throttler.PrecheckAlways },
-	})
+	}).unhurried()
 	s := c.sluiceOf(0)
 	readable(t, s, replica.addr, true)
 	var reset time.Time

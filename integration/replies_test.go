@@ -176,7 +176,7 @@ func TestPartition(t *testing.T) {
 	direct, shards := groupsOf(a.addr, b.addr)
 	behind, shardsBehind := groupsOf(link.Addr, b.addr)
 	s := setup{groups: direct, policy: one(l), failure: throttler.FailLocal, processes: 2, router: router.Config{Backend: patient}}
-	c := ours(t, 1, s)
+	c := ours(t, 1, s).unhurried()
 	s.groups = behind
 	c.processes = append(c.processes, newSluice(t, s))
 	plain := redisRate(t, 1, a.addr, l)

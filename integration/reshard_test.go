@@ -36,7 +36,7 @@ func TestReshard(t *testing.T) {
 
 	// open makes three processes on some groups, under an epoch.
 	open := func(prefix string, groups []router.Group, epoch uint64) *contender {
-		c := &contender{name: "Sluice"}
+		c := (&contender{name: "Sluice"}).unhurried()
 		for _, lease := range []*backend.LeaseConfig{nil, {Batch: -1}, {Batch: 5, Processes: 3}} {
 			cfg := router.Config{Backend: patient}
 			cfg.Backend.Prefix = prefix

@@ -108,7 +108,7 @@ func plainClient(t *testing.T, addr string) *redis.Client {
 }
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // await polls until ok holds.
 func await(t *testing.T, what string, ok func() bool) {

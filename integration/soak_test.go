@@ -55,8 +55,8 @@ func newSoaker(t *testing.T) *soaker {
 	s.all = ours(t, soakProcesses, setup{
 		groups: s.groups[:s.now], epoch: s.epoch, policy: one(soaked), failure: throttler.FailClosed,
 		lease:  &backend.LeaseConfig{Batch: 5, Processes: soakProcesses, MaxKeys: 1024},
-		router: router.Config{Settle: 10 * time.Second, Drain: soakDrain},
-	})
+		router: router.Config{Settle: 10 * time.Second, Drain: soakDrain, Backend: patient},
+	}).unhurried()
 	return s
 }
 
