@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -18,7 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	logging.Disable() // go-redis prints a line for every connection that is refused
+	_ = flag.Set("test.parallel", "5") // most of them wait for servers; the command line may say otherwise
+	logging.Disable()                  // go-redis prints a line for every connection that is refused
 	// go-redis looks for a lost server once a second, and so notices Close within one.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }

@@ -21,7 +21,7 @@ func TestOneResetPerWindow(t *testing.T) {
 	var now atomic.Int64
 	now.Store(time.Now().UnixMicro())
 	r := dial(t, c.topology, router.Config{Backend: backend.RedisConfig{
-		Timeout: 2 * time.Second, Now: func() time.Time { return time.UnixMicro(now.Load()) },
+		Timeout: 5 * time.Second, Now: func() time.Time { return time.UnixMicro(now.Load()) },
 	}})
 	await(t, "the replica is read", func() bool { return status(r, c.replicas["a"][0]).Readable })
 

@@ -183,7 +183,7 @@ func TestSentinelFailover(t *testing.T) {
 	took := time.Unix(0, resumed.Load()).Sub(died)
 	t.Logf("the sentinels named another primary after %v, calls passed after %v; %d failed meanwhile",
 		told.Sub(died).Round(time.Millisecond), took.Round(time.Millisecond), failed.Load())
-	const beat, busy = 200 * time.Millisecond, 5 * time.Second
+	const beat, busy = 200 * time.Millisecond, 10 * time.Second
 	if took > told.Sub(died)+beat+busy {
 		t.Errorf("calls passed only %v after the sentinels had decided", took-told.Sub(died))
 	}
@@ -282,7 +282,7 @@ func TestSentinelsAway(t *testing.T) {
 		if kind(err) != backend.Unavailable || !errors.Is(err, router.ErrNoPrimary) && !errors.Is(err, router.ErrBreakerOpen) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if took := time.Since(start); took > timeout+2*time.Second {
+		if took := time.Since(start); took > timeout+5*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
 	}

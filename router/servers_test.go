@@ -49,7 +49,7 @@ func dial(t *testing.T, topology router.Topology, cfg router.Config) *router.Rou
 		cfg.Heartbeat = 200 * time.Millisecond
 	}
 	if cfg.Backend.Timeout == 0 {
-		cfg.Backend.Timeout = 2 * time.Second // the machine may be busy
+		cfg.Backend.Timeout = 5 * time.Second // the machine may be busy
 	}
 	r, err := router.Open(topology, cfg)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	s := testserver.Redis(t)
 	c := s.Client().WithTimeout(100 * time.Millisecond)
-	if err := c.Ping(t.Context()).Err(); err != nil { // a connection that has its handshake behind it
+	if err := s.Client().Ping(t.Context()).Err(); err != nil { // a connection that has its handshake behind it
 		t.Fatal(err)
 	}
 	s.Pause()
