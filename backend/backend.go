@@ -131,8 +131,8 @@ type Peeker interface {
 // req are those of the take. A refund for a window that is over changes nothing. A receipt must be used once only.
 //
 // It may be used again after an error that says that nothing was given back: an [*Error] says so by MayHaveCharged; and so do
-// [ErrClosed], [ErrUnsupported], limit.ErrFloorWanted, a [*limit.MovedError] and the context's own errors where there is no
-// [*Error] around them. These are for what is found before anything is sent, or for a place that refuses: what may have been
+// [ErrClosed], [ErrUnsupported], limit.ErrFloorWanted, a [*limit.MovedError], a [*limit.Error] and the context's own errors
+// where there is no [*Error] around them. These are for what is found before anything is sent, or for a place that refuses: what may have been
 // carried out must fail with an [*Error].
 type Refunder interface {
 	Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error

@@ -49,7 +49,7 @@ func (k Kind) String() string {
 
 // Error is a call without a verdict. It never holds a key.
 type Error struct {
-	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "post", "ping"
+	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "route", "post", "ping"
 	Node string // the server's address or name; empty for memory
 	Kind Kind
 

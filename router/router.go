@@ -190,8 +190,10 @@ func (r *Router) enter(err error) (*snapshot, error) {
 		return nil, backend.ErrClosed
 	case err != nil:
 		return nil, err
+	case s.refused != nil: // typed, so that callers know that nothing was sent
+		return nil, &backend.Error{Op: "route", Kind: backend.Misconfigured, Err: s.refused}
 	}
-	return s, s.refused
+	return s, nil
 }
 
 // Ping implements [backend.Pinger]: it asks every node that can be asked, all at once, and joins what they say. It

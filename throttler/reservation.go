@@ -125,6 +125,9 @@ func nothingSent(err error) bool {
 	if _, moved := errors.AsType[*limit.MovedError](err); moved { // the key is elsewhere
 		return true
 	}
+	if _, bad := errors.AsType[*limit.Error](err); bad { // refused before any I/O
+		return true
+	}
 	for _, before := range []error{ErrClosed, ErrUnsupported, limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, before) {
 			return true

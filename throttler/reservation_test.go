@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -131,6 +132,29 @@ func TestSettleAfterAnOutage(t *testing.T) {
 		}
 		if !mayHave && (err != nil || left != 10) {
 			t.Errorf("after a refund that never ran: %v, %d left, want 10", err, left)
+		}
+	}
+}
+
+// Whatever error says that nothing was sent leaves the reservation open.
+func TestSettleAfterARefusal(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]error{
+		"bad input":     &limit.Error{Field: "window", Value: "1s", Bound: "must be longer"},
+		"unsupported":   backend.ErrUnsupported,
+		"moved":         &limit.MovedError{Version: 2},
+		"misconfigured": &backend.Error{Kind: backend.Misconfigured, Err: errors.New("no")},
+	} {
+		b := newSpy(t, nil)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		r := reserve(t, th, 4)
+		b.failWith(func(string) error { return refusal })
+		if err := r.Cancel(t.Context()); !errors.Is(err, refusal) {
+			t.Errorf("%s: Cancel = %v", name, err)
+		}
+		b.failWith(nil)
+		if err, left := r.Cancel(t.Context()), remaining(t, th, "k"); err != nil || left != 10 {
+			t.Errorf("%s: Cancel again = %v, %d left, want 10", name, err, left)
 		}
 	}
 }
