@@ -45,6 +45,7 @@ var rules = map[string]rule{
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
 	"examples/...":           {public: true},
 	"internal/archtest":      {},
+	"internal/explorer":      {imports: append(own("backend", "limit"), "github.com/cespare/xxhash/v2")},
 	"internal/keyhash":       {imports: []string{"github.com/cespare/xxhash/v2"}},
 	"internal/simulation":    {imports: own("backend", "limit", "router", "throttler")},
 	"internal/smallfile":     {},

@@ -1,0 +1,406 @@
+package explorer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Handover is the world of one key that moves between places. Any request of a process may act under any version, older or newer
+// than that of its last one. Of two places, either may be the answer of a flag under any version. Of three, version v belongs to
+// place (v-1) modulo 3.
+type Handover struct {
+	Places    int // 2: a backend.Dual moves the key; 3: the router's protocol does
+	Processes int
+	Takes     int // of each process; Max is one less than all of them together
+	Refunds   int // of each process
+	Versions  int
+	Faults    int // messages lost, late or repeated, and crashes
+	Plant     Plant
+}
+
+// Explore searches this world for stories of at most depth steps in which more than Max is admitted without being Bounded, or
+// counts are lost or made up, or a request has no verdict without a fault.
+func (h Handover) Explore(depth int) Report { return explore(depth, h.begin) }
+
+// Shortest is Explore for the shortest such story.
+func (h Handover) Shortest(depth int) Report { return shortest(depth, h.begin) }
+
+type handoverWorld struct {
+	Handover
+	policy    *limit.Policy
+	places    []limit.State
+	processes []*process
+	underWay  []message // late or repeated
+	faults    int
+
+	exact    int64 // charged with what was counted before
+	alone    int64 // charged without it, and Bounded
+	returned int64
+	err      error // of the last step
+}
+
+// handoverNow is when all of this happens: no window ends.
+const handoverNow = int64(1_800_000_000_000_000)
+
+func (h Handover) begin() world {
+	w := &handoverWorld{Handover: h, places: make([]limit.State, h.Places), policy: &limit.Policy{
+		Name: "p", Limits: []limit.Limit{limit.PerHour(int64(h.Processes*h.Takes) - 1)},
+	}}
+	for i := range h.Processes {
+		w.processes = append(w.processes, &process{world: w, name: string(rune('a' + i))})
+	}
+	return w
+}
+
+func (w *handoverWorld) close() {
+	for _, p := range w.processes {
+		p.crash()
+	}
+}
+
+// process makes one request after the other. A request is a coroutine that stops at each message.
+type process struct {
+	world    *handoverWorld
+	name     string
+	takes    int // made
+	refunds  int
+	receipts []limit.Receipt
+	request  *request
+}
+
+// request is what a process has under way.
+type request struct {
+	kind    byte // 't' or 'r'
+	version int
+	place   int    // where the key is under this version
+	replies []byte // how its messages ended so far
+	message message
+	answer  answer
+	send    func(struct{}) bool
+	next    func() (struct{}, bool)
+	stop    func()
+	faulty  bool // one of its messages had a fault
+	outcome backend.Result
+	err     error
+}
+
+// message is what a process sends to a place.
+type message struct {
+	kind    byte // take, refund, seal or seed, by its first letter; 'd' for seed
+	place   int
+	req     backend.Request
+	receipt limit.Receipt
+	amount  int64
+	floor   limit.State
+}
+
+type answer struct {
+	result   backend.Result
+	snapshot backend.Snapshot
+	err      error
+}
+
+func (w *handoverWorld) steps() (all []step) {
+	for _, p := range w.processes {
+		if p.request == nil {
+			all = append(all, w.begins(p)...)
+			continue
+		}
+		m := p.request.message
+		all = append(all, step{p.name + ": " + m.String(), func() error { return w.deliver(p, w.carryOut(m)) }})
+		if w.faults == w.Faults {
+			continue
+		}
+		fault := func(name string, do func() error) {
+			all = append(all, step{p.name + ": " + m.String() + " " + name, func() error {
+				w.faults++
+				p.request.faulty = true
+				return do()
+			}})
+		}
+		unanswered := func() error { return w.deliver(p, answer{err: m.unanswered()}) }
+		fault("is lost", unanswered)
+		fault("is carried out, and the reply is lost", func() error { w.carryOut(m); return unanswered() })
+		fault("is late", func() error { w.underWay = append(w.underWay, m.clone()); return unanswered() })
+		fault("is never sent, for the process crashes", func() error { p.crash(); return nil })
+		fault("is carried out, and the process crashes", func() error { w.carryOut(m); p.crash(); return w.check() })
+		if m.kind == 's' || m.kind == 'd' { // what may be repeated
+			fault("is carried out, and comes once more later", func() error {
+				w.underWay = append(w.underWay, m.clone())
+				return w.deliver(p, w.carryOut(m))
+			})
+		}
+	}
+	for i, m := range w.underWay {
+		all = append(all, step{m.String() + " arrives late", func() error {
+			w.underWay = append(w.underWay[:i:i], w.underWay[i+1:]...)
+			w.carryOut(m)
+			return w.check()
+		}})
+	}
+	return all
+}
+
+// begins are the requests that a process can begin.
+func (w *handoverWorld) begins(p *process) (all []step) {
+	for version := 1; version <= w.Versions; version++ {
+		places := []int{(version - 1) % w.Places}
+		if w.Places == 2 {
+			places = []int{0, 1}
+		}
+		for _, place := range places {
+			under := fmt.Sprintf("under version %d for %c", version, 'A'+place)
+			if p.takes < w.Takes {
+				all = append(all, step{fmt.Sprintf("%s takes %s", p.name, under), func() error {
+					p.takes++
+					p.begin(&request{kind: 't', version: version, place: place}, nil)
+					return nil
+				}})
+			}
+			if p.refunds < w.Refunds && len(p.receipts) > 0 {
+				all = append(all, step{fmt.Sprintf("%s gives back %s", p.name, under), func() error {
+					p.refunds++
+					receipt := p.receipts[0]
+					p.receipts = p.receipts[1:]
+					p.begin(&request{kind: 'r', version: version, place: place}, &receipt)
+					return nil
+				}})
+			}
+		}
+	}
+	return all
+}
+
+// begin runs a request up to its first message.
+func (p *process) begin(r *request, receipt *limit.Receipt) {
+	p.request = r
+	r.next, r.stop = iter.Pull(func(yield func(struct{}) bool) {
+		r.send = func(s struct{}) bool { return yield(s) }
+		mover := p.mover()
+		req := backend.Request{Key: "k", Policy: p.world.policy, Cost: 1}
+		if receipt == nil {
+			r.outcome, r.err = mover.Take(context.Background(), req)
+		} else {
+			r.err = mover.Refund(context.Background(), req, *receipt, 1)
+		}
+	})
+	p.proceed()
+}
+
+// proceed runs the request up to its next message or its end.
+func (p *process) proceed() {
+	r := p.request
+	if _, more := r.next(); more {
+		return
+	}
+	p.request = nil
+	switch {
+	case r.err != nil && !r.faulty:
+		p.world.err = fmt.Errorf("%s has no verdict without a fault: %w", p.name, r.err)
+	case r.err == nil && r.kind == 't' && r.outcome.Allowed:
+		p.receipts = append(p.receipts, r.outcome.Receipt())
+	}
+}
+
+func (p *process) crash() {
+	if p.request != nil {
+		p.request.stop()
+		p.request = nil
+	}
+}
+
+var errCrashed = errors.New("the process has crashed")
+
+// ask sends a message in the coroutine of the request, and returns its answer.
+func (p *process) ask(m message) answer {
+	r := p.request
+	r.message = m.clone()
+	if r.send == nil || !r.send(struct{}{}) {
+		r.send = nil
+		return answer{err: errCrashed}
+	}
+	return r.answer
+}
+
+// deliver gives a process the answer to its message.
+func (w *handoverWorld) deliver(p *process, a answer) error {
+	r := p.request
+	r.answer = a
+	r.replies = append(r.replies, r.message.kind, byte('0'+r.message.place), outcome(a))
+	p.proceed()
+	return w.check()
+}
+
+func outcome(a answer) byte {
+	switch {
+	case a.err == nil && a.result.Allowed:
+		return '+'
+	case a.err == nil:
+		return '-'
+	case errors.Is(a.err, limit.ErrFloorWanted):
+		return 'w'
+	}
+	if moved, ok := errors.AsType[*limit.MovedError](a.err); ok {
+		return byte('0' + moved.Version)
+	}
+	return '?'
+}
+
+// carryOut is what a place does with a message.
+func (w *handoverWorld) carryOut(m message) (a answer) {
+	at, s := limit.At{Micros: handoverNow}, &w.places[m.place]
+	move := m.req.Move
+	switch m.kind {
+	case 't':
+		if w.Plant == SealIgnored {
+			s.Unstamp(move.Mover)
+			move = limit.Move{}
+		}
+		if w.Plant == FloorDropped && move.Step == limit.Adopt {
+			m.req.Floor = nil
+		}
+		if _, a.err = s.Arrive(w.policy, at, move, m.req.Floor, true); a.err != nil {
+			return a
+		}
+		a.result = backend.Result{Verdict: s.Take(w.policy, at, m.req.Cost), Now: at.Micros, State: s.Clone(), Source: backend.Primary}
+		switch {
+		case !a.result.Allowed:
+		case move.Step == limit.Alone:
+			w.alone += m.req.Cost
+		default:
+			w.exact += m.req.Cost
+		}
+	case 'd':
+		if w.Plant == FloorDropped {
+			m.floor = limit.State{}
+		}
+		_, a.err = s.Arrive(w.policy, at, move, &m.floor, false)
+	case 'r':
+		if move.Step == limit.Adopt {
+			move.Step = limit.Ask
+		}
+		if _, a.err = s.Enter(at, move); a.err == nil {
+			used := w.used(s)
+			s.Refund(at, &m.receipt, m.amount)
+			w.returned += used - w.used(s)
+			if w.Plant == RefundTwice {
+				s.Refund(at, &m.receipt, m.amount)
+			}
+		}
+	case 's':
+		if w.Plant == SealForgotten {
+			sealed := s.Clone()
+			_, a.err = sealed.Seal(at, move)
+		} else {
+			_, a.err = s.Seal(at, move)
+		}
+		a.snapshot = backend.Snapshot{State: s.Clone(), Now: at.Micros, Source: backend.Primary}
+	}
+	return a
+}
+
+// used is what a state counts as used.
+func (w *handoverWorld) used(s *limit.State) int64 {
+	c := s.Clone()
+	v := c.Peek(w.policy, limit.At{Micros: handoverNow}, 1)
+	return w.policy.Limits[0].Max - v.Binding().Remaining
+}
+
+// check compares the book with what the places know together.
+func (w *handoverWorld) check() error {
+	if w.err != nil {
+		return w.err
+	}
+	top := w.policy.Limits[0].Max
+	if net := w.exact - w.returned; net > top {
+		return fmt.Errorf("%d admitted of %d without a word of doubt", net, top)
+	}
+	var all limit.State
+	for _, s := range w.places {
+		all = limit.Merge(all, s, limit.At{Micros: handoverNow})
+	}
+	if used := w.used(&all); w.alone == 0 && used != w.exact-w.returned {
+		return fmt.Errorf("the places together count %d used; charged and not given back is %d", used, w.exact-w.returned)
+	}
+	return nil
+}
+
+// unanswered is what the sender of a message learns that is lost, or late.
+func (m *message) unanswered() error {
+	return &backend.Error{Op: "call", Kind: backend.Unavailable, MayHaveCharged: m.kind != 's', Err: context.DeadlineExceeded}
+}
+
+// clone is a message that shares nothing with its sender.
+func (m *message) clone() message {
+	c := *m
+	c.floor = m.floor.Clone()
+	if m.req.Floor != nil {
+		floor := m.req.Floor.Clone()
+		c.req.Floor = &floor
+	}
+	return c
+}
+
+func (m *message) String() string {
+	return string(m.append(nil))
+}
+
+var messageNames = map[byte]string{'t': "take", 'd': "seed", 'r': "refund", 's': "seal"}
+
+func (m *message) append(b []byte) []byte {
+	b = append(b, messageNames[m.kind]...)
+	b = append(b, " at "...)
+	b = append(b, byte('A'+m.place))
+	if v := m.req.Move.Version; v > 0 {
+		b = append(b, " under "...)
+		b = strconv.AppendInt(b, v, 10)
+		b = append(b, [...]string{" ask", " adopt", " alone"}[m.req.Move.Step]...)
+	}
+	if m.req.Floor != nil {
+		b, _ = m.req.Floor.AppendText(append(b, " floor "...))
+	}
+	if m.kind == 'd' {
+		b, _ = m.floor.AppendText(append(b, " floor "...))
+	}
+	if m.kind == 'r' {
+		_, position, _ := m.receipt.Mark(0)
+		b = strconv.AppendInt(append(b, " charge "...), position, 10)
+	}
+	return b
+}
+
+func (w *handoverWorld) state(b []byte) []byte {
+	for i := range w.places {
+		b, _ = w.places[i].AppendText(append(b, '|'))
+	}
+	for _, m := range w.underWay {
+		b = m.append(append(b, '~'))
+	}
+	for _, n := range []int64{int64(w.faults), w.exact, w.alone, w.returned} {
+		b = strconv.AppendInt(append(b, ' '), n, 10)
+	}
+	for _, p := range w.processes {
+		b = append(b, '/', byte('0'+p.takes), byte('0'+p.refunds))
+		for i := range p.receipts {
+			_, position, _ := p.receipts[i].Mark(0)
+			b = strconv.AppendInt(append(b, ','), position, 10)
+		}
+		if r := p.request; r != nil {
+			b = append(b, r.kind, byte('0'+r.version), byte('0'+r.place))
+			b = append(b, r.replies...)
+			b = strconv.AppendBool(b, r.faulty)
+			b = r.message.append(b)
+		}
+	}
+	return b
+}
+
+// settle is how long stamps are kept at least: longer than this world lasts.
+const settle = time.Hour
