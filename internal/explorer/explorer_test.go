@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/explorer"
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -22,15 +23,22 @@ func complete(t *testing.T, r explorer.Report) {
 func TestHandover(t *testing.T) {
 	for _, test := range []struct {
 		name string
+		long bool
 		in   explorer.Handover
 	}{
-		{"two places, a fault", explorer.Handover{Places: 2, Processes: 2, Takes: 2, Versions: 1, Faults: 1}},
-		{"two places, more versions", explorer.Handover{Places: 2, Processes: 2, Takes: 1, Refunds: 1, Versions: 3}},
-		{"three places, a fault", explorer.Handover{Places: 3, Processes: 2, Takes: 1, Refunds: 1, Versions: 3, Faults: 1}},
-		{"three places, more versions", explorer.Handover{Places: 3, Processes: 2, Takes: 1, Refunds: 1, Versions: 4}},
-		{"three places, three processes", explorer.Handover{Places: 3, Processes: 3, Takes: 1, Versions: 3}},
+		{"two places, a fault", false, explorer.Handover{Places: 2, Processes: 2, Takes: 1, Refunds: 1, Versions: 1, Faults: 1}},
+		{"two places, more versions", false, explorer.Handover{Places: 2, Processes: 2, Takes: 2, Versions: 2}},
+		{"three places, a fault", false, explorer.Handover{Places: 3, Processes: 2, Takes: 1, Versions: 3, Faults: 1}},
+		{"three places, more versions", false, explorer.Handover{Places: 3, Processes: 2, Takes: 1, Refunds: 1, Versions: 4}},
+		{"two places, faults", true, explorer.Handover{Places: 2, Processes: 2, Takes: 1, Refunds: 1, Versions: 1, Faults: 2}},
+		{"two places, a fault, more versions", true, explorer.Handover{Places: 2, Processes: 2, Takes: 1, Refunds: 1, Versions: 2, Faults: 1}},
+		{"two places, many versions", true, explorer.Handover{Places: 2, Processes: 2, Takes: 1, Refunds: 1, Versions: 3}},
+		{"three places, a fault, refunds", true, explorer.Handover{Places: 3, Processes: 2, Takes: 1, Refunds: 1, Versions: 3, Faults: 1}},
+		{"three places, three processes", true, explorer.Handover{Places: 3, Processes: 3, Takes: 1, Versions: 3}},
 	} {
-		t.Run(test.name, func(t *testing.T) { complete(t, test.in.Explore(60)) })
+		if !test.long || testtier.Long() {
+			t.Run(test.name, func(t *testing.T) { complete(t, test.in.Explore(60)) })
+		}
 	}
 }
 
@@ -43,12 +51,16 @@ func TestLeases(t *testing.T) {
 	for _, l := range leaseLimits {
 		for _, test := range []struct {
 			name string
+			long bool
 			in   explorer.Leases
 		}{
-			{"one process", explorer.Leases{Processes: 1, Batch: 2, Fetches: 1, Takes: 1, Ticks: 3, Lag: 1, Sleeps: 1, Resets: 1, Faults: 1}},
-			{"a reset", explorer.Leases{Processes: 2, Batch: 2, Fetches: 1, Ticks: 3, Lag: 1, Resets: 1}},
-			{"takes beside leases", explorer.Leases{Processes: 2, Batch: 2, Fetches: 1, Takes: 1, Ticks: 2, Lag: 1}},
+			{"one process", false, explorer.Leases{Processes: 1, Batch: 2, Fetches: 1, Takes: 1, Ticks: 3, Lag: 1, Sleeps: 1, Resets: 1, Faults: 1}},
+			{"a reset", true, explorer.Leases{Processes: 2, Batch: 2, Fetches: 1, Ticks: 3, Lag: 1, Resets: 1}},
+			{"takes beside leases", true, explorer.Leases{Processes: 2, Batch: 2, Fetches: 1, Takes: 1, Ticks: 2, Lag: 1}},
 		} {
+			if test.long && !testtier.Long() {
+				continue
+			}
 			test.in.Limit = l
 			t.Run(test.name+" "+l.String(), func(t *testing.T) { complete(t, test.in.Explore(60)) })
 		}
