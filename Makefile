@@ -6,13 +6,14 @@ TIMEOUT   ?= 10m# of one package's tests
 BENCH     ?= .
 FUZZTIME  ?= 10s# for each target
 SOAK      ?= 10m# of a soak
+SERVERS   ?=#     folders with a redis-server each, for test-servers
 
 # $(call each,command) runs a command in every module and stops at the first that fails.
 each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
 
 STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
 
-.PHONY: help run test test-long test-containers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
+.PHONY: help run test test-long test-containers test-servers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test-long: test ## the same with all seeds, histories and mutants, as in CI
 test-containers: servers ## run the fault suite against servers in containers: needs a Docker engine
 	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
 		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
+
+test-servers: servers ## run the suites on other servers: SERVERS="dir1 dir2", folders with a redis-server each
+	@.ci/servers-matrix $(SERVERS)
 
 race: servers ## run all tests under the race detector
 	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
