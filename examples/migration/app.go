@@ -19,7 +19,7 @@ const (
 	flagName = "limits-on-redis"
 
 	// callTimeout is generous: servers, application and clients share this machine.
-	callTimeout = 2 * time.Second
+	callTimeout = 5 * time.Second
 )
 
 // application is what is released.

@@ -29,7 +29,7 @@ func short() options {
 	o := defaults()
 	o.clients, o.keys, o.step = 16, 40, 400*time.Millisecond
 	o.fixed, o.sliding = limit.Fixed(10, time.Second), limit.Sliding(20, 2*time.Second, 200*time.Millisecond)
-	o.refresh, o.settle = 200*time.Millisecond, 600*time.Millisecond
+	o.refresh, o.settle = 200*time.Millisecond, 1500*time.Millisecond
 	return o
 }
 
