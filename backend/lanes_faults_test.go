@@ -309,7 +309,7 @@ func TestLanesLostReplies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newRig(t, backend.RedisConfig{Timeout: time.Second})
+			g := newRig(t, backend.RedisConfig{Timeout: 5 * time.Second}) // long enough to queue on a busy machine
 			policies := []*limit.Policy{
 				hourly, {Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}, {Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}},
 			}
@@ -430,7 +430,7 @@ func TestLanesChaos(t *testing.T) {
 func TestLanesClose(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{true, false} {
-		const timeout = 3 * time.Second // long enough to queue on a busy machine
+		const timeout = 5 * time.Second // long enough to queue on a busy machine
 		cfg := backend.RedisConfig{}
 		if !answers {
 			cfg.Timeout = timeout
