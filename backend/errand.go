@@ -15,6 +15,7 @@ type errand struct {
 	key    string // as it is stored
 	args   []any  // of the script
 	loads  bool   // the server doesn't know the script
+	alone  bool   // it shares no script call
 
 	plain     bool // the plan's script will do, and this is all that it needs
 	plan      *plan

@@ -2,22 +2,26 @@ package backend
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// plan is a policy's limits as scripts.Takes and scripts.TakesFixed want them. It is made once and shared by the takes
+// plan is a policy: its limits as scripts.Takes and scripts.TakesFixed want them. It is made once and shared by the takes
 // under the policy. It is a copy: a call that was given up may be encoded when the caller has the policy back.
 type plan struct {
+	name   string // of the policy
 	limits []limit.Limit
+	solo   atomic.Int32    // how many more takes go alone
 	script *scripts.Script // nil if takes under them can't go together
 	args   []any           // what each limit sends; nil in the place of what depends on the moment
 }
 
-func newPlan(limits []limit.Limit) *plan {
-	p := &plan{limits: slices.Clone(limits)}
+func newPlan(policy *limit.Policy) *plan {
+	limits := policy.Limits
+	p := &plan{name: strings.Clone(policy.Name), limits: slices.Clone(limits)}
 	for i := range p.limits {
 		l := &p.limits[i]
 		id := string(l.AppendID(nil))
@@ -36,6 +40,15 @@ func newPlan(limits []limit.Limit) *plan {
 	}
 	return p
 }
+
+// aloneAfterRefusal is how many takes under a policy go alone after one of them was refused by itself. Each refusal starts the
+// count again, so that a policy which Redis refuses takes no other one along, not even once in a while.
+const aloneAfterRefusal = 256
+
+func (p *plan) refused() { p.solo.Store(aloneAfterRefusal) }
+
+// apart reports whether a take under the policy has to go alone.
+func (p *plan) apart() bool { return p.solo.Load() > 0 && p.solo.Add(-1) >= 0 }
 
 // appendArgs appends the arguments of one call for several errands.
 func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any {
@@ -75,9 +88,13 @@ type plans [256]atomic.Pointer[plan]
 
 const planProbes = 4 // places where a plan may be
 
-// find returns the plan of limits.
-func (all *plans) find(limits []limit.Limit) *plan {
+// find returns the plan of a policy.
+func (all *plans) find(policy *limit.Policy) *plan {
+	limits := policy.Limits
 	hash := uint64(len(limits))
+	for i := range len(policy.Name) {
+		hash = (hash ^ uint64(policy.Name[i])) * 0x100000001b3
+	}
 	for i := range limits {
 		l := &limits[i]
 		hash += uint64(l.Max) + uint64(l.Window)*31 + uint64(l.Precision)*17 + uint64(l.Algorithm) + uint64(l.Alignment)<<8
@@ -92,11 +109,11 @@ func (all *plans) find(limits []limit.Limit) *plan {
 			free = at
 			break
 		}
-		if known.of(limits) {
+		if known.name == policy.Name && known.of(limits) {
 			return known
 		}
 	}
-	p := newPlan(limits)
+	p := newPlan(policy)
 	all[free].Store(p)
 	return p
 }

@@ -13,12 +13,16 @@ import (
 func TestPlans(t *testing.T) {
 	all := new(plans)
 	mine := []limit.Limit{limit.PerSecond(7), limit.Sliding(7, time.Hour, time.Minute)}
-	first := all.find(mine)
-	if again := all.find(slices.Clone(mine)); again != first || first.script == nil {
+	find := func(limits []limit.Limit) *plan { return all.find(&limit.Policy{Name: "p", Limits: limits}) }
+	first := find(mine)
+	if other := all.find(&limit.Policy{Name: "q", Limits: mine}); other == first {
+		t.Error("two policies have one plan")
+	}
+	if again := find(slices.Clone(mine)); again != first || first.script == nil {
 		t.Errorf("equal limits have plans %p and %p", first, again)
 	}
 	mine[0].Max++
-	if other := all.find(mine); other == first || first.limits[0].Max != 7 {
+	if other := find(mine); other == first || first.limits[0].Max != 7 {
 		t.Errorf("a plan changed with what it was made from: %v", first.limits)
 	}
 	var wg sync.WaitGroup
@@ -26,7 +30,7 @@ func TestPlans(t *testing.T) {
 		wg.Go(func() {
 			for n := range int64(2000) { // many more than there is room for
 				limits := []limit.Limit{limit.PerSecond(n*7%1000 + 1), limit.PerMinute(n + int64(i)).Named("n")}
-				if p := all.find(limits); !p.of(limits) {
+				if p := find(limits); !p.of(limits) {
 					t.Errorf("the plan of %v is for %v", limits, p.limits)
 				}
 			}
@@ -36,11 +40,12 @@ func TestPlans(t *testing.T) {
 	for _, limits := range [][]limit.Limit{
 		{limit.PerSecond(7).Staggered()}, {limit.PerSecond(7), limit.TokenBucket(7, time.Second, 7)},
 	} {
-		if p := all.find(limits); p.script != nil || !p.of(limits) {
+		if p := find(limits); p.script != nil || !p.of(limits) {
 			t.Errorf("takes under %v go together", limits)
 		}
 	}
-	if got := testing.AllocsPerRun(100, func() { all.find(mine) }); got > 0 {
+	policy := &limit.Policy{Name: "p", Limits: mine}
+	if got := testing.AllocsPerRun(100, func() { all.find(policy) }); got > 0 {
 		t.Errorf("a plan that is known costs %v allocations", got)
 	}
 }

@@ -319,7 +319,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
-		e.plan = r.plans.find(req.Policy.Limits)
+		e.plan = r.plans.find(req.Policy)
 		e.plain = e.plan.script != nil
 	}
 	if e.plain {

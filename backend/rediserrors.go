@@ -40,6 +40,12 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	return Unavailable, true, shown // lost connections and timeouts
 }
 
+// concernsPolicy reports whether an error reply may be that of all keys of a policy: rights, memory, the server's state; not what is
+// stored at one key.
+func concernsPolicy(err error) bool {
+	return kindOfReply(err) != Corrupt && refusal(err) == nil && !redis.HasErrorPrefix(cause(err), "WRONGTYPE")
+}
+
 // refusal is what a script answers to a request that acts under another version of a move than the key; else nil.
 func refusal(err error) error {
 	switch {

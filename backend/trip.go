@@ -22,32 +22,35 @@ type leg struct {
 	nowMicros int64 // the latest of theirs
 	errands   []*errand
 	loads     bool // it brings the script's source along
+	alone     bool // no other errand joins it
 	cmd       *redis.Cmd
 }
 
 // add finds the leg that an errand can go with, or makes one.
 func (t *trip) add(e *errand) {
 	if !e.plain {
-		t.legs = append(t.legs, leg{script: e.script, errands: []*errand{e}})
+		t.legs = append(t.legs, leg{script: e.script, alone: e.alone, errands: []*errand{e}})
 		return
 	}
+	alone := e.alone || e.plan.apart()
 	for i := range t.legs {
-		if g := &t.legs[i]; g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
+		if g := &t.legs[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
 			g.errands = append(g.errands, e)
 			g.nowMicros = max(g.nowMicros, e.nowMicros)
 			return
 		}
 	}
-	t.legs = append(t.legs, leg{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, errands: []*errand{e}})
+	t.legs = append(t.legs, leg{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, alone: alone, errands: []*errand{e}})
 }
 
-// run makes the calls. The first of each script that isn't known to the server brings its source along.
+// run makes the calls. The first of each script that isn't known to the server brings its source along. A call that goes alone
+// does that for itself: another may be refused before the server has read the source.
 func (t *trip) run(ctx context.Context, client redis.UniversalClient) {
 	for i := range t.legs {
 		leg := &t.legs[i]
 		leg.loads = leg.errands[0].loads
 		for j := range i {
-			if before := &t.legs[j]; before.loads && before.script == leg.script {
+			if before := &t.legs[j]; before.loads && before.script == leg.script && !leg.alone {
 				leg.loads = false
 			}
 		}
@@ -98,11 +101,25 @@ func (g *leg) settle(again []*errand) []*errand {
 		}
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+	refused := err != nil && !unknown && isReply(err)
+	if first := g.errands[0]; refused && len(g.errands) == 1 && first.plan != nil && concernsPolicy(err) {
+		first.plan.refused()
+	}
+	// Redis refused a call of several before it wrote anything (see takes.lua): one of them may be the reason, and none
+	// depends on another. A script that Lua stopped may have written.
+	split := refused && len(g.errands) > 1
+	if split && kindOfReply(err) == Corrupt {
+		split, err = false, limit.ErrCorruptState
+	}
 	for _, e := range g.errands {
 		e.shared = len(g.errands)
 		switch {
 		case unknown && !g.loads: // it did not run
+			e.alone = e.loads // what should have brought the source along was refused
 			e.loads = true
+			again = append(again, e)
+		case split:
+			e.alone = true
 			again = append(again, e)
 		case err != nil || g.plan == nil:
 			e.end(text, err)

@@ -11,6 +11,10 @@
 -- Reply    as of takes: one text, for each key a space and '1' and the state after the charge, or a space and '0' and the
 --          state that denied it, or a space only where it is for take to say. Nothing was done to those.
 --
+-- A SET that Redis refuses, as it does for want of memory or of rights, ends this call for that key only: it is for take, whose
+-- error is that key's own. So an error reply to a call of several keys means that nothing was written. A call of one key passes
+-- the error on.
+--
 -- A floor is let through where take would learn nothing from it: it is what is stored; its window is over; or is older
 -- than the one stored, and has used no more than that has charged; or is the same, and has charged and given back no
 -- more. Anything else is for take.
@@ -19,13 +23,14 @@
 -- of one alone, where take costs 10. Of that 1.5 us are MGET and SET with KEEPTTL; PX costs 0.6 us more. '%d' and one
 -- reply are 0.25 us cheaper than '%.0f' and a reply for each key.
 
-local match, format, call = string.match, string.format, redis.call
+local match, format = string.match, string.format
+local set = #KEYS > 1 and redis.pcall or redis.call
 local now, max, fresh, first = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], 4
 local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exact on every machine
 local head = ARGV[2] .. ':'
 local pattern, refunded = '^' .. head .. '(%d+),(%d+);$', '^' .. head .. '(%d+),(%d+)(%-(%d+)%-?(%d*));$'
 local life
-local values, reply, n = call('MGET', unpack(KEYS)), {}, 1
+local values, reply, n = redis.call('MGET', unpack(KEYS)), {}, 1
 local written = {} -- by this call: the same key may come twice
 local costs = ARGV[first + 1] and first
 local floors = costs and ARGV[costs + #KEYS + 1] and costs + #KEYS
@@ -55,18 +60,18 @@ for i = 1, #KEYS do
     if used - given > max or used > MAX_COUNT then
       reply[n], reply[n + 1] = ' 0', value
     else
-      local state, stored = head .. reset .. ',' .. format(used < SMALL and '%d' or '%.0f', used) .. back .. ';', true
+      local stored, state = nil, head .. reset .. ',' .. format(used < SMALL and '%d' or '%.0f', used) .. back .. ';'
       if not opens then
-        call('SET', key, state, 'KEEPTTL')
+        stored = set('SET', key, state, 'KEEPTTL')
       else
         life = life or format('%.0f', math.ceil((fresh * 1000 - now) / 1000) + 1000)
         if written[key] or values[i] then
-          call('SET', key, state, 'PX', life)
+          stored = set('SET', key, state, 'PX', life)
         else
-          stored = call('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
+          stored = set('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
         end
       end
-      if stored then written[key], reply[n], reply[n + 1] = state, ' 1', state end
+      if stored and stored.ok then written[key], reply[n], reply[n + 1] = state, ' 1', state end
     end
   end
   n = n + 2
