@@ -29,24 +29,25 @@ func (a *askers) ask(ctx context.Context, deadline time.Time, address string, ar
 	if client == nil {
 		return "", unsent{ErrClosed}
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+	own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	pipe := client.Pipeline()
-	asking := pipe.Do(ctx, "asking")
-	cmd := pipe.Do(ctx, args...)
+	asking := pipe.Do(own, "asking")
+	cmd := pipe.Do(own, args...)
 	done := make(chan struct{})
-	a.running.Go(func() { // the client reads on after ctx was cancelled
+	a.running.Go(func() { // which reads on after the caller has left, and so keeps the connection
 		defer cancel()
-		_, _ = pipe.Exec(ctx)
+		_, _ = pipe.Exec(own)
 		close(done)
 	})
 	select {
 	case <-done:
 	case <-ctx.Done():
-		select {
-		case <-done: // before it was cancelled here
-		default:
-			return "", ctx.Err()
-		}
+	case <-own.Done():
+	}
+	select {
+	case <-done:
+	default:
+		return "", errors.Join(ctx.Err(), own.Err())
 	}
 	if err := asking.Err(); isReply(err) { // the other call was refused for that
 		return "", err

@@ -16,6 +16,7 @@ type calls struct {
 	node    string // its address, for errors
 	timeout time.Duration
 	deaf    bool          // whether a call of the client may outlast its context
+	keeps   bool          // whether a call goes on when its caller has left: to cut it off would cost the connection
 	slots   chan struct{} // one for each call that may be under way; nil for any number
 
 	// explain tells what an error of the client means, whether what was asked may have been done, and the error to
@@ -44,7 +45,15 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time,
 	if err := c.begin(ctx); err != nil {
 		return none, err
 	}
-	limited, cancel := context.WithDeadline(ctx, deadline)
+	own := ctx
+	if c.keeps && ctx.Done() != nil {
+		if err := ended(ctx); err != nil {
+			c.running.Done()
+			return none, c.typed(ctx, op, unsent{err})
+		}
+		own = context.WithoutCancel(ctx)
+	}
+	limited, cancel := context.WithDeadline(own, deadline)
 	if c.slots != nil {
 		select {
 		case c.slots <- struct{}{}:
@@ -76,12 +85,16 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time,
 	select {
 	case o := <-done:
 		return o.reply, c.typed(ctx, op, o.err)
+	case <-ctx.Done():
 	case <-limited.Done():
 	}
 	select { // the reply may have come in the same moment, and the goroutine has cancelled
 	case o := <-done:
 		return o.reply, c.typed(ctx, op, o.err)
 	default:
+		if err := ctx.Err(); err != nil {
+			return none, c.typed(ctx, op, err)
+		}
 		return none, c.typed(ctx, op, limited.Err())
 	}
 }

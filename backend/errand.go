@@ -24,9 +24,10 @@ type errand struct {
 	nowMicros int64  // what the script is given
 
 	since    time.Time // when the call began
-	deadline time.Time
-	reply    string // empty where it is none
-	shared   int    // how many were in the script call that brought the reply
+	deadline time.Time // of its caller
+	until    time.Time // how long the lane waits for the reply, also when the caller has left
+	reply    string    // empty where it is none
+	shared   int       // how many were in the script call that brought the reply
 	err      error
 
 	awaited bool          // its caller waits for done; otherwise it makes the round trip itself

@@ -19,19 +19,21 @@ import (
 // go-redis has an automatic pipeliner, too. Its blocking form ignores contexts, and a lone caller pays for a hand-off to
 // another goroutine: 1.7 x the latency of a plain call.
 type lanes struct {
-	calls    *calls
-	now      func() int64 // Unix microseconds; 0 if it isn't known
-	maxQueue int
-	all      []*lane
+	calls      *calls
+	handOffFor time.Duration
+	now        func() int64 // Unix microseconds; 0 if it isn't known
+	maxQueue   int
+	all        []*lane
 
 	serving sync.WaitGroup // counts goroutines that send for others
 
-	mu     sync.Mutex // guards all below, and the batches of lanes
-	free   []*lane    // the one used last at the end
-	spare  []*lane    // to be opened when others stall
-	extra  int        // of those that are open: as many will be closed again
-	queue  []*errand
-	closed bool
+	mu           sync.Mutex // guards all below, and the batches of lanes
+	free         []*lane    // the one used last at the end
+	spare        []*lane    // to be opened when others stall
+	extra        int        // of those that are open: as many will be closed again
+	handOffUntil time.Time  // a lone caller's round trip was cut off; until then goroutines make those of callers who may leave
+	queue        []*errand
+	closed       bool
 	sweeper
 }
 
@@ -42,7 +44,7 @@ type lane struct {
 	line   *line                 // nil: the client may have several calls under way, and none can be interrupted
 
 	batch    []*errand // what it has for those who wait; guarded by lanes.mu
-	deadline time.Time // of the most patient of them
+	deadline time.Time // when the last of them isn't waited for any more
 	past     []*errand // memory for another batch
 }
 
@@ -53,28 +55,36 @@ var ErrOverloaded = errors.New("sluice: too many calls are waiting for the serve
 const (
 	mostTogether = 128 // in one pipeline: the last of it waits for all
 	mostExtra    = 14  // lanes opened because others stalled
+
+	// defaultHandOff bounds what callers who leave amid their round trips cost: a connection for each lane in this time.
+	defaultHandOff = time.Second
 )
 
 // init makes lanes of which some are open.
 func (l *lanes) init(c *calls, now func() int64, maxQueue int, all []*lane, open int) {
-	l.calls, l.now, l.maxQueue, l.all = c, now, maxQueue, all
+	l.calls, l.now, l.maxQueue, l.all, l.handOffFor = c, now, maxQueue, all, defaultHandOff
 	l.free, l.spare = slices.Clone(all[:open]), slices.Clone(all[open:])
 }
 
 // run runs an errand until the deadline, which is that of a call without a context, or until ctx ends.
 func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string, error) {
-	e.deadline, e.since = deadline, deadline.Add(-l.calls.timeout)
+	if err := ctx.Err(); err != nil {
+		return "", unsent{err}
+	}
+	e.deadline, e.until, e.since = deadline, deadline, deadline.Add(-l.calls.timeout)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		if !time.Now().Before(end) { // its timer may not have fired
 			return "", unsent{context.DeadlineExceeded}
 		}
-		e.deadline = end
+		// A server that is silent costs it the connection; a caller in a hurry doesn't.
+		e.deadline, e.until = end, later(end, e.since.Add(min(l.calls.timeout, defaultRedisTimeout)))
 	}
+	stays := ctx.Done() == nil && e.deadline.Equal(deadline)
 	l.mu.Lock()
 	if last := len(l.free) - 1; last >= 0 {
 		ln := l.free[last]
 		l.free = l.free[:last]
-		if ln.line != nil || ctx.Done() == nil {
+		if stays || ln.line != nil && !e.since.Before(l.handOffUntil) {
 			l.mu.Unlock()
 			l.alone(ctx, ln, e)
 			return e.reply, e.err
@@ -104,16 +114,18 @@ func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string,
 
 // alone makes the round trip of a caller who has a lane to itself.
 func (l *lanes) alone(ctx context.Context, ln *lane, e *errand) {
-	if err := ctx.Err(); err != nil {
-		e.err = unsent{err}
-	} else if ctx.Done() == nil {
+	if ctx.Done() == nil {
 		ln.exchange(until{ctx, e.deadline}, []*errand{e})
 	} else {
 		stop := ln.line.watch(ctx)
 		ln.exchange(until{ctx, e.deadline}, []*errand{e})
 		ln.line.release(stop)
 	}
+	cut := e.err != nil && !isReply(e.err) && ended(ctx) != nil
 	l.mu.Lock()
+	if cut {
+		l.handOffUntil = time.Now().Add(l.handOffFor)
+	}
 	if len(l.queue) > 0 {
 		l.serving.Go(func() { l.serve(ln) })
 	} else {
@@ -183,8 +195,8 @@ func (l *lanes) loadLocked(ln *lane, now time.Time) {
 }
 
 func (ln *lane) takeLocked(e *errand) {
-	if len(ln.batch) == 0 || e.deadline.After(ln.deadline) {
-		ln.deadline = e.deadline
+	if len(ln.batch) == 0 || e.until.After(ln.deadline) {
+		ln.deadline = e.until
 	}
 	ln.batch = append(ln.batch, e)
 }

@@ -117,6 +117,9 @@ var (
 // command, for a retry would count twice; honours context deadlines; waits for nothing longer than cfg.Timeout; and sends
 // nothing on connect that a plain server refuses. It does no network I/O; Ping does.
 //
+// A caller who cancels returns within 2 ms, one whose context has a deadline by that. Neither costs the connection, but for one
+// a second in each lane at most; the server's reply, or Timeout, ends the round trip.
+//
 // PoolSize bounds the connections, those to share round trips on, of which cfg.Lanes are in use unless some of them
 // hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
 func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
@@ -229,7 +232,7 @@ func newClusterRedis(client *redis.ClusterClient, cfg RedisConfig, node string) 
 }
 
 func (r *Redis) init(node string, all []*lane, open int) {
-	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, explain: explainRedis}
+	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, keeps: true, explain: explainRedis}
 	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 

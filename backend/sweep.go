@@ -73,6 +73,13 @@ func (l *lanes) lookLocked(e *errand, now time.Time) {
 	}
 }
 
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
