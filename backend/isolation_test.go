@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -135,6 +136,25 @@ func TestSharedCallRefused(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestWithoutMemoryShares: takes that the server has no memory for go on to share calls.
+func TestWithoutMemoryShares(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{})
+	do(t, g.server.Client(), "CONFIG", "SET", "maxmemory", "1")
+	for range 3 {
+		outcomes, calls := g.under(&limit.Policy{Name: "p", Limits: hourly.Limits}, &limit.Policy{Name: "q", Limits: hourly.Limits})
+		for _, err := range outcomes {
+			wantError(t, err, backend.Unavailable, false)
+			if !strings.Contains(err.Error(), "OOM command not allowed when used memory") {
+				t.Errorf("%v", err)
+			}
+		}
+		if calls != 1 {
+			t.Errorf("8 takes were sent in %d script calls, want 1", calls)
 		}
 	}
 }

@@ -41,8 +41,8 @@ func newPlan(policy *limit.Policy) *plan {
 	return p
 }
 
-// aloneAfterRefusal is how many takes under a policy go alone after one of them was refused by itself. Each refusal starts the
-// count again, so that a policy which Redis refuses takes no other one along, not even once in a while.
+// aloneAfterRefusal is how many takes under a policy go alone after one of them was refused that shared a call, and then by
+// itself. Each refusal starts the count again, so that a policy which Redis refuses takes no other one along, not even once in a while.
 const aloneAfterRefusal = 256
 
 func (p *plan) refused() { p.solo.Store(aloneAfterRefusal) }

@@ -40,8 +40,8 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	return Unavailable, true, shown // lost connections and timeouts
 }
 
-// concernsPolicy reports whether an error reply may be that of all keys of a policy: rights, memory, the server's state; not what is
-// stored at one key.
+// concernsPolicy reports whether an error reply may be that of all keys of a policy, as for want of rights, not of what is stored at
+// one key.
 func concernsPolicy(err error) bool {
 	return kindOfReply(err) != Corrupt && refusal(err) == nil && !redis.HasErrorPrefix(cause(err), "WRONGTYPE")
 }
@@ -116,6 +116,15 @@ func cause(err error) error {
 		return commandError(inner)
 	}
 	return commandError("user_script: " + err.Error()) // Lua itself failed
+}
+
+// scriptError is the error of a key that takes answers with. Redis 6 says where in the script it was.
+func scriptError(text string) error {
+	text = strings.ReplaceAll(text, "\t", " ")
+	if _, inner, ok := strings.Cut(text, ": -"); ok {
+		text = inner
+	}
+	return commandError(strings.TrimSpace(text))
 }
 
 // commandError is an error reply.

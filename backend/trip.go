@@ -102,8 +102,8 @@ func (g *leg) settle(again []*errand) []*errand {
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	refused := err != nil && !unknown && isReply(err)
-	if first := g.errands[0]; refused && len(g.errands) == 1 && first.plan != nil && concernsPolicy(err) {
-		first.plan.refused()
+	if refused && g.alone && g.plan != nil && concernsPolicy(err) {
+		g.plan.refused()
 	}
 	// Redis refused a call of several before it wrote anything (see takes.lua): one of them may be the reason, and none
 	// depends on another. A script that Lua stopped may have written.
@@ -127,7 +127,11 @@ func (g *leg) settle(again []*errand) []*errand {
 			e.nowMicros = g.nowMicros
 			var mine string
 			if mine, text, _ = strings.Cut(text, " "); mine != "" {
-				e.end(mine, nil)
+				if mine[0] == '-' {
+					e.end("", scriptError(mine[1:]))
+				} else {
+					e.end(mine, nil)
+				}
 				continue
 			}
 			// This key is for take to say.

@@ -12,11 +12,11 @@
 -- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
 --
 -- Reply    one text, for each key: a space and '1' and the state after the charge; or a space and '0' and the state that
---          denied it; or a space only where it is for take to say. Nothing was done to those.
+--          denied it; or a space, '-' and the error, with tabs for spaces; or a space only where it is for take to say.
+--          Nothing was done to those.
 --
--- A SET that Redis refuses, as it does for want of memory or of rights, ends this call for that key only: it is for take, whose
--- error is that key's own. So an error reply to a call of several keys means that nothing was written. A call of one key passes
--- the error on.
+-- A SET that Redis refuses, as it does for want of memory or of rights, fails for that key only. So an error reply to a call of
+-- several keys means that nothing was written. A call of one key passes the error on.
 --
 -- A floor is let through where take would learn nothing from it: it is what is stored, or covers can tell.
 --
@@ -187,7 +187,8 @@ for i = 1, #KEYS do
         stored = set('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
       end
     end
-    if stored and stored.ok then written[key], reply[w], reply[w + 1] = state, ' 1', state end
+    if stored and stored.ok then written[key], reply[w], reply[w + 1] = state, ' 1', state
+    elseif stored then reply[w], reply[w + 1] = ' -', string.gsub(stored.err, ' ', '\t') end
   end
   w = w + 2
 end

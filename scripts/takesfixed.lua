@@ -9,11 +9,11 @@
 -- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
 --
 -- Reply    as of takes: one text, for each key a space and '1' and the state after the charge, or a space and '0' and the
---          state that denied it, or a space only where it is for take to say. Nothing was done to those.
+--          state that denied it, or a space, '-' and the error, with tabs for spaces, or a space only where it is for take to
+--          say. Nothing was done to those.
 --
--- A SET that Redis refuses, as it does for want of memory or of rights, ends this call for that key only: it is for take, whose
--- error is that key's own. So an error reply to a call of several keys means that nothing was written. A call of one key passes
--- the error on.
+-- A SET that Redis refuses, as it does for want of memory or of rights, fails for that key only. So an error reply to a call of
+-- several keys means that nothing was written. A call of one key passes the error on.
 --
 -- A floor is let through where take would learn nothing from it: it is what is stored; its window is over; or is older
 -- than the one stored, and has used no more than that has charged; or is the same, and has charged and given back no
@@ -71,7 +71,8 @@ for i = 1, #KEYS do
           stored = set('SET', key, state, 'PX', life, 'NX') -- it may be there, as another type
         end
       end
-      if stored and stored.ok then written[key], reply[n], reply[n + 1] = state, ' 1', state end
+      if stored and stored.ok then written[key], reply[n], reply[n + 1] = state, ' 1', state
+      elseif stored then reply[n], reply[n + 1] = ' -', string.gsub(stored.err, ' ', '\t') end
     end
   end
   n = n + 2
