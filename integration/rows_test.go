@@ -9,7 +9,7 @@ type row struct {
 	promise string
 }
 
-// rows are all faults. What is promised is written out in the documentation of the packages; P1 to P13 in short:
+// rows are all faults. What is promised is written out in the documentation of the packages; P1 to P15 in short:
 // exact while one primary decides, every count at most once, a bound for everything else.
 var rows = []row{
 	{id: "primary-killed", fault: "primary killed (SIGKILL)",
@@ -59,6 +59,12 @@ var rows = []row{
 		promise: "0 above Max in each window"},
 	{id: "no-descriptors", fault: "a process that has lost its connections and has no file descriptor left",
 		promise: "every call returns by its deadline, and the failure policy decides; the servers decide again as soon as there are descriptors; at most one count a call"},
+	{id: "shadow-without-rights", fault: "a shadow that Redis refuses (NOPERM), beside decisions under equal limits, 16 callers",
+		promise: "decisions and errors as without the shadow (P15)"},
+	{id: "denied-without-memory", fault: "no memory left (OOM); 8 callers of a key that is used up, and 8 of new ones",
+		promise: "0 above Max; the key that is used up is denied, as without the other callers (P15)"},
+	{id: "clients-reset", fault: "an HTTP/2 client that resets its streams, more than 1,000 a second",
+		promise: "a few connections a second; other clients are answered as before (P15)"},
 	{id: "many-keys", fault: "one hot key and 50,000 random keys",
 		promise: "0 above Max of the hot key; memory, goroutines and connections are bounded"},
 }
