@@ -49,7 +49,7 @@ func drawHistory(seed, n uint64) *history {
 		h.start = horizon - r.Int64N(7_200_000_000)
 	}
 	big := r.IntN(6) == 0
-	first, variants, restless := drawLimits(r, 1+r.IntN(4), big), r.IntN(4), false
+	first, variants, restless, lives := drawLimits(r, 1+r.IntN(4), big), r.IntN(4), false, false
 	switch narrow := r.IntN(100); {
 	case narrow == 0:
 		first = drawLimits(r, limit.MaxLimits, big)
@@ -63,6 +63,10 @@ func drawHistory(seed, n uint64) *history {
 		slower := []limit.Limit{limit.TokenBucket(oneOf(r, 1, 2, 3, 5), per, 2+r.Int64N(20))}
 		h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: slower})
 		variants, restless = 0, true
+	case narrow < 35: // and at lives of a bucket
+		per := time.Duration(oneOf(r, 1000, 11_000, 1_000_000)) * time.Microsecond
+		first = []limit.Limit{limit.TokenBucket(oneOf(r, 1, 3, 10), per, 1+r.Int64N(12))}
+		variants, lives = 0, true
 	}
 	h.policies = append(h.policies, &limit.Policy{Name: "p", Limits: first})
 	for range variants {
@@ -90,6 +94,12 @@ func drawHistory(seed, n uint64) *history {
 		}
 		if restless && r.IntN(4) > 0 {
 			op.pause = 0
+		}
+		if lives && r.IntN(8) > 0 {
+			op.kind = []string{"take", "take", "take", "refund", "refund", "floor"}[r.IntN(6)]
+			op.pause = []uint64{0, 0, 0, 9, 13, 15}[r.IntN(6)] // stay, to where something is over, and back
+			op.cost = uint64(3 + r.IntN(2))
+			op.pick = 6 // a floor from before
 		}
 		if moves && (op.kind == "seal" || moving.IntN(4) > 0) {
 			op.move = drawMove(moving)
@@ -290,7 +300,7 @@ func (c *contest) worn(p *limit.Policy, left int64) limit.State {
 			text = fmt.Appendf(text, "%d,1,%d-%d;", l.End(c.at), charged, charged-1)
 		case limit.Bucket:
 			credit := min(1<<52-1, limit.MaxCount-c.at.Micros-2*limit.MaxWindow.Microseconds()) - left
-			text = fmt.Appendf(text, "%d,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
+			text = fmt.Appendf(text, "%d,1,1,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
 		default:
 			text = fmt.Appendf(text, "%d,%d-%d;", l.End(c.at), charged, charged-1)
 		}

@@ -486,7 +486,7 @@ func TestLanesForeignTail(t *testing.T) {
 		for _, key := range keys {
 			g.queue(func() {
 				if err := take(key); key == "foreign" {
-					wantError(t, err, backend.Corrupt, true)
+					wantError(t, err, backend.Corrupt, false)
 				} else if err != nil {
 					t.Errorf("beside %q: %v", text, err)
 				}

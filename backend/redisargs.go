@@ -40,7 +40,7 @@ func floorText(floor *limit.State, nowMicros int64) string {
 
 func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) []any {
 	p := r.Policy()
-	args := make([]any, 0, 4+6*len(p.Limits))
+	args := make([]any, 0, 4+7*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
 		args = append(args, move.Mover.StampID(), move.Version, int(move.Step))
@@ -57,7 +57,7 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 			args = append(args, amount, end/1000, position, l.Precision.Milliseconds())
 		case limit.Bucket:
 			micros, rest := l.Refill(amount)
-			args = append(args, micros, rest, position, fraction, l.Max)
+			args = append(args, micros, rest, position, fraction, l.Max, end)
 		default:
 			args = append(args, amount, end/1000, position)
 		}

@@ -10,13 +10,25 @@ import (
 // is admitted if that is no further than burst x per/rate from now.
 //
 // A refund must not pull the arrival time back: two copies are joined by their larger one. So refunds add up in
-// credit, and what counts is arrival - credit. Both only grow until end, the latest moment at which the bucket was
-// ever to be full: neither an older copy nor a receipt counts from then on, and the entry starts afresh.
+// credit, and what counts is arrival - credit. Both only grow for as long as a life of the bucket lasts. It lasts until
+// its peak, the latest moment at which the bucket was ever to be full: neither an older copy nor a receipt counts from
+// then on, and the next charge begins a life without credit. The birth of a life is when its first charge was made, which
+// is not before the peak of the life before, so births tell lives apart and which of two is the later one.
+//
+// Requests may have read the clock long before they are executed: the order of times is not the order of operations. So
+// a copy of the life before can be alive by the clock of a request that meets the next life. Join takes the life that was
+// born last, and lets the other one count by its peak only: the bucket is not full before it. The peak is what a life
+// can owe at most. What it owes, arrival - credit, would not do, because it falls with each refund, and the result of
+// joining three copies would depend on their order. Where nothing was lost the peak is over when the next life begins,
+// and such a join changes nothing.
 //
 // A charge is given back as far as it has not refilled: its own arrival - credit - now, as if what was given back
 // before had been charged before it. Where refunds overtake each other that may be less than what was asked for, and
 // the rest comes back by refilling; it is never more, so that no refund lifts the bound of any interval. What is
-// exact, the least that the bucket owed since the charge, would take a history.
+// exact, the least that the bucket owed since the charge, would take a history. The clock of a refund or reset doesn't go
+// behind the latest time of a charge, seen: by then the bucket has refilled, whatever the refund has read. So
+// arrival - credit is never before seen, and an operation that has read an older time does to the state what it would
+// have done at seen; a take is only harder to admit.
 
 // span is a time of micros + frac/rate microseconds, 0 <= frac < rate: per/rate rarely is a whole number.
 type span struct{ micros, frac int64 }
@@ -89,6 +101,16 @@ func (s span) at(rate int64) span {
 // MaxCount; a refund beyond it changes nothing.
 const maxCredit = 1 << 52
 
+// peak is the latest moment at which the bucket was ever to be full. Its whole microseconds are in end, rounded up.
+func (e *entry) peak() span {
+	if e.used == 0 {
+		return span{micros: e.end}
+	}
+	return span{e.end - 1, e.used}
+}
+
+func (e *entry) setPeak(s span) { e.end, e.used = s.up(), s.frac }
+
 // full is when the bucket is full again; not before now.
 func (e *entry) full(l *Limit, now At) span {
 	if e.empty(now) {
@@ -107,15 +129,23 @@ func (e *entry) chargeBucket(l *Limit, now At, cost int64) {
 	next := e.full(l, now).plus(l.spend(cost), l.Max)
 	e.credit = e.credit.at(l.Max)
 	e.arrival = next.plus(e.credit, l.Max)
-	e.end = max(e.end, next.up())
+	if e.end == 0 {
+		e.birth = now.Micros
+	}
+	e.seen = max(e.seen, now.Micros)
+	e.setPeak(maxSpan(e.peak(), next))
 }
 
-// refundBucket gives back what has not refilled of a charge that brought the arrival time to charged.
-func (e *entry) refundBucket(l *Limit, now At, charged span, amount int64) {
-	if e.arrival.less(charged) {
+// refundBucket gives back what has not refilled of a charge.
+func (e *entry) refundBucket(l *Limit, now At, m mark, amount int64) {
+	if m.end <= e.seen {
+		return // it had refilled when the last charge was made, maybe in an earlier life
+	}
+	if e.arrival.less(m.position) {
 		return // the charge was lost with an earlier copy
 	}
-	left := charged.at(l.Max).minus(e.credit.at(l.Max), l.Max).minus(span{micros: now.Micros}, l.Max)
+	now.Micros = max(now.Micros, e.seen)
+	left := m.position.at(l.Max).minus(e.credit.at(l.Max), l.Max).minus(span{micros: now.Micros}, l.Max)
 	if give := l.spend(amount); !left.less(give) {
 		left = give
 	}
@@ -124,6 +154,7 @@ func (e *entry) refundBucket(l *Limit, now At, charged span, amount int64) {
 
 // refill gives everything back.
 func (e *entry) refill(l *Limit, now At) {
+	now.Micros = max(now.Micros, e.seen)
 	e.giveBack(l, e.full(l, now).minus(span{micros: now.Micros}, l.Max))
 }
 
@@ -135,8 +166,23 @@ func (e *entry) giveBack(l *Limit, s span) {
 
 func (e *entry) joinBucket(f *entry) bool {
 	before := *e
-	e.arrival = maxSpan(e.arrival, f.arrival)
-	e.credit = maxSpan(e.credit, f.credit)
-	e.end = max(e.end, f.end)
-	return e.arrival != before.arrival || e.credit != before.credit || e.end != before.end
+	peak := maxSpan(e.peak(), f.peak())
+	switch {
+	case e.birth == f.birth:
+		e.seen = max(e.seen, f.seen)
+		e.arrival = maxSpan(e.arrival, f.arrival)
+		e.credit = maxSpan(e.credit, f.credit)
+	case e.birth < f.birth:
+		e.birth, e.seen, e.credit = f.birth, f.seen, f.credit
+		e.arrival = maxSpan(f.arrival, before.peak())
+	default:
+		e.arrival = maxSpan(e.arrival, f.peak())
+	}
+	e.setPeak(peak)
+	return !e.sameBucket(&before)
+}
+
+func (e *entry) sameBucket(f *entry) bool {
+	return e.end == f.end && e.used == f.used && e.birth == f.birth && e.seen == f.seen &&
+		e.arrival == f.arrival && e.credit == f.credit
 }

@@ -155,13 +155,13 @@ func TestBucketChangedBurstAndRate(t *testing.T) {
 func TestBucketFractionsOfAnotherRate(t *testing.T) {
 	rate := func(n int64) *limit.Policy { return policyOf(limit.TokenBucket(n, time.Second, 3)) }
 	now := start.UnixMicro()
-	s := decode(t, fmt.Sprintf("b1s:%d,%d.999982,5.999982;", now+500_001, now+500_000))
+	s := decode(t, fmt.Sprintf("b1s:%d.999982,500000,500000,%d.999982,5.999982;", now+500_000, now+500_000))
 	play(t, &s, rate(3), []step{{0, 1, "ok left=0 reset=833.329ms"}})
-	if got, want := s.String(), fmt.Sprintf("b1s:%d,%d,5.2;", now+833_329, now+833_334); got != want {
+	if got, want := s.String(), fmt.Sprintf("b1s:%d.1,833328,833328,%d,5.2;", now+833_328, now+833_334); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	play(t, &s, rate(1), []step{{0, 2, "ok left=0 reset=2.833329s"}})
-	if got, want := s.String(), fmt.Sprintf("b1s:%d,%d,5;", now+2_833_329, now+2_833_334); got != want {
+	if got, want := s.String(), fmt.Sprintf("b1s:%d,2833329,2833329,%d,5;", now+2_833_329, now+2_833_334); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -171,7 +171,7 @@ func TestBucketNeverOverflows(t *testing.T) {
 	const most = 1<<52 - 1 // microseconds of credit
 	for _, test := range []struct{ credit, left int64 }{{most - 1_000_000, 10}, {most - 999_999, 9}} {
 		p, now := policyOf(limit.TokenBucket(1, time.Second, 10)), start.UnixMicro()
-		s := decode(t, fmt.Sprintf("b1s:%d,%d,%d;", now+1, now+test.credit, test.credit))
+		s := decode(t, fmt.Sprintf("b1s:%d,1,1,%d,%d;", now+1, now+test.credit, test.credit))
 		r := chargeOf(t, &s, p, at(0), 1)
 		s.Refund(at(0), r, 1)
 		if v := s.Peek(p, at(0), 1); v.Binding().Remaining != test.left {

@@ -12,15 +12,25 @@ import (
 //	f1m:1795225200123,57-53-50;            the first 50 by a reset
 //	s1h~1m:1795226400000,70,57-3,12,0,4;   sliding: end in ms, used in all, then the counts of each sub-bucket,
 //	                                       newest first
-//	b1s:1795225200123456.1;                bucket: arrival time in us and 1/rate us
-//	b1s:1795225200999999,1795225202123456.1,2000000.2;
-//	                                       once there is credit: end in us, arrival time and credit
+//	b1s:1795225200123456.1,700000,100000;  bucket: peak in us and 1/rate us, how many us before it the life was born,
+//	                                       and how many before it the latest charge was made
+//	b1s:1795225200123456.1,700000,100000,1795225202123456.1,2000000.2;
+//	                                       once there is credit: that, arrival time and credit; else the peak is the
+//	                                       arrival time
 //	m:1795225200123,7,6;                   stamp of a hand-over: end in ms, version adopted, version sealed
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
 // precision; a stamp has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-."
-// only. The first number is the end of the entry. Text was chosen by measurement against a hash and a packed string;
+// only. The first number is the end of the entry. A state has at most maxText bytes and maxEntries entries, and no
+// number more than 16 digits: whoever reads one looks at that first. Text was chosen by measurement against a hash and a packed string;
 // see package scripts.
+
+// What any state is far below: a value of a megabyte, or of a hundred thousand entries, is somebody else's, and reading it
+// would hold up a server. state.lua has the same bounds.
+const (
+	maxText    = 128 << 10
+	maxEntries = 256
+)
 
 // AppendText appends the encoding of s to b.
 func (s *State) AppendText(b []byte) ([]byte, error) {
@@ -48,11 +58,12 @@ func (e *entry) appendText(b []byte) []byte {
 			b = c.appendText(append(b, ','))
 		}
 	case Bucket:
+		peak := e.peak()
+		b = append(peak.appendText(b), ',')
+		b = append(strconv.AppendInt(b, peak.micros-e.birth, 10), ',')
+		b = strconv.AppendInt(b, peak.micros-e.seen, 10)
 		if e.credit != (span{}) {
-			b = append(strconv.AppendInt(b, e.end, 10), ',')
-		}
-		b = e.arrival.appendText(b)
-		if e.credit != (span{}) {
+			b = e.arrival.appendText(append(b, ','))
 			b = e.credit.appendText(append(b, ','))
 		}
 	case stamped:
@@ -117,9 +128,10 @@ func (s span) appendText(b []byte) []byte {
 // ParseState reads what [State.AppendText] wrote; anything else is an [ErrCorruptState].
 func ParseState[T string | []byte](text T) (State, error) {
 	var s State
-	r := reader[T]{text: text, ok: true}
+	r := reader[T]{text: text, ok: len(text) <= maxText}
 	for r.ok && r.i < len(text) {
 		e := r.entry()
+		r.ok = r.ok && len(s.entries) < maxEntries
 		if s.entries == nil {
 			s.entries = make([]entry, 0, 1+min(r.left(';', 0), MaxLimits))
 		} else if s.find(e.id) != nil {
@@ -272,14 +284,19 @@ func (r *reader[T]) entry() entry {
 	switch {
 	case !r.ok:
 	case e.id.algorithm == Bucket:
-		e.arrival = r.span()
-		e.end = e.arrival.up()
+		peak := r.span()
+		e.setPeak(peak)
+		e.arrival = peak
+		r.expect(',')
+		e.birth = peak.micros - r.number()
+		r.expect(',')
+		e.seen = peak.micros - r.number()
+		r.ok = r.ok && 0 <= e.birth && e.birth <= e.seen && e.seen < e.end
 		if r.next(',') {
-			r.ok = r.ok && e.arrival.frac == 0 // it is the end
 			e.arrival = r.span()
 			r.expect(',')
 			e.credit = r.span()
-			r.ok = r.ok && e.credit != span{} && e.credit.micros < maxCredit && !e.arrival.less(e.credit) && e.end <= e.arrival.up()
+			r.ok = r.ok && e.credit != span{} && e.credit.micros < maxCredit && !e.arrival.less(e.credit) && !e.arrival.less(peak)
 		}
 	case e.id.algorithm == SlidingWindow:
 		e.end = r.end()

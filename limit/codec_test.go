@@ -2,6 +2,7 @@ package limit_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -36,16 +37,16 @@ func TestEncoding(t *testing.T) {
 			policyOf(anHour), []take{{0, 7, 0}, {time.Minute, 2, 0}, {time.Hour, 1, 0}},
 			"s1h~1m:1767254400000,3,1" + strings.Repeat(",0", 58) + ",2;",
 		},
-		{policyOf(limit.TokenBucket(10, time.Second, 20)), []take{{0, 1, 0}}, "b1s:1767247200100000;"},
-		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 1, 0}}, "b1s:1767247200333333.1;"},
-		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 3, 0}}, "b1s:1767247201000000;"},
-		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 2, 1}}, "b1s:1767247200666667,1767247200666666.2,333333.1;"},
-		{policyOf(limit.TokenBucket(3, 10*time.Microsecond, 20)), []take{{0, 4, 3}}, "b10us:1767247200000014,1767247200000013.1,10;"},
-		{policyOf(limit.TokenBucket(3, time.Microsecond, 20)), []take{{0, 2, 1}}, "b1us:1767247200000001,1767247200000000.2,0.1;"},
+		{policyOf(limit.TokenBucket(10, time.Second, 20)), []take{{0, 1, 0}}, "b1s:1767247200100000,100000,100000;"},
+		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 1, 0}}, "b1s:1767247200333333.1,333333,333333;"},
+		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 3, 0}, {time.Microsecond, 1, 0}}, "b1s:1767247201333333.1,1333333,1333332;"},
+		{policyOf(limit.TokenBucket(3, time.Second, 20)), []take{{0, 2, 1}}, "b1s:1767247200666666.2,666666,666666,1767247200666666.2,333333.1;"},
+		{policyOf(limit.TokenBucket(3, 10*time.Microsecond, 20)), []take{{0, 4, 3}}, "b10us:1767247200000013.1,13,13,1767247200000013.1,10;"},
+		{policyOf(limit.TokenBucket(3, time.Microsecond, 20)), []take{{0, 2, 1}}, "b1us:1767247200000000.2,0,0,1767247200000000.2,0.1;"},
 		{
 			policyOf(limit.PerDay(9), limit.TokenBucket(1, time.Hour, 9), limit.Sliding(9, 2*time.Second, time.Second)),
 			[]take{{0, 2, 1}},
-			"f24h:1767333600000,2-1;b1h:1767254400000000,1767254400000000,3600000000;s2s~1s:1767247202000,1,2-1;",
+			"f24h:1767333600000,2-1;b1h:1767254400000000,7200000000,7200000000,1767254400000000,3600000000;s2s~1s:1767247202000,1,2-1;",
 		},
 	} {
 		var s limit.State
@@ -87,9 +88,10 @@ func TestCorruptStates(t *testing.T) {
 	good := []string{
 		"", "f1m:1,0;", "f1m:9007199254740,9007199254740991-9007199254740991-9007199254740991;", "f1m:1,3-2-1;", "a1ms:1,1;", "g87840h:1,1;",
 		"s1s~1s:1000,0,0;", "s2s~1s:1000,0,0,1-1;", "s1h~30s:3600000,1,1;",
-		"b1us:1;", "b1s:0.1;", "b1s:5,5,5;", "b1s:1,5.2,5.1;", "b1s:6,5.2,5.2;", "b1s:9007199254740991.4503599627370495;",
-		"b1s:1,4503599627370496,4503599627370495;", "m:1,1,0;", "m:1,0,1;", "f1m:1,0;m:9007199254740,9007199254740991,9007199254740991;",
-		"f1m:1,0;a1m:1,0;g1m:1,0;s1m~1m:60000,0,0;s1m~1s:60000,0,0;b1m:1;f1h:1,0;",
+		"b1us:1,1,1;", "b1s:0.1,0,0;", "b1s:5,5,5;", "b1s:5,5,1;", "b1s:1,1,1,5.2,5.1;", "b1s:5.2,5,5,5.2,5.2;", "b1s:1,1,1,1,1;",
+		"b1s:9007199254740991.4503599627370495,9007199254740991,0;", "b1s:1.1,1,0;", "b1s:1.1,1,1,1.1,0.1;",
+		"b1s:1,1,1,4503599627370496,4503599627370495;", "m:1,1,0;", "m:1,0,1;", "f1m:1,0;m:9007199254740,9007199254740991,9007199254740991;",
+		"f1m:1,0;a1m:1,0;g1m:1,0;s1m~1m:60000,0,0;s1m~1s:60000,0,0;b1m:1,1,1;f1h:1,0;",
 	}
 	for _, text := range good {
 		if s, err := limit.ParseState(text); err != nil || s.String() != text {
@@ -103,7 +105,7 @@ func TestCorruptStates(t *testing.T) {
 		// identities
 		"x1m:1,1;", "F1m:1,1;", ":1,1;", "1m:1,1;", "f:1,1;", "fm:1,1;", "f1:1,1;", "f0m:1,1;", "f-1m:1,1;", "f01m:1,1;",
 		"f60s:1,1;", "f1000ms:1,1;", "f60m:1,1;", "f1.5s:1,1;", "f1us:1,1;", "f1ns:1,1;", "f1d:1,1;", "f1M:1,1;", "f1m~1m:1,1;",
-		"b1ns:1;", "b1000us:1;", "b1m~1s:1;", "b87841h:1;", "f87841h:1,1;", "f9007199254740991h:1,1;", "f9007199254740992ms:1,1;",
+		"b1ns:1,1,1;", "b1000us:1,1,1;", "b1m~1s:1,1,1;", "b87841h:1,1,1;", "f87841h:1,1;", "f9007199254740991h:1,1;", "f9007199254740992ms:1,1;",
 		"s1m:1000,1,1;", "s1m~:1000,1,1;", "s1m~1:1000,1,1;", "s1s~1m:60000,1,1;", "s1s~300ms:1000,1,1;", "s2m1s~1s:1000,1,1;",
 		"s1h~1s:1000,1,1;", "s1m~60s:60000,1,1;", "s1m~1m~1m:60000,1,1;", "s1ms~1us:1,1,1;",
 		// counts
@@ -114,9 +116,12 @@ func TestCorruptStates(t *testing.T) {
 		"s3s~1s:3000;", "s3s~1s:3000,1;", "s3s~1s:3000,0;", "s3s~1s:3000,0,;", "s3s~1s:3000,2,1;", "s3s~1s:3000,1,1,0;",
 		"s3s~1s:3000,4,1,1,1,1;", "s3s~1s:3500,1,1;", "s3s~1s:0,1,1;", "s3s~1s:3000,1,1-2;", "s3s~1s:3000,0,0,0;", "s3s~1s:3000,1-1,1;",
 		// buckets
-		"b1s:0;", "b1s:;", "b1s:1.;", "b1s:1.0;", "b1s:.1;", "b1s:1.01;", "b1s:1,;", "b1s:1,0;", "b1s:1,2;", "b1s:1.1,1.2;",
-		"b1s:1,1;", "b1s:7,5.2,5.1;", "b1s:0,1,1;", "b1s:1.1,1,1;", "b1s:1,1,0;", "b1s:1,1,2;", "b1s:1,1,1,1;", "b1s:1-1;",
-		"b1s:1,4503599627370496,4503599627370496;", "b1s:1.4503599627370496;", "b1s:9007199254740992;", "b1s:1,0.0;", "b1s:1.1.1;",
+		"b1s:1;", "b1s:1,1;", "b1s:5,9,3;", // as they were written without a life
+		"b1s:0,0,0;", "b1s:;", "b1s:1.,1,1;", "b1s:1.0,1,1;", "b1s:.1,0,0;", "b1s:1.01,1,1;", "b1s:1,;", "b1s:1,1,;", "b1s:1,1,1,;",
+		"b1s:1,0,0;", "b1s:5,5,0;", "b1s:5,1,2;", "b1s:5,6,1;", "b1s:5.1,6,0;", "b1s:5,5,5.1;", "b1s:5,5.1,5;", "b1s:1,1,1,1;",
+		"b1s:5,5,5,4,3;", "b1s:5.2,5,5,5.1,3;", "b1s:1,1,1,1,0;", "b1s:1,1,1,1,2;", "b1s:1,1,1,1.1,1.2;", "b1s:1,1,1,1,1,1;", "b1s:1-1,1,1;",
+		"b1s:1,1,1,4503599627370496,4503599627370496;", "b1s:1.4503599627370496,1,1;", "b1s:9007199254740992,1,1;",
+		"b1s:1,1,1,1,0.0;", "b1s:1.1.1,1,1;", "b1s:1,01,1;", "b1s:1,9007199254740992,1;",
 		// stamps
 		"m", "m:", "m:1;", "m:1,1;", "m:0,1,1;", "m:1,0,0;", "m:1,1,1,1;", "m:1,,1;", "m:1,1-1,1;", "m1s:1,1,1;", "m:1,1,1;m:1,1,1;",
 		"m:1,9007199254740992,1;", "m:1,01,1;", "m:9007199254741,1,1;",
@@ -124,6 +129,32 @@ func TestCorruptStates(t *testing.T) {
 		s, err := limit.ParseState(text)
 		if !errors.Is(err, limit.ErrCorruptState) || !s.Empty() || s.String() != "" {
 			t.Errorf("%q: %q, %v, want ErrCorruptState", text, s.String(), err)
+		}
+	}
+}
+
+// What is far too large for a state is refused before it is read.
+func TestStatesOfBoundedSize(t *testing.T) {
+	entries := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "f%dms:9000000000000,1;", 1001+i*2)
+		}
+		return b.String()
+	}
+	for _, test := range []struct {
+		name, text string
+		want       error
+	}{
+		{"256 entries", entries(256), nil},
+		{"257 entries", entries(257), limit.ErrCorruptState},
+		{"a hundred thousand", entries(100_000), limit.ErrCorruptState},
+		{"long identities", "s" + strings.Repeat("1", 1<<20), limit.ErrCorruptState},
+		{"a long number", "f1m:1,1" + strings.Repeat("1", 1<<20) + "x;", limit.ErrCorruptState},
+		{"many sub-buckets", "s2m~1s:120000,0" + strings.Repeat(",0", 1<<20) + ";", limit.ErrCorruptState},
+	} {
+		if _, err := limit.ParseState(test.text); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		}
 	}
 }
@@ -141,8 +172,8 @@ func TestRetryAfterOfTheFarFuture(t *testing.T) {
 func FuzzParseState(f *testing.F) {
 	for _, text := range []string{
 		"", "f1m:1795225200123,57;", "f1m:1795225200123,57-3;", "a1m:1795225200000,1;", "g24h:1795225200001,1-1;",
-		"s1h~1m:1795226400000,70,57-3,12,0,4;", "s1s~1s:1795226400000,0,0;", "b1s:1795225200123456.1,0.2;", "b1us:5,5;",
-		"f1m:1,1;b1s:1;s3s~1s:3000,1,1;", "b1s:9007199254740991.4503599627370495,9007199254740991;",
+		"s1h~1m:1795226400000,70,57-3,12,0,4;", "s1s~1s:1795226400000,0,0;", "b1s:1795225200123456.1,900,9,1795225200123456.1,0.2;", "b1us:5,5,5;",
+		"f1m:1,1;b1s:1,1,1;s3s~1s:3000,1,1;", "b1s:9007199254740991.4503599627370495,9007199254740991,9007199254740991;",
 		"s3s~1s:9007199254740000,9007199254740991,9007199254740991;", "f1m:1,1;f1m:1,1;", "f60s:1,1;", "f1m:01,1;",
 		"m:1795225200123,7,6;f1m:1,1;",
 	} {

@@ -116,11 +116,11 @@ func bucketOf(t rapid.TB, s *limit.State, l *limit.Limit) (arrival, credit *big.
 	arrival, credit = new(big.Rat), new(big.Rat)
 	for entry := range strings.SplitSeq(s.String(), ";") {
 		if id, body, _ := strings.Cut(entry, ":"); id == string(l.AppendID(nil)) {
-			if _, spans, ok := strings.Cut(body, ","); ok { // with credit, behind the end
-				body = spans
+			fields := strings.Split(body, ",")
+			if len(fields) == 5 {
+				return spanOf(t, fields[3], l.Max), spanOf(t, fields[4], l.Max)
 			}
-			a, c, _ := strings.Cut(body, ",")
-			return spanOf(t, a, l.Max), spanOf(t, c, l.Max)
+			return spanOf(t, fields[0], l.Max), credit
 		}
 	}
 	return arrival, credit

@@ -19,7 +19,7 @@ type State struct {
 //
 //	fixed     end: the reset.                                        count: charged and refunded in the window
 //	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
-//	bucket    end: the latest moment at which it was to be full.     arrival, credit: see bucket.go
+//	bucket    end, used: the peak, rounded up, and its fraction.     birth, seen, arrival, credit: see bucket.go
 //	stamp     end: until when it is kept.                            count: versions, see handover.go
 //
 // An entry with end 0 is empty, and one that is over counts as such.
@@ -27,9 +27,10 @@ type entry struct {
 	id    identity
 	end   int64 // Unix time in microseconds; of windows whole milliseconds
 	count count
-	used  int64   // sliding: what subs add up to
+	used  int64   // sliding: what subs add up to; see above for a bucket
 	subs  []count // sliding: newest first, without a gap; the oldest has been charged
 
+	birth, seen     int64 // Unix time in microseconds
 	arrival, credit span
 }
 
@@ -107,8 +108,7 @@ func (s *State) within(o *State) bool {
 			continue
 		}
 		f := o.find(e.id)
-		if f == nil || e.end != f.end || e.count != f.count || e.used != f.used ||
-			e.arrival != f.arrival || e.credit != f.credit || !slices.Equal(e.subs, f.subs) {
+		if f == nil || e.end != f.end || e.count != f.count || e.used != f.used || !e.sameBucket(f) || !slices.Equal(e.subs, f.subs) {
 			return false
 		}
 	}
@@ -166,7 +166,8 @@ func (s *State) place(i int, id identity) {
 // so copies may be joined wherever they come from. The result shares no memory with a or b.
 //
 // Two windows of one limit that overlap are those before and after a loss: what was used in the earlier one counts as charged
-// in the later one. Of three, what was given back in the second may count as given back in the third.
+// in the later one. Of three, what was given back in the second may count as given back in the third. Of two lives of a
+// bucket the later one wins, and it is not full before the latest moment at which the earlier was to be.
 func Merge(a, b State, now At) State {
 	m := a.Clone()
 	m.forget(0, now)

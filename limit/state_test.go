@@ -48,21 +48,21 @@ func drawState(t *rapid.T) limit.State {
 			}
 			fmt.Fprintf(&b, "%s:%d,%d%s;", id, end, used, subs)
 		case 'b':
-			arrival := end + rapid.Int64Range(0, 9).Draw(t, "micros")
-			credit := rapid.Int64Range(0, min(arrival-1, 1<<51)).Draw(t, "credit")
-			fmt.Fprintf(&b, "%s:", id)
-			if credit > 0 {
-				fmt.Fprintf(&b, "%d,", rapid.Int64Range(max(1, arrival-credit), arrival).Draw(t, "bucket end"))
-			}
-			fmt.Fprintf(&b, "%d", arrival)
-			if n := rapid.Int64Range(0, 5).Draw(t, "fraction"); n > 0 {
-				fmt.Fprintf(&b, ".%d", n)
-			}
-			if n := credit; n > 0 {
-				fmt.Fprintf(&b, ",%d", n)
-				if n := rapid.Int64Range(0, 5).Draw(t, "fraction"); n > 0 {
+			part := func(whole, least int64) {
+				fmt.Fprintf(&b, "%d", whole)
+				if n := rapid.Int64Range(least, 5).Draw(t, "fraction"); n > 0 {
 					fmt.Fprintf(&b, ".%d", n)
 				}
+			}
+			fmt.Fprintf(&b, "%s:", id)
+			part(end, 0)
+			born := rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, end-2)).Draw(t, "born")
+			fmt.Fprintf(&b, ",%d,%d", end-born, end-rapid.Int64Range(born, end-1).Draw(t, "seen"))
+			if credit := rapid.Int64Range(0, min(end-1, 1<<51)).Draw(t, "credit"); credit > 0 {
+				b.WriteByte(',')
+				part(end+rapid.Int64Range(1, 9).Draw(t, "later"), 0)
+				b.WriteByte(',')
+				part(credit, 0)
 			}
 			b.WriteByte(';')
 		case 'm', 't':
@@ -155,15 +155,18 @@ func TestMerge(t *testing.T) {
 		{"one that follows the other counts alone", "f1s:1000,9-1;", "f1s:2000,1;", "f1s:2000,1;"},
 		{"which may be less", "f1s:1000,9-1;", "f1s:1999,10-3;", "f1s:1999,10-3;"},
 		{"within one the larger counts", "f1s:1000,9-1;", "f1s:1000,7-3;", "f1s:1000,9-3;"},
-		{"entries of either", "f1s:1000,9;", "b1s:5;a1s:1000,2;", "f1s:1000,9;b1s:5;a1s:1000,2;"},
+		{"entries of either", "f1s:1000,9;", "b1s:5,5,5;a1s:1000,2;", "f1s:1000,9;b1s:5,5,5;a1s:1000,2;"},
 		{"sub-bucket by sub-bucket", "s3s~1s:6000,9,2,0,7;", "s3s~1s:6000,7,0,3,6-2;", "s3s~1s:6000,10,2,3,7-2;"},
 		{"sub-buckets move up", "s3s~1s:7000,2,2;", "s3s~1s:6000,10,2,3,5;", "s3s~1s:7000,7,2,2,3;"},
 		{"and out", "s3s~1s:9000,2,2;", "s3s~1s:6000,10,2,3,5;", "s3s~1s:9000,2,2;"},
 		{"with a gap", "s3s~1s:8000,2,2;", "s3s~1s:6000,5,5;", "s3s~1s:8000,7,2,0,5;"},
 		{"what was never charged is trimmed", "s3s~1s:7000,2,2;", "s3s~1s:6000,0,0;", "s3s~1s:7000,2,2;"},
-		{"the later arrival and end, the larger credit", "b1s:8,9.1,3.2;", "b1s:7,9,4;", "b1s:8,9.1,4;"},
-		{"fractions count", "b1s:8,9.1,3.1;", "b1s:8,9.2,3.2;", "b1s:8,9.2,3.2;"},
-		{"with and without credit", "b1s:9.1;", "b1s:8,8,4;", "b1s:10,9.1,4;"},
+		{"the later peak, charge and arrival, the larger credit", "b1s:8,8,6,9.1,3.2;", "b1s:7,7,4,9,4;", "b1s:8,8,5,9.1,4;"},
+		{"fractions count", "b1s:8.2,8,8,9.1,3.1;", "b1s:8.1,8,8,9.2,3.2;", "b1s:8.2,8,8,9.2,3.2;"},
+		{"with and without credit", "b1s:9.1,9,9;", "b1s:8,8,8,8,4;", "b1s:9.1,9,9,9.1,4;"},
+		{"of two lives the later", "b1s:9,8,7;", "b1s:5,5,1,9,4;", "b1s:9,8,7;"},
+		{"which is not full before the peak of the earlier", "b1s:9,8,7;", "b1s:12.1,12,1,99,50;", "b1s:12.1,11,10;"},
+		{"with its credit", "b1s:9,8,7,12,3;", "b1s:12.1,12,1,99,50;", "b1s:12.1,11,10,12.1,3;"},
 		{"the larger void", "f1s:2000,9-5-4;", "f1s:2000,9-6-2;", "f1s:2000,9-6-4;"},
 	} {
 		a, b := decode(t, test.a), decode(t, test.b)
@@ -176,7 +179,7 @@ func TestMerge(t *testing.T) {
 }
 
 // TestOldFloorsAreHarmless: where nothing was lost, a floor of the same history teaches nothing, whatever happened
-// since.
+// since, and however long ago the request that brings it has read the clock.
 func TestOldFloorsAreHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 4)
@@ -184,11 +187,13 @@ func TestOldFloorsAreHarmless(t *testing.T) {
 		w.live(t, "tick take take take peek refund reset max code", func(string) {
 			floors = append(floors, w.state.Clone())
 			floor := floors[rapid.IntRange(0, len(floors)-1).Draw(t, "floor")]
-			want := settled(&w.state, w.policy, w.now)
-			got := w.state.Clone()
-			learned := got.Join(w.policy, w.now, &floor)
-			if got = settled(&got, w.policy, w.now); learned || !got.Equal(&want) {
-				t.Fatalf("%s learned %t from %s: %s", want.String(), learned, floor.String(), got.String())
+			for _, now := range []limit.At{w.now, {Micros: w.now.Micros - w.drawPause(t), Phase: w.now.Phase}} {
+				want := settled(&w.state, w.policy, now)
+				got := w.state.Clone()
+				learned := got.Join(w.policy, now, &floor)
+				if got = settled(&got, w.policy, now); learned || !got.Equal(&want) {
+					t.Fatalf("%s learned %t from %s at %d: %s", want.String(), learned, floor.String(), now.Micros, got.String())
+				}
 			}
 		})
 	})
@@ -268,14 +273,16 @@ func TestJoin(t *testing.T) {
 		now                       limit.At
 		learned                   bool
 	}{
-		{"over entries of the floor", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000;", "", limit.At{Micros: 1_000_000}, false},
-		{"one microsecond before", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000;", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000;",
+		{"over entries of the floor", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;", "", limit.At{Micros: 1_000_000}, false},
+		{"one microsecond before", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;",
 			limit.At{Micros: 999_999}, true},
-		{"over entries of the store", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,1000000,500000;", "",
-			"f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,1000000,500000;", limit.At{Micros: 1_000_000}, false},
-		{"over entries of both", "f1s:1000,9;b1s:1000000;", "f1s:900,9-1;b1s:900000,900000,800000;", "f1s:1000,9;b1s:1000000;", limit.At{Micros: 1_000_000}, false},
-		{"old credit and a new charge", "b1s:1500000;", "b1s:1000000,1000000,900000;", "b1s:1500000;", limit.At{Micros: 1_000_000}, false},
-		{"entries of other limits", "f1s:2000,1;", "f2s:2000,9;a1s:2000,9;b2s:3000000;", "f1s:2000,1;", limit.At{Micros: 1_000_000}, false},
+		{"over entries of the store", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9,1000000,500000;", "",
+			"f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9,1000000,500000;", limit.At{Micros: 1_000_000}, false},
+		{"over entries of both", "f1s:1000,9;b1s:1000000,9,9;", "f1s:900,9-1;b1s:900000,9,9,900000,800000;", "f1s:1000,9;b1s:1000000,9,9;", limit.At{Micros: 1_000_000}, false},
+		{"old credit and a new charge", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", limit.At{Micros: 1_000_000}, false},
+		{"the same by a clock that lags", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", limit.At{Micros: 900_000}, false},
+		{"a life that was lost", "b1s:1300000,9,9;", "b1s:1500000,900000,9,1600000,900000;", "b1s:1500000,200009,200009;", limit.At{Micros: 1_000_000}, true},
+		{"entries of other limits", "f1s:2000,1;", "f2s:2000,9;a1s:2000,9;b2s:3000000,9,9;", "f1s:2000,1;", limit.At{Micros: 1_000_000}, false},
 		{"what the store knows", "f1s:2000,3-1;", "f1s:2000,2;", "f1s:2000,3-1;", limit.At{Micros: 1_000_000}, false},
 		{"a charge", "f1s:2000,3-1;", "f1s:2000,4;", "f1s:2000,4-1;", limit.At{Micros: 1_000_000}, true},
 		{"a refund", "f1s:2000,3-1;", "f1s:2000,3-2;", "f1s:2000,3-2;", limit.At{Micros: 1_000_000}, true},
@@ -287,10 +294,11 @@ func TestJoin(t *testing.T) {
 		{"a later window that counts the same", "f1s:1500,1;", "f1s:1600,1;", "f1s:1600,1;", limit.At{Micros: 1_000_000}, true},
 		{"a sub-bucket", "s3s~1s:3000,1,1;", "s3s~1s:2000,1,1;", "s3s~1s:3000,2,1,1;", limit.At{Micros: 1_000_000}, true},
 		{"a refund in a sub-bucket", "s3s~1s:3000,2,1,1;", "s3s~1s:2000,0,1-1;", "s3s~1s:3000,1,1,1-1;", limit.At{Micros: 1_000_000}, true},
-		{"the first limit only", "f1s:2000,1;b1s:1500000;", "f1s:2000,2;b1s:1500000;", "f1s:2000,2;b1s:1500000;",
+		{"the first limit only", "f1s:2000,1;b1s:1500000,9,9;", "f1s:2000,2;b1s:1500000,9,9;", "f1s:2000,2;b1s:1500000,9,9;",
 			limit.At{Micros: 1_000_000}, true},
-		{"an arrival", "b1s:1500000,1500000.1,3;", "b1s:1500000,1500000.2,2.5;", "b1s:1500000,1500000.2,3;", limit.At{Micros: 1_000_000}, true},
-		{"a credit", "b1s:1500000,1500000.1,3;", "b1s:1500000,1500000,3.1;", "b1s:1500000,1500000.1,3.1;", limit.At{Micros: 1_000_000}, true},
+		{"an arrival", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000.2,2.5;", "b1s:1500000,9,9,1500000.2,3;", limit.At{Micros: 1_000_000}, true},
+		{"a credit", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000,3.1;", "b1s:1500000,9,9,1500000.1,3.1;", limit.At{Micros: 1_000_000}, true},
+		{"a later charge", "b1s:1500000,9,9;", "b1s:1500000,9,8;", "b1s:1500000,9,8;", limit.At{Micros: 1_000_000}, true},
 	} {
 		s, floor, want := decode(t, test.stored), decode(t, test.floor), decode(t, test.want)
 		learned := s.Join(p, test.now, &floor)
@@ -458,9 +466,9 @@ func TestPoliciesTakeTurns(t *testing.T) {
 
 func TestEqual(t *testing.T) {
 	texts := []string{
-		"", "f1s:1000,1;", "f1s:1001,1;", "f1s:1000,2;", "f1s:1000,2-1;", "a1s:1000,1;", "f2s:1000,1;", "b1s:1000;", "b1s:1000.1;",
-		"b1s:1000,1000,1;", "b1s:1000,1000,1.1;", "b1s:999,1000,1;", "f1s:1000,2-1-1;", "s3s~1s:3000,1,1;", "s3s~1s:3000,1,0,1;", "s3s~1s:3000,1,2-1;", "s3s~1s:4000,1,1;",
-		"s3s~1s:3000,2,1,1;", "s2s~1s:3000,1,1;", "s3s~3s:3000,1,1;", "f1s:1000,1;b1s:1000;",
+		"", "f1s:1000,1;", "f1s:1001,1;", "f1s:1000,2;", "f1s:1000,2-1;", "a1s:1000,1;", "f2s:1000,1;", "b1s:1000,2,2;", "b1s:1000.1,2,2;",
+		"b1s:1000,3,2;", "b1s:1000,2,1;", "b1s:1000,2,2,1000,1;", "b1s:1000,2,2,1000,1.1;", "b1s:999,2,2,1000,1;", "b1s:999,1,1,1000,1;", "b1s:999.1,2,2,1000,1;", "f1s:1000,2-1-1;", "s3s~1s:3000,1,1;", "s3s~1s:3000,1,0,1;", "s3s~1s:3000,1,2-1;", "s3s~1s:4000,1,1;",
+		"s3s~1s:3000,2,1,1;", "s2s~1s:3000,1,1;", "s3s~3s:3000,1,1;", "f1s:1000,1;b1s:1000,2,2;",
 	}
 	for i, a := range texts {
 		for j, b := range texts {
@@ -470,7 +478,7 @@ func TestEqual(t *testing.T) {
 			}
 		}
 	}
-	x, y := decode(t, "f1s:1000,1;b1s:1000;"), decode(t, "b1s:1000;f1s:1000,1;")
+	x, y := decode(t, "f1s:1000,1;b1s:1000,2,2;"), decode(t, "b1s:1000,2,2;f1s:1000,1;")
 	if !x.Equal(&y) {
 		t.Error("the order of entries matters")
 	}

@@ -66,7 +66,7 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 		case l.Algorithm == SlidingWindow:
 			e.refundSliding(m, amount)
 		case l.Algorithm == Bucket:
-			e.refundBucket(l, now, m.position, amount)
+			e.refundBucket(l, now, m, amount)
 		case m.end == e.end:
 			e.count.refund(m.position.micros, amount)
 		}

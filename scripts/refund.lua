@@ -6,7 +6,8 @@
 -- then for each limit whose charge is not over, by the first letter of its id
 --   f a g  id, amount, reset of the window that was charged (Unix ms), charged there after the charge
 --   s      id, amount, end of the sub-bucket that was charged (Unix ms), charged there after the charge, precision (ms)
---   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate
+--   b      id, time that amount refills in (us, 1/rate us), arrival time after the charge (us, 1/rate us), rate, when the
+--          bucket was to be full after the charge (us)
 --
 -- Reply    1 if the state changed, else 0: the windows are over, or the charge is not known here.
 -- Errors   CORRUPT: the stored value is no state. SEALED m n: the key has moved under version n of m. FLOOR: the key has not
@@ -48,17 +49,17 @@ local function refund_sliding(body, amount, mark, position, precision)
   return format_sliding(stop, spent, back, void)
 end
 
-local function refund_bucket(body, us, frac, mark, mark_frac, rate)
-  local a, af, c, cf, stop = parse_bucket(body)
-  if less(a, af, mark, mark_frac) then return body end
+local function refund_bucket(body, us, frac, mark, mark_frac, rate, full)
+  local a, af, c, cf, p, pf, born, seen = parse_bucket(body)
+  if full <= seen or less(a, af, mark, mark_frac) then return body end
   cf = math.min(cf, rate - 1)
   local left, left_frac = minus(mark, math.min(mark_frac, rate - 1), c, cf, rate)
-  left = left - now
+  left = left - math.max(now, seen)
   if less(us, frac, left, left_frac) then left, left_frac = us, frac end
   if left < 0 then return body end
   c, cf = plus(c, cf, left, left_frac, rate)
   if c >= MAX_CREDIT then return body end
-  return format_bucket(a, af, c, cf, stop)
+  return format_bucket(a, af, c, cf, p, pf, born, seen)
 end
 
 local i = first
@@ -72,8 +73,8 @@ while ARGV[i] do
     i = i + 5
   elseif kind == BUCKET then
     bodies[id] = body and refund_bucket(body, tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]),
-      tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]))
-    i = i + 6
+      tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), tonumber(ARGV[i + 6]))
+    i = i + 7
   else
     bodies[id] = body and refund_fixed(body, tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 3]))
     i = i + 4

@@ -36,13 +36,14 @@ local function reset_sliding(body)
 end
 
 local function reset_bucket(body, rate)
-  local a, af, c, cf, stop = parse_bucket(body)
+  local a, af, c, cf, p, pf, born, seen = parse_bucket(body)
+  local at = math.max(now, seen)
   cf = math.min(cf, rate - 1)
   local owed, owed_frac = minus(a, math.min(af, rate - 1), c, cf, rate)
-  if owed < now then owed, owed_frac = now, 0 end
-  c, cf = plus(c, cf, owed - now, owed_frac, rate)
+  if owed < at then owed, owed_frac = at, 0 end
+  c, cf = plus(c, cf, owed - at, owed_frac, rate)
   if c >= MAX_CREDIT then return body end
-  return format_bucket(a, af, c, cf, stop)
+  return format_bucket(a, af, c, cf, p, pf, born, seen)
 end
 
 local i = first

@@ -43,7 +43,7 @@ func arguments(now limit.At, cost int64, floor string) (take, refund, reset []an
 			micros, rest := l.Refill(cost)
 			burst, burstRest := l.Refill(l.Burst)
 			take = append(take, id, micros, rest, burst, burstRest, l.Max)
-			refund = append(refund, id, micros, rest, position, fraction, l.Max)
+			refund = append(refund, id, micros, rest, position, fraction, l.Max, end)
 			reset = append(reset, id, l.Max)
 		default:
 			take = append(take, id, l.Max, l.End(now))

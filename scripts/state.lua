@@ -2,8 +2,8 @@
 --
 --   f1m:1795225200123,57-3;              fixed: reset in ms, counts
 --   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
---   b1s:1795225200123456.1;              bucket: arrival in us and 1/rate us
---   b1s:1795225200123456,1795225200123458.1,2.2;    once there is credit: end, arrival, credit
+--   b1s:1795225200123456.1,700000,100000;             bucket: peak in us and 1/rate us, birth and latest charge in us before it
+--   b1s:1795225200123456.1,700000,100000,1795225200123458.1,2.2;    once there is credit: that, arrival, credit
 --   m:1795225200123,7,6;                 stamp of a migration: end in ms, version adopted, version sealed
 --   t:1795225200123,2,0;                 stamp of a topology, the same
 --
@@ -19,13 +19,18 @@ local MAX_COUNT = 9007199254740991
 local MAX_CREDIT = 4503599627370496
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
 
--- parse returns the bodies of all entries by id, and how many there are; nil if text is no state. It is anchored: a
--- search would take the square of the length of a foreign value, while the whole server waits.
+-- What a state has at most, of bytes and of entries, and more digits in a row than any number in it.
+local MAX_TEXT, MAX_ENTRIES, TOO_LONG = 131072, 256, '%f[%d]' .. string.rep('%d', 18)
+
+-- parse returns the bodies of all entries by id, and how many there are; nil if text is no state. The whole server waits
+-- for it, whatever is stored: it is anchored, because a search would take the square of the length of a foreign value, and
+-- it refuses what would take COUNT the cube of a number's length, which tries all ways to share digits among its parts.
 local function parse(text)
+  if #text > MAX_TEXT or string.find(text, TOO_LONG) then return nil end
   local bodies, n, i = {}, 0, 1
   while i <= #text do
-    local id, body, next = match(text, '^([^:]+):([^;]+);()', i)
-    if not id then return nil end
+    local id, body, next = match(text, '^([fagsbmt][%w~]*):(%d[%d,.-]*);()', i)
+    if not id or n == MAX_ENTRIES then return nil end
     bodies[id], n, i = body, n + 1, next
   end
   return bodies, n
@@ -67,13 +72,13 @@ local function format_sliding(stop, charged, refunded, void)
   return format('%.0f,%.0f,%s', stop, used, table.concat(list, ','))
 end
 
--- parse_bucket returns arrival and credit, each in us and 1/rate us, and the end in us.
+-- parse_bucket returns arrival, credit and peak, each in us and 1/rate us, then birth and latest charge in us.
 local function parse_bucket(body)
-  local stop, a, af, c, cf = match(body, '^(%d+),(%d+)%.?(%d*),(%d+)%.?(%d*)$')
-  if stop then return tonumber(a), tonumber(af) or 0, tonumber(c), tonumber(cf) or 0, tonumber(stop) end
-  a, af = match(body, '^(%d+)%.?(%d*)$')
-  a, af = tonumber(a), tonumber(af) or 0
-  return a, af, 0, 0, af > 0 and a + 1 or a
+  local p, pf, born, seen, a, af, c, cf = match(body,
+    '^(%d+)%.?(%d*),(%d+),(%d+),?(%d*)%.?(%d*),?(%d*)%.?(%d*)$')
+  p, pf = tonumber(p), tonumber(pf) or 0
+  if a == '' then return p, pf, 0, 0, p, pf, p - born, p - seen end
+  return tonumber(a), tonumber(af) or 0, tonumber(c), tonumber(cf) or 0, p, pf, p - born, p - seen
 end
 
 local function span(us, frac)
@@ -81,9 +86,10 @@ local function span(us, frac)
   return format('%.0f.%.0f', us, frac)
 end
 
-local function format_bucket(a, af, c, cf, stop)
-  if c == 0 and cf == 0 then return span(a, af) end
-  return format('%.0f,%s,%s', stop, span(a, af), span(c, cf))
+local function format_bucket(a, af, c, cf, p, pf, born, seen)
+  local life = format('%s,%.0f,%.0f', span(p, pf), p - born, p - seen)
+  if c == 0 and cf == 0 then return life end
+  return format('%s,%s,%s', life, span(a, af), span(c, cf))
 end
 
 -- parse_stamp returns the end of a stamp (ms), the version adopted and the version sealed; zeros once it is over.

@@ -77,11 +77,19 @@ local function join_sliding(id, body, floor)
 end
 
 local function join_bucket(body, floor)
-  local a, af, c, cf, stop = parse_bucket(body)
-  local fa, faf, fc, fcf, fstop = parse_bucket(floor)
+  local a, af, c, cf, p, pf, born, seen = parse_bucket(body)
+  local fa, faf, fc, fcf, fp, fpf, fborn, fseen = parse_bucket(floor)
+  if born == fborn then
+    if less(c, cf, fc, fcf) then c, cf = fc, fcf end
+    seen = math.max(seen, fseen)
+  elseif born > fborn then -- of two lives the later one; it is not full before the peak of the earlier
+    fa, faf = fp, fpf
+  else
+    a, af, c, cf, born, seen = p, pf, fc, fcf, fborn, fseen
+  end
   if less(a, af, fa, faf) then a, af = fa, faf end
-  if less(c, cf, fc, fcf) then c, cf = fc, fcf end
-  return format_bucket(a, af, c, cf, math.max(stop, fstop))
+  if less(p, pf, fp, fpf) then p, pf = fp, fpf end
+  return format_bucket(a, af, c, cf, p, pf, born, seen)
 end
 
 -- join ignores what is over; nil for nothing.
@@ -134,17 +142,17 @@ local function take_sliding(body, max, fresh, precision, size)
 end
 
 local function take_bucket(body, us, frac, burst_us, burst_frac, rate)
-  local a, af, c, cf, stop = 0, 0, 0, 0, 0
-  if body then a, af, c, cf, stop = parse_bucket(body) end
+  local a, af, c, cf, p, pf, born, seen = 0, 0, 0, 0, 0, 0, now, now
+  if body then a, af, c, cf, p, pf, born, seen = parse_bucket(body) end
   af, cf = math.min(af, rate - 1), math.min(cf, rate - 1) -- the rate may have been larger when they were written
   a, af = minus(a, af, c, cf, rate)
   if less(a, af, now, 0) then a, af = now, 0 end
   a, af = plus(a, af, us, frac, rate)
   local wait, wait_frac = minus(a - now, af, burst_us, burst_frac, rate)
   if wait > 0 or wait == 0 and wait_frac > 0 then allowed = false end
-  stop = math.max(stop, af > 0 and a + 1 or a)
+  if less(p, pf, a, af) then p, pf = a, af end
   a, af = plus(a, af, c, cf, rate)
-  return format_bucket(a, af, c, cf, stop), stop
+  return format_bucket(a, af, c, cf, p, pf, born, math.max(seen, now)), pf > 0 and p + 1 or p
 end
 
 local ids, charged, joined, last, n, i = {}, {}, {}, now, 0, first

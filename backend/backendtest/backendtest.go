@@ -109,6 +109,7 @@ var parts = []struct {
 	{"BigNumbers", testBigNumbers},
 	{"Peek", testPeek},
 	{"Refund", testRefund},
+	{"BucketLives", testBucketLives},
 	{"Reset", testReset},
 	{"Load", testLoad},
 	{"Seed", testSeed},

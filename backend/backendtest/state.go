@@ -134,6 +134,40 @@ func testRefund(t *testing.T, s *subject) {
 	stranger.play(t, step{5 * time.Hour, 10, "ok 0@6h0m0s"}, step{5 * time.Hour, 1, "no 0@6h0m0s+1h0m0s"})
 }
 
+// testBucketLives lets requests that have read the clock before the bucket was full, one with a floor and one with a
+// receipt from then, come after a take that has read it later.
+func testBucketLives(t *testing.T, s *subject) {
+	if _, ok := s.Backend.(backend.Refunder); !ok || s.withheld > 0 {
+		return
+	}
+	s.clock.set(0)
+	m := s.mirror("alice", limit.TokenBucket(10, time.Hour, 10))
+	var old limit.Receipt
+	for range 5 {
+		old = m.charge(t, 10)
+		m.refund(t, old, 10)
+	}
+	again := m.charge(t, 10)
+	floor := m.model.Clone()
+	s.clock.set(time.Hour) // full
+	if v := m.take(t, 10); !v.Allowed {
+		t.Fatalf("a full bucket denies: %s", say(&v.Verdict))
+	}
+	for _, read := range []time.Duration{time.Hour - time.Microsecond, 59 * time.Minute, 30 * time.Minute, 0} {
+		s.clock.set(read)
+		m.refund(t, old, 10)
+		m.refund(t, again, 10)
+		if v := m.takeFloor(t, 1, &floor); v.Allowed {
+			t.Errorf("10 of 10 were taken at 1h, and then one at %s: %s", read, say(&v.Verdict))
+		}
+		m.compareLoad(t)
+	}
+	s.clock.set(time.Hour)
+	if v := m.takeFloor(t, 1, &floor); v.Allowed {
+		t.Errorf("11 of 10 taken at 1h: %s", say(&v.Verdict))
+	}
+}
+
 func testReset(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Resetter); !ok {
 		return
