@@ -32,6 +32,7 @@ local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exa
 -- Of each limit; size and precision are nil for a fixed one. Room for four is made at once.
 local pattern, max, fresh, slot = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local size, precision = {nil, nil, nil, nil}, {nil, nil, nil, nil}
+local room, longest = {nil, nil, nil, nil}, 0 -- what a state has at most: of bytes that are matched for a limit, and in all
 -- The state after a charge, in pieces. Those of limit j begin at slot[j]: end, counts, and the tail of a sliding one.
 local out = {nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil}
 for j = 1, n do
@@ -40,9 +41,13 @@ for j = 1, n do
   if string.byte(id) == 115 then -- 's'
     pattern[j] = '^' .. id .. ':(%d+),(%d+),(%d+)()'
     precision[j], size[j] = ARGV[arg + 3], ARGV[arg + 4]
+    room[j] = #id + 48
+    longest = longest + room[j] + 51 * size[j]
     arg, o = arg + 5, o + 4
   else
     pattern[j] = '^' .. id .. ':(%d+),(%d+);()'
+    room[j] = #id + 66
+    longest = longest + room[j]
     arg, o = arg + 3, o + 4
   end
 end
@@ -123,7 +128,8 @@ for i = 1, #KEYS do
   local there = written[key] or values[i]
   local value = there ~= '' and there
   local allowed, opens, at = true, not value, 1
-  local mine = floor == '' or floor == value or covers(value, floor)
+  local mine = #floor <= longest and not (value and #value > longest) and -- or there is nothing to match
+    (floor == '' or floor == value or covers(value, floor))
   for j = 1, mine and n or 0 do
     local o, left = slot[j], max[j]
     if not value then
@@ -131,7 +137,7 @@ for i = 1, #KEYS do
       out[o], out[o + 1], out[o + 2] = fresh[j], format(size[j] and ',%.0f,%.0f' or ',%.0f', cost, cost), ';'
     elseif size[j] then
       local stop, used, newest, next = match(value, pattern[j], at)
-      local last = stop and find(value, ';', next, true)
+      local last = stop and next - at <= room[j] and find(value, ';', next, true)
       if not last or find(value, ' ', next, true) then -- what comes next is not read, and a space would end the reply
         mine = false
         break
@@ -155,11 +161,11 @@ for i = 1, #KEYS do
       local stop, used, next = match(value, pattern[j], at)
       local tail, back = ';', 0
       if not stop then -- something was given back
-        stop, used, tail, back, next = match(value, '^' .. out[o - 1] .. '(%d+),(%d+)(%-(%d+)%-?%d*;)()', at)
-        if not stop then
-          mine = false
-          break
-        end
+        stop, used, tail, back, next = match(value, '^' .. out[o - 1] .. '(%d+),(%d+)(%-(%d+)%f[^%d]%-?%d*;)()', at)
+      end
+      if not stop or next - at > room[j] then
+        mine = false
+        break
       end
       if stop * 1000 <= now then opens, stop, used, tail, back = true, fresh[j], 0, ';', 0 end
       used = used + cost

@@ -28,6 +28,7 @@ local set = #KEYS > 1 and redis.pcall or redis.call
 local now, max, fresh, first = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], 4
 local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exact on every machine
 local head = ARGV[2] .. ':'
+local LONGEST = #head + 66 -- of the reset 13 digits, of three counts 16 each
 local pattern, refunded = '^' .. head .. '(%d+),(%d+);$', '^' .. head .. '(%d+),(%d+)(%-(%d+)%-?(%d*));$'
 local life
 local values, reply, n = redis.call('MGET', unpack(KEYS)), {}, 1
@@ -38,6 +39,9 @@ local floors = costs and ARGV[costs + #KEYS + 1] and costs + #KEYS
 for i = 1, #KEYS do
   local key, cost, floor = KEYS[i], costs and tonumber(ARGV[costs + i]) or 1, floors and ARGV[floors + i] or ''
   local value, back, given, void, mine = written[key] or values[i] or '', '', 0, 0, true
+  if #value > LONGEST or #floor > LONGEST then -- it is no state, and nothing to match
+    value, floor, mine = '', '', false
+  end
   local reset, used = match(value, pattern)
   if value ~= '' and not reset then
     reset, used, back, given, void = match(value, refunded)
