@@ -200,11 +200,22 @@ func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {
 	for len(limits) < n {
 		l := drawLimit(r, big)
 		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
-		if l.Validate() == nil && !slices.ContainsFunc(limits, same) {
+		if fits(l, limits) && !slices.ContainsFunc(limits, same) {
 			limits = append(limits, l)
 		}
 	}
 	return limits
+}
+
+// fits reports whether l may be in a policy with others.
+func fits(l limit.Limit, others []limit.Limit) bool {
+	n := int64(0)
+	for _, l := range append(slices.Clone(others), l) {
+		if l.Algorithm == limit.SlidingWindow {
+			n += int64(l.Window / l.Precision)
+		}
+	}
+	return l.Validate() == nil && n <= limit.MaxPolicySubBuckets
 }
 
 func drawLimit(r *rand.Rand, big bool) limit.Limit {
@@ -278,7 +289,7 @@ func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
 	for range r.IntN(3) {
 		l := drawLimit(r, big)
 		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
-		if l.Validate() == nil && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
+		if fits(l, limits) && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
 			limits = slices.Insert(limits, r.IntN(len(limits)+1), l)
 		}
 	}

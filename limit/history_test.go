@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +140,18 @@ func drawPolicy(t *rapid.T, most int) *limit.Policy {
 	limits := rapid.SliceOfNDistinct(rapid.Custom(drawLimit), 1, most, func(l limit.Limit) string {
 		return string(l.AppendID(nil))
 	}).Draw(t, "limits")
+	room := int64(limit.MaxPolicySubBuckets)
+	limits = slices.DeleteFunc(limits, func(l limit.Limit) bool {
+		n := int64(0)
+		if l.Algorithm == limit.SlidingWindow {
+			n = int64(l.Window / l.Precision)
+		}
+		if n > room {
+			return true
+		}
+		room -= n
+		return false
+	})
 	p := limit.Policy{Name: "drawn", Limits: limits}
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)

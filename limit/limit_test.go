@@ -157,6 +157,12 @@ func TestPolicyValidate(t *testing.T) {
 		{"the same window twice", limit.Policy{Limits: []limit.Limit{
 			limit.PerSecond(1), limit.Fixed(5, 1000*time.Millisecond),
 		}}, []string{`policy "": limit 2: window = 5/1s`}},
+		{"240 sub-buckets", limit.Policy{Limits: []limit.Limit{
+			limit.Sliding(1, 2*time.Minute, time.Second), limit.Sliding(1, time.Hour, 30*time.Second), limit.PerDay(1),
+		}}, nil},
+		{"241", limit.Policy{Name: "fine", Limits: []limit.Limit{
+			limit.Sliding(1, 2*time.Minute, time.Second), limit.Sliding(1, time.Hour, 30*time.Second), limit.Sliding(1, time.Second, time.Second),
+		}}, []string{`policy "fine": sub-buckets = 241`}},
 		{"all at once", limit.Policy{Name: "A", Limits: []limit.Limit{
 			limit.PerSecond(0).Named("x"), limit.Sliding(-1, time.Second, 0).Named("x"), limit.PerSecond(1),
 		}}, []string{
