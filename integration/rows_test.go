@@ -57,6 +57,8 @@ var rows = []row{
 		promise: "0 above Max; stranded at most one batch, that of the killed process"},
 	{id: "lease-paused", fault: "process with a lease paused past the end of its window",
 		promise: "0 above Max in each window"},
+	{id: "bucket-lives", fault: "a take waits on a slow lane, with a floor, until its token bucket was full and another process has emptied it",
+		promise: "burst + rate x T in any interval"},
 	{id: "no-descriptors", fault: "a process that has lost its connections and has no file descriptor left",
 		promise: "every call returns by its deadline, and the failure policy decides; the servers decide again as soon as there are descriptors; at most one count a call"},
 	{id: "shadow-without-rights", fault: "a shadow that Redis refuses (NOPERM), beside decisions under equal limits, 16 callers",
