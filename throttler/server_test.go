@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,10 +163,14 @@ func TestFailurePoliciesOnAServer(t *testing.T) {
 					for range calls {
 						start := time.Now()
 						d, err := th.Allow(t.Context(), key)
-						if took := time.Since(start); took > timeout+2*time.Second { // two for a loaded machine
+						if took := time.Since(start); took > timeout+5*time.Second { // five for a loaded machine
 							t.Errorf("a call took %v, want %v", took, timeout)
 						}
-						if outcome(t, cfg.Failure, d, err, frozen) {
+						mayHaveCharged := frozen
+						if failed, ok := errors.AsType[*net.OpError](d.Cause); ok && failed.Op == "dial" {
+							mayHaveCharged = false // a busy machine may not even connect in time
+						}
+						if outcome(t, cfg.Failure, d, err, mayHaveCharged) {
 							admitted++
 						}
 					}
@@ -323,7 +328,7 @@ func TestMisconfiguredServerIsLoud(t *testing.T) {
 func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: time.Minute})
 	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1000))})
 	allow(t, th, "k")
 	server.Pause()
@@ -344,7 +349,7 @@ func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 			if !errors.Is(err, want) || d.Allowed {
 				t.Errorf("%+v, %v, want %v", d, err, want)
 			}
-			if took := time.Since(start); took > 2*time.Second { // the backend's own timeout is 5 s
+			if took := time.Since(start); took > 10*time.Second { // the backend's own timeout is a minute
 				t.Errorf("returned after %v", took)
 			}
 		})
