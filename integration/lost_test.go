@@ -32,8 +32,9 @@ type history struct {
 
 	mu     sync.Mutex // guards what follows
 	all    []verdict
-	total  int64 // admitted
-	losses []time.Time
+	total  int64       // admitted
+	losses []time.Time // when each began
+	lost   []time.Time // when each was over
 }
 
 func (h *history) add(v verdict) {
@@ -56,7 +57,7 @@ func (h *history) admitted() int64 {
 func (h *history) bound() (sum int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, loss := range h.losses {
+	for i, loss := range h.losses {
 		newest := int64(-1)
 		holders := make(map[int]bool)
 		for _, v := range h.all {
@@ -70,7 +71,7 @@ func (h *history) bound() (sum int64) {
 		}
 		again := time.Time{} // when the holder's call has ended
 		for _, v := range h.all {
-			if holders[v.process] && v.begin.After(loss) && (again.IsZero() || v.end.Before(again)) {
+			if holders[v.process] && v.begin.After(h.lost[i]) && (again.IsZero() || v.end.Before(again)) {
 				again = v.end
 			}
 		}
@@ -143,6 +144,9 @@ func (h *history) lose(hold bool, loss func()) {
 	h.losses = append(h.losses, time.Now())
 	h.mu.Unlock()
 	loss()
+	h.mu.Lock()
+	h.lost = append(h.lost, time.Now())
+	h.mu.Unlock()
 }
 
 // lose plays losses under load: each time another `each` are admitted, or all processes are denied, what the server
