@@ -167,8 +167,12 @@ type Sealer interface {
 
 // Poster keeps one notice for all who share it, such as the topology that a router's processes have to agree on.
 type Poster interface {
+	// Look returns the notice that is there, whole; its Version is 0 if there is none. It changes nothing, and asks for no
+	// right but to read.
+	Look(ctx context.Context) (Notice, error)
+
 	// Post leaves a notice, unless one of its version or a newer one is there, and returns what is there then: without
-	// its text, unless it is newer than the given one. A notice without a text is not left: it only asks.
+	// its text, unless it is newer than the given one. A notice without a text is not left.
 	Post(ctx context.Context, n Notice) (Notice, error)
 }
 

@@ -5,6 +5,21 @@ import (
 	"sync"
 )
 
+// Look implements [Poster].
+func (m *Memory) Look(ctx context.Context) (Notice, error) {
+	switch {
+	case m.closed.Load():
+		return Notice{}, ErrClosed
+	case ctx == nil:
+		return Notice{}, errNoContext
+	case ctx.Err() != nil:
+		return Notice{}, ctx.Err()
+	}
+	m.board.mu.Lock()
+	defer m.board.mu.Unlock()
+	return m.board.notice, nil
+}
+
 // Post implements [Poster], for the routers of one process.
 func (m *Memory) Post(ctx context.Context, n Notice) (Notice, error) {
 	if m.closed.Load() {

@@ -2,8 +2,11 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
@@ -12,6 +15,29 @@ import (
 // noticeName follows the prefix in the name of the key that holds the notice. No key of a policy has this name: theirs
 // have a colon.
 const noticeName = "topology"
+
+// Look implements [Poster].
+func (r *Redis) Look(ctx context.Context) (Notice, error) {
+	if ctx == nil {
+		return Notice{}, errNoContext
+	}
+	deadline := r.calls.deadline()
+	stored, err := call(ctx, &r.calls, "look", deadline, func(ctx context.Context) (string, error) {
+		stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
+		if errors.Is(err, redis.Nil) {
+			return "", nil
+		}
+		return stored, err
+	})
+	if err != nil || stored == "" {
+		return Notice{}, err
+	}
+	there, err := parseNotice(stored)
+	if err != nil {
+		return Notice{}, &Error{Op: "look", Node: r.calls.node, Kind: Corrupt, Err: err}
+	}
+	return there, nil
+}
 
 // Post implements [Poster].
 func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
@@ -34,7 +60,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	return there, nil
 }
 
-// parseNotice reads what post.lua answers: a notice, or its first line.
+// parseNotice reads what is stored or post.lua answers: a notice, or its first line.
 func parseNotice(reply string) (Notice, error) {
 	head, text, _ := strings.Cut(reply, "\n")
 	version, digest, _ := strings.Cut(head, " ")

@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"crypto/ed25519"
 	"errors"
 	"math"
 	"time"
@@ -38,6 +39,18 @@ type Config struct {
 	// policy, and Settle. They are kept longer for a longer window of a policy that this router has been asked for by then;
 	// one that it has not starts afresh where Drain is too short for it. At most twice limit.MaxWindow. Zero: 25 hours.
 	Drain time.Duration
+
+	// TopologyKeys are the keys of those who may publish topologies; see [Topology.Sign]. With keys, a topology that a server
+	// holds is taken over only if one of them has signed it, and this process publishes only what is signed. Topologies from
+	// Open, Update and WatchFile need no signature, but one that they have must be valid. Nil: no signature is asked for. Only
+	// for Open.
+	TopologyKeys []ed25519.PublicKey
+
+	// AllowedAddresses are the servers to which a published topology may lead, besides those that this process knows from its
+	// own: host names, "*." and a domain, IP addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't count. Whoever
+	// may write to a server can publish a topology, and each server that is named gets the credentials of Redis. Nil: with
+	// TopologyKeys any that is signed, otherwise no unknown server. Only for Open.
+	AllowedAddresses []string
 
 	// Seed is the seed of the ring. Only for New; a topology has its own.
 	Seed uint64
@@ -93,7 +106,7 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
+	errs := []error{c.validateTrust()}
 	between := func(field string, d, most time.Duration) {
 		if d < 0 {
 			errs = append(errs, &ConfigError{Field: field, Value: d.String(), Bound: "must not be negative"})

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// TestDigest: it tells topologies apart by what they say now, not by the order in which they say it, nor by what was
-// before.
+// TestDigest: it tells topologies apart by their epoch and by what decides who owns a key, not by the order of groups, by
+// addresses, nor by what was before.
 func TestDigest(t *testing.T) {
 	base := router.Topology{Epoch: 7, Seed: 3, Groups: []router.Group{
 		{Name: "a", Primary: "10.0.0.1:1", Replicas: []string{"10.0.1.1:1"}}, {Name: "b", Weight: 2, Primary: "10.0.0.2:1"},
@@ -36,20 +36,29 @@ func TestDigest(t *testing.T) {
 			t.Errorf("with a past: %s, want %s", got, digest)
 		}
 	}
-	seen := map[string]string{digest: "the same"}
 	for name, change := range map[string]func(*router.Topology){
-		"epoch":      func(c *router.Topology) { c.Epoch++ },
-		"seed":       func(c *router.Topology) { c.Seed++ },
-		"no seed":    func(c *router.Topology) { c.Seed = 0 },
-		"a group":    func(c *router.Topology) { c.Groups = c.Groups[:3] },
-		"a name":     func(c *router.Topology) { c.Groups[0].Name = "e" },
-		"two names":  func(c *router.Topology) { c.Groups[2].Name, c.Groups[3].Name = "d", "c" },
-		"a weight":   func(c *router.Topology) { c.Groups[1].Weight = 3 },
 		"an address": func(c *router.Topology) { c.Groups[1].Primary = "10.0.0.9:1" },
 		"a replica":  func(c *router.Topology) { c.Groups[0].Replicas = nil },
-		"a replica that is a primary": func(c *router.Topology) {
-			c.Groups[0].Primary, c.Groups[0].Replicas = "10.0.1.1:1", []string{"10.0.0.1:1"}
+		"another kind": func(c *router.Topology) {
+			c.Groups[1] = router.Group{Name: "b", Weight: 2, Cluster: []string{"10.0.0.2:1"}}
 		},
+		"two addresses":    func(c *router.Topology) { c.Groups[2].Name, c.Groups[3].Name = "d", "c" },
+		"a default weight": func(c *router.Topology) { c.Groups[2].Weight = 1 },
+		"baseline":         func(c *router.Topology) { c.Baseline = true },
+		"signature":        func(c *router.Topology) { c.Signature = []byte("x") },
+	} {
+		if got := copied(change).Digest(); got != digest {
+			t.Errorf("%s changes the digest, and no key changes its owner", name)
+		}
+	}
+	seen := map[string]string{digest: "the same"}
+	for name, change := range map[string]func(*router.Topology){
+		"epoch":    func(c *router.Topology) { c.Epoch++ },
+		"seed":     func(c *router.Topology) { c.Seed++ },
+		"no seed":  func(c *router.Topology) { c.Seed = 0 },
+		"a group":  func(c *router.Topology) { c.Groups = c.Groups[:3] },
+		"a name":   func(c *router.Topology) { c.Groups[0].Name = "e" },
+		"a weight": func(c *router.Topology) { c.Groups[1].Weight = 3 },
 	} {
 		got := copied(change).Digest()
 		if other, is := seen[got]; is {

@@ -113,7 +113,7 @@ func ExampleRouter_Update() {
 	// Output:
 	// carol at eu-2 remaining 9 exact
 	// carol at eu-3 remaining 8 exact
-	// router: epoch = 1: must be above 2, which is in force: a newer topology is in force
+	// router: epoch = 1: must be above 2, which is in force: to go back, publish it as epoch 3 with epoch 2 as its "previous": a newer topology is in force
 }
 
 // Nodes tells how each node is, for people and dashboards.

@@ -31,7 +31,12 @@ func (r *Router) relocate(f *follower, at sighting) error {
 		return g
 	}
 	before := f.group.Swap(moved(0))
-	next := s.relocated(f, moved)
+	next := s.relocated(func(g *group) *group {
+		if g.follower != f {
+			return nil
+		}
+		return moved(g.weight)
+	})
 	r.enforceLocked(next)
 	r.retire(s, next)
 	switch {

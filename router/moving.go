@@ -214,7 +214,7 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 	case w.advance():
 		return nil
 	case back && w.move.Version == 0: // it went elsewhere and is to come back
-		w.recall(ctx, version)
+		w.comeBack(version)
 		return nil
 	case back && w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
 		return &backend.Error{
@@ -258,13 +258,9 @@ func (w *way) learn(ctx context.Context, g *group) error {
 	return &backend.Error{Op: opMove, Node: g.primary.title(), Kind: backend.Unavailable, Err: errors.Join(ErrTopologyOld, err)}
 }
 
-// recall begins the hand-over of a key that left its owner under a former topology. If that isn't known here, a node that
-// was told of it may say which it was.
-func (w *way) recall(ctx context.Context, version int64) {
-	if !w.at.remembers(version) {
-		w.router.recall(ctx, w.owner().primary)
-		w.at = w.router.snapshot.Load()
-	}
+// comeBack begins the hand-over of a key that left its owner under a former topology. If that isn't known here, nor is where
+// its counts are.
+func (w *way) comeBack(version int64) {
 	w.handOver(true)
 	if !w.at.remembers(version) {
 		w.come(limit.Alone, nil, ErrTopologyOld)
@@ -317,16 +313,6 @@ func (w *way) seal(ctx context.Context, g *group) (backend.Snapshot, error) {
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
 	req.Move.Step = limit.Ask
-	if w.at.gap { // the key may have been elsewhere under a topology that isn't known here: the stamp would tell
-		held, err := g.primary.load(ctx, req)
-		if err != nil {
-			return backend.Snapshot{}, err
-		}
-		_, sealed := held.State.Stamp(limit.Topology, limit.At{Micros: held.Now})
-		if sealed > 0 && sealed < w.at.version() && !w.at.remembers(sealed) {
-			return backend.Snapshot{}, ErrTopologyOld
-		}
-	}
 	if g.primary.knows.Load() < req.Move.Version {
 		if err := w.router.consult(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
 			return backend.Snapshot{}, err

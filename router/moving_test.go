@@ -18,7 +18,7 @@ import (
 func after(t router.Topology, previous ...router.Topology) router.Topology {
 	if len(previous) > 0 {
 		p := after(previous[0], previous[1:]...)
-		t.Previous = &p
+		t.Previous, t.Baseline = &p, false
 	}
 	return t
 }
@@ -139,8 +139,8 @@ func TestConflictSettled(t *testing.T) {
 				t.Errorf("%d are admitted, and %d were left", n, want)
 			}
 			await(t, "the new topology is posted", func() bool { return p.posted(4) == 3 })
-			fresh := p.open(t, topo(3, 4), router.Config{})
-			await(t, "a process that starts learns of what was before", func() bool { return fresh.Formers() == 1 })
+			fresh := p.open(t, topo(1, 1), router.Config{})
+			await(t, "a process that starts behind learns of it, and of what was before", func() bool { return fresh.Formers() == 2 })
 			second := keyOf(fleet, "g1", 1)
 			takeN(t, fleet, second, tenAnHour, 6)
 			if n := takeN(t, fresh, second, tenAnHour, 10); n != 4 {

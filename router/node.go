@@ -45,6 +45,8 @@ type node struct {
 	watched    bool          // whether heartbeats are sent
 	leave      func()        // ends them; nil before they begin
 	knows      atomic.Int64  // the epoch that it was told of
+	forbids    atomic.Int64  // the epoch that this process was not let publish there
+	rejected   atomic.Value  // string: why the topology that it holds is not taken over, as last reported
 	suspect    chan struct{} // asks for a heartbeat soon
 	lastBeat   atomic.Pointer[beat]
 	away       atomic.Bool  // whether the latest heartbeat had no answer

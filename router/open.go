@@ -19,7 +19,7 @@ import (
 // the first answer wait for it, as long as they may take anyway, and fail as [backend.Unavailable] after that.
 func Open(topology Topology, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
-	errs := []error{topology.Validate(), cfg.validate(), topology.suits(cfg)}
+	errs := []error{topology.Validate(), cfg.validate(), topology.suits(cfg), topology.history(0)}
 	if cfg.Seed != 0 {
 		errs = append(errs, &ConfigError{
 			Field: "Seed", Value: strconv.FormatUint(cfg.Seed, 10), Bound: "must be 0: the topology has the seed",
@@ -46,6 +46,11 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 
 // suits refuses what can't be had with this topology.
 func (t *Topology) suits(cfg Config) error {
+	if len(t.Signature) > 0 && len(cfg.TopologyKeys) > 0 {
+		if err := t.Verify(cfg.TopologyKeys...); err != nil {
+			return err
+		}
+	}
 	if cfg.Redis == nil || cfg.Redis.DB == 0 {
 		return nil
 	}

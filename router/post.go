@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 )
@@ -16,77 +18,114 @@ import (
 // The primaries keep the newest topology, as a notice, for those who don't know it. The former ones go along, for those who
 // were not there when they were in force.
 
-// text is the topology as it is posted.
-func (s *snapshot) text() (string, error) {
+// notice is the topology as it is published. One that is signed is published as it is, which is the only one that signed keys
+// let through.
+func (s *snapshot) notice() (backend.Notice, error) {
+	topology := s.topology
+	if len(topology.Signature) == 0 {
+		topology = s.chain()
+	}
+	text, err := json.Marshal(topology)
+	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
+}
+
+// chain is the topology with the former ones, as far as they are known.
+func (s *snapshot) chain() Topology {
 	topology := s.topology
 	last := &topology
 	last.Previous = nil
 	told := 0
 	for _, f := range s.from {
-		if f.stray || told == maxPrevious {
+		if f.stray || told == maxPrevious || f.version() == 0 {
 			continue
 		}
 		previous := f.topology
-		previous.Previous = nil
-		last.Previous = &previous
+		previous.Previous, previous.Signature = nil, nil
+		last.Previous, last.Baseline = &previous, false
 		last = &previous
 		told++
 	}
-	text, err := json.Marshal(topology)
-	return string(text), errors.Join(err, topology.Validate())
+	last.Baseline = last.Epoch > 1 // what came before is over
+	return topology
 }
 
-// consult compares the topology in force with what a node's notice says, and takes over a newer one. Where there is an older
-// one or none, it leaves its own if that is wanted, unless the router was stopped because others have another topology.
+// consult compares the topology in force with the one that a node's notice has, and takes over a newer one. Where there is an
+// older one or none, it leaves its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
-	poster, ok := n.backend.(backend.Poster)
+	board, ok := n.backend.(backend.Poster)
 	s := r.snapshot.Load()
 	if !ok || s.version() == 0 {
 		return backend.ErrUnsupported
 	}
-	mine := backend.Notice{Version: s.version(), Digest: s.digest}
-	var there backend.Notice
-	ask := func() (err error) {
-		there, err = poster.Post(ctx, mine)
-		return err
-	}
-	err := n.guard("post", ask)
-	if err == nil && there.Version < mine.Version && leave && s.refused == nil {
-		if mine.Text, err = s.text(); err == nil {
-			err = n.guard("post", ask)
-		}
+	there, err := r.look(ctx, n, board)
+	if err == nil && there.Version < s.version() && leave && s.refused == nil && r.publish(ctx, n, board, s) {
+		there, err = r.look(ctx, n, board)
 	}
 	switch {
 	case err != nil:
 		return err
-	case there.Version < mine.Version:
+	case there.Version < s.version():
 		n.knows.Store(0)
-	case there.Version == mine.Version && there.Digest != mine.Digest:
+		return nil
+	case there.Version == s.version() && there.Digest == s.digest:
+		n.knows.Store(s.version())
+		return nil
+	}
+	topology, err := r.published(s, there)
+	switch {
+	case err == nil && there.Version == s.version():
 		n.knows.Store(0)
-		r.conflict(s, n, there.Digest)
+		r.conflict(s, n, topology)
 		return ErrTopologyConflict
-	case there.Version == mine.Version:
-		n.knows.Store(mine.Version)
-	case there.Version > mine.Version:
-		topology, err := ParseTopology([]byte(there.Text))
-		if err == nil {
-			err = r.Update(topology)
-		}
-		if err != nil && !errors.Is(err, ErrTopologyOld) {
-			r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: err})
-			return err
+	case err == nil:
+		if err = r.Update(topology); err == nil || errors.Is(err, ErrTopologyOld) {
+			return nil
 		}
 	}
-	return nil
+	n.reject(err)
+	return err
 }
 
-// conflict stops a snapshot that differs from what was posted under its epoch: until there is a newer one no call is made.
-func (r *Router) conflict(s *snapshot, n *node, digest string) {
-	stopped := *s
-	stopped.refused = &ConfigError{
-		Field: "topology", Value: s.digest, Bound: fmt.Sprintf("must be %s, which %s has as epoch %d", digest, n.title(), s.topology.Epoch),
-		Err: ErrTopologyConflict,
+func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there backend.Notice, err error) {
+	err = n.guard("look", func() (err error) {
+		there, err = board.Look(ctx)
+		return err
+	})
+	return there, err
+}
+
+// publish leaves the topology at a node, and reports whether it was let do so. One who may not write there is no fault: then
+// others publish.
+func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *snapshot) bool {
+	if len(r.cfg.TopologyKeys) > 0 && len(s.topology.Signature) == 0 || n.forbids.Load() == s.version() {
+		return false
 	}
+	notice, err := s.notice()
+	if err != nil {
+		n.reject(err)
+		return false
+	}
+	return n.guard("post", func() error {
+		_, err := board.Post(ctx, notice)
+		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
+			n.forbids.Store(s.version())
+			return nil
+		}
+		return err
+	}) == nil && n.forbids.Load() != s.version()
+}
+
+// reject reports that a topology from a node is not taken over, once for each thing wrong.
+func (n *node) reject(err error) {
+	if text := err.Error(); n.rejected.Swap(text) != text {
+		n.emit(Event{Kind: TopologyRejected, Err: err})
+	}
+}
+
+// conflict stops a snapshot that differs from what was published under its epoch: until there is a newer one no call is made.
+func (r *Router) conflict(s *snapshot, n *node, published Topology) {
+	stopped := *s
+	stopped.refused = s.topology.conflictWith(published, n.title())
 	r.changing.Lock()
 	defer r.changing.Unlock()
 	if r.snapshot.Load() != s || s.refused != nil {
@@ -111,9 +150,6 @@ func (r *Router) confer() {
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(r.life, beatTimeout(r.cfg))
 					defer cancel()
-					if s.gap && !leave && s.byName[g.name] != nil {
-						r.recall(ctx, g.primary)
-					}
 					_ = r.consult(ctx, g.primary, leave) // what matters is in the events, and a node that is away is asked again
 				})
 			}
@@ -132,40 +168,11 @@ func (r *Router) confer() {
 
 const conferEvery = 10 * time.Second
 
-// recall adds the former topologies that a node's notice names to those that keys may come from.
-func (r *Router) recall(ctx context.Context, n *node) {
-	poster, ok := n.backend.(backend.Poster)
-	s := r.snapshot.Load()
-	if !ok || s.version() < 2 {
-		return
-	}
-	var there backend.Notice
-	err := n.guard("post", func() (err error) { // what is newer than the epoch before comes with its text
-		there, err = poster.Post(ctx, backend.Notice{Version: s.version() - 1, Digest: s.digest})
-		return err
-	})
-	topology, bad := ParseTopology([]byte(there.Text))
-	if err != nil || bad != nil || topology.Digest() != s.digest {
-		return
-	}
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	if s = r.snapshot.Load(); r.closed.Load() || topology.Epoch != s.topology.Epoch {
-		return
-	}
-	next, m := *s, r.opener.maker(s)
-	next.remember(m, topology.Previous, time.Now())
-	if m.end() == nil {
-		r.enforceLocked(&next)
-	}
-}
-
 // remember adds to the former topologies a chain of those that came before, as far as they are not known. Of an epoch, the
 // chain has the one that counts.
 func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
 	from := slices.Clone(s.from)
 	for p := previous; p != nil; p = p.Previous {
-		s.gap = false
 		known, digest := p.Epoch >= s.topology.Epoch, p.Digest()
 		for i := range from {
 			if f := &from[i]; f.topology.Epoch == p.Epoch {

@@ -324,7 +324,7 @@ func TestSentinelUpdate(t *testing.T) {
 		t.Fatal("no key moved")
 	}
 	awaitNodes(t, r, "w", w.primary.Addr, 2)
-	later, alone := both, router.Topology{Epoch: 4, Groups: []router.Group{w.group("w")}}
+	later, alone := both, router.Topology{Epoch: 4, Baseline: true, Groups: []router.Group{w.group("w")}}
 	later.Epoch, later.Previous = 3, &both
 	update(t, r, later)
 	if got := primaryOf(r, "w"); got != w.primary.Addr {

@@ -51,6 +51,9 @@ func dial(t *testing.T, topology router.Topology, cfg router.Config) *router.Rou
 	if cfg.Backend.Timeout == 0 {
 		cfg.Backend.Timeout = 5 * time.Second // the machine may be busy
 	}
+	if cfg.AllowedAddresses == nil && cfg.TopologyKeys == nil {
+		cfg.AllowedAddresses = []string{"127.0.0.1"}
+	}
 	r, err := router.Open(topology, cfg)
 	if err != nil {
 		t.Fatal(err)

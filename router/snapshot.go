@@ -19,7 +19,6 @@ type snapshot struct {
 	byName    map[string]*group
 	from      []former // where keys may have counts that were not handed over, the latest first
 	elsewhere []former // those of them that differ in who owns a key; of equal ones, the latest
-	gap       bool     // whether there may have been another topology before it that isn't known here
 	refused   error    // why no call may go by it, if so
 }
 
@@ -36,7 +35,7 @@ func newSnapshot(topology Topology, r *ring.Ring, groups []*group, from []former
 		byName[g.name] = g
 	}
 	s := &snapshot{
-		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName, gap: topology.Epoch > 1,
+		topology: topology, digest: topology.Digest(), ring: r, groups: groups, byName: byName,
 	}
 	s.succeed(from)
 	return s
@@ -126,19 +125,19 @@ func (s *snapshot) followers() (all []*follower) {
 	return all
 }
 
-// relocated is the snapshot with other groups in place of those that a follower has; the former ones likewise.
-func (s *snapshot) relocated(f *follower, moved func(weight int) *group) *snapshot {
+// relocated is the snapshot with other groups in place of some, with the same names and weights; the former ones likewise.
+// Moved returns nil for a group that stays.
+func (s *snapshot) relocated(moved func(*group) *group) *snapshot {
 	next := *s
 	next.groups, next.byName = slices.Clone(s.groups), maps.Clone(s.byName)
 	for i, g := range next.groups {
-		if g.follower == f {
-			next.groups[i] = moved(g.weight)
-			next.byName[g.name] = next.groups[i]
+		if now := moved(g); now != nil {
+			next.groups[i], next.byName[g.name] = now, now
 		}
 	}
 	from := slices.Clone(s.from)
 	for i := range from {
-		from[i].snapshot = from[i].relocated(f, moved)
+		from[i].snapshot = from[i].relocated(moved)
 	}
 	next.succeed(from)
 	return &next

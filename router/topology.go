@@ -29,24 +29,27 @@ type Topology struct {
 	// Previous is the topology before this one, and stays here while windows that began under it can be alive: a process
 	// that starts meanwhile finds there what a key has used. One that saw the change by [Router.Update] knows it already.
 	Previous *Topology `json:"previous,omitempty"`
+
+	// Baseline says that every window which began under an earlier topology is over, so that none of them matters. A topology
+	// with an epoch above 1 has a Previous or is a baseline: otherwise a process that starts with it would not know where keys
+	// have their counts.
+	Baseline bool `json:"baseline,omitempty"`
+
+	// Signature is over all of the above, see [Topology.Sign]. Processes that have [Config.TopologyKeys] take over no
+	// published topology without one.
+	Signature []byte `json:"signature,omitempty"`
 }
 
-// Digest is a word for what the topology says, whatever the order of its groups and whether or not it still names its
-// Previous. Two topologies of one epoch must have the same.
+// Digest identifies the epoch and what decides who owns a key under it: the seed, and the names and weights of the groups,
+// whatever their order. Two topologies of one epoch must have the same. Addresses, replicas, sentinels and Previous may differ.
 func (t Topology) Digest() string {
-	t.Previous = nil
-	t.Groups = slices.SortedFunc(slices.Values(t.Groups), func(a, b Group) int { return strings.Compare(a.Name, b.Name) })
-	for i := range t.Groups {
-		g := &t.Groups[i]
-		g.Weight = max(g.Weight, 1)
-		g.Replicas, g.Sentinels, g.Cluster = slices.Sorted(slices.Values(g.Replicas)), slices.Sorted(slices.Values(g.Sentinels)), slices.Sorted(slices.Values(g.Cluster))
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %d\n", t.Epoch, t.Seed)
+	byName := func(a, b Group) int { return strings.Compare(a.Name, b.Name) }
+	for _, g := range slices.SortedFunc(slices.Values(t.Groups), byName) {
+		fmt.Fprintf(h, "%q %d\n", g.Name, max(g.Weight, 1))
 	}
-	text, err := json.Marshal(t)
-	if err != nil {
-		panic(err) // there is nothing in it that has no JSON
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // Group is one primary and its replicas, the unit of sharding. It names exactly one of: Primary, with or without
@@ -125,7 +128,7 @@ func ParseTopology(data []byte) (Topology, error) {
 
 // memberNames are those of a topology and what is in it.
 var memberNames = []string{
-	"epoch", "seed", "groups", "previous", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
+	"epoch", "seed", "groups", "previous", "baseline", "signature", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
 }
 
 // checkMembers refuses what encoding/json lets pass: a member that is given twice, the last of which would win, and names

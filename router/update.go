@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -17,8 +18,11 @@ var ErrTopologyOld = errors.New("a newer topology is in force")
 // who owns a key must not run together. A topology with a larger epoch settles it.
 var ErrTopologyConflict = errors.New("another topology of the same epoch is in force")
 
-// Update puts a newer topology in force, at once and for every call that begins from then on. Its epoch must be larger
-// than that of the one in force; a topology that is in force already changes nothing. It does no network I/O.
+// Update puts a newer topology in force, at once and for every call that begins from then on. It does no network I/O.
+//
+// Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
+// same epoch only addresses may differ: they are put in force, too, and no key is handed over for it. If the epoch is larger
+// by more than 1, the topologies between must be named by Previous, since keys may have counts under them.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the old owner
 // and brings what was counted there, which costs two calls more, once. That goes on for the longest window of a policy
@@ -39,12 +43,6 @@ func (r *Router) Update(topology Topology) error {
 
 func (r *Router) updateLocked(topology Topology) error {
 	s := r.snapshot.Load()
-	refuse := func(err error) error {
-		return &ConfigError{
-			Field: "epoch", Value: strconv.FormatUint(topology.Epoch, 10),
-			Bound: fmt.Sprintf("must be above %d, which is in force", s.topology.Epoch), Err: err,
-		}
-	}
 	digest := topology.Digest()
 	switch {
 	case r.closed.Load():
@@ -53,17 +51,21 @@ func (r *Router) updateLocked(topology Topology) error {
 		return &ConfigError{Field: "topology", Value: strconv.FormatUint(topology.Epoch, 10),
 			Bound: "must be given to Open: a router made by New keeps its nodes", Err: ErrNotSupported}
 	case topology.Epoch == s.topology.Epoch && digest == s.digest:
-		return nil
+		return r.readdressLocked(s, topology)
 	case topology.Epoch == s.topology.Epoch:
-		return refuse(ErrTopologyConflict)
+		return topology.conflictWith(s.topology, "this process")
 	case topology.Epoch < s.topology.Epoch:
-		return refuse(ErrTopologyOld)
+		return &ConfigError{Field: "epoch", Value: strconv.FormatUint(topology.Epoch, 10), Err: ErrTopologyOld, Bound: fmt.Sprintf(
+			"must be above %d, which is in force: to go back, publish it as epoch %d with epoch %d as its \"previous\"",
+			s.topology.Epoch, s.topology.Epoch+1, s.topology.Epoch)}
+	}
+	if err := errors.Join(jump(s, &topology), topology.history(s.topology.Epoch)); err != nil {
+		return err
 	}
 	now := time.Now()
 	from := append([]former{{s.alone(), now, s.refused != nil}}, r.undrained(s.from)...)
 	m := r.opener.maker(s)
 	next := m.snapshot(topology, from)
-	next.gap = s.gap || from[0].stray || topology.Epoch > s.topology.Epoch+1
 	next.remember(m, topology.Previous, now)
 	if err := m.end(); err != nil {
 		return err
@@ -71,6 +73,42 @@ func (r *Router) updateLocked(topology Topology) error {
 	r.enforceLocked(next)
 	r.retire(s, next)
 	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(s.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
+	r.spread()
+	return nil
+}
+
+// readdressLocked puts the addresses of a topology in force whose keys have the same owners. What is known of former
+// topologies stays, and a Previous that is new is added.
+func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
+	if reflect.DeepEqual(topology, s.topology) {
+		return nil
+	}
+	groups := make(map[string]*Group, len(topology.Groups))
+	for i := range topology.Groups {
+		groups[topology.Groups[i].Name] = &topology.Groups[i]
+	}
+	m := r.opener.maker(s)
+	next := s.relocated(func(g *group) *group {
+		if groups[g.name] == nil {
+			return nil
+		}
+		now := *groups[g.name]
+		now.Weight = g.weight
+		return m.group(&now)
+	})
+	next.topology = topology
+	if !sameHistory(&topology, &s.topology) {
+		next.remember(m, topology.Previous, time.Now())
+	}
+	if err := m.end(); err != nil {
+		return err
+	}
+	r.enforceLocked(next)
+	r.retire(s, next)
+	if !slices.Equal(topology.addresses(), s.topology.addresses()) {
+		epoch := strconv.FormatUint(topology.Epoch, 10)
+		r.events.emit(Event{Kind: TopologyChanged, From: epoch, To: epoch})
+	}
 	r.spread()
 	return nil
 }

@@ -38,6 +38,9 @@ func (t Topology) Validate() error {
 			refuse(where[:len(where)-1], "set", "must not be there: at most %d topologies are looked back at", maxPrevious)
 			break
 		}
+		if t.Baseline {
+			refuse(strings.TrimSuffix(where, "previous.")+"baseline", "true", "must not be there with a previous one: that says that windows may be alive")
+		}
 		errs = append(errs, p.validate(where))
 		if p.Epoch >= t.Epoch {
 			refuse(where+"epoch", strconv.FormatUint(p.Epoch, 10), "must be below %d", t.Epoch)

@@ -42,6 +42,10 @@ func testPost(t *testing.T, s *subject) {
 		if got, err := poster.Post(ctx, step.post); err != nil || got != step.want {
 			t.Fatalf("post %d, %+v: %+v, %v; want %+v", i, step.post, got, err, step.want)
 		}
+		if there, err := poster.Look(ctx); err != nil || there.Version != step.want.Version || there.Digest != step.want.Digest ||
+			(there.Text == "") != (there.Version == 0) || step.want.Text != "" && there.Text != step.want.Text {
+			t.Fatalf("a look after post %d: %+v, %v; want %+v", i, there, err, step.want)
+		}
 	}
 
 	var none context.Context
@@ -68,6 +72,13 @@ func testPost(t *testing.T, s *subject) {
 		if got, err := poster.Post(b.ctx, b.notice); !errors.As(err, &typed) || typed.Field == "" || got != (notice{}) {
 			t.Errorf("%+v: %+v, %v; want a *limit.Error", b.notice, got, err)
 		}
+	}
+	var typed *limit.Error
+	if _, err := poster.Look(none); !errors.As(err, &typed) {
+		t.Errorf("a look without a context: %v", err)
+	}
+	if _, err := poster.Look(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("a look with a context that has ended: %v", err)
 	}
 	if _, err := poster.Post(ended, n(1, "d", "t")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)

@@ -75,11 +75,12 @@ func (s *site) place(ctx context.Context, key string, changes bool) (*place, err
 	}
 	boards, done := s.boards(ctx, s.topology.Groups)
 	defer done()
-	topology, err := inForce(s.topology, readBoards(ctx, boards, s.topology))
+	topology, err := s.inForce(readBoards(ctx, boards))
 	if err != nil {
 		return nil, err
 	}
 	routing := router.Config{
+		TopologyKeys: s.trust.TopologyKeys, AllowedAddresses: s.trust.AllowedAddresses,
 		Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout,
 		Heartbeat: -1, // then all is read from primaries, which know best
 		TripAfter: -1,

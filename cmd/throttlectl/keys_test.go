@@ -21,7 +21,7 @@ import (
 
 // groupsOf makes a topology of primaries: g1, g2 and so on.
 func groupsOf(epoch uint64, primaries ...*testserver.Server) router.Topology {
-	t := router.Topology{Epoch: epoch}
+	t := router.Topology{Epoch: epoch, Baseline: epoch > 1}
 	for i, p := range primaries {
 		t.Groups = append(t.Groups, router.Group{Name: fmt.Sprintf("g%d", i+1), Primary: p.Addr})
 	}
@@ -31,7 +31,7 @@ func groupsOf(epoch uint64, primaries ...*testserver.Server) router.Topology {
 // applicationOf opens a router as a running process has it.
 func applicationOf(t testing.TB, topology router.Topology) *router.Router {
 	t.Helper()
-	r, err := router.Open(topology, router.Config{Backend: backend.RedisConfig{Timeout: soon}})
+	r, err := router.Open(topology, router.Config{Backend: backend.RedisConfig{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestKeyCommandsFollowWhatIsInForce(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	first, next := groupsOf(1, one), groupsOf(2, one, two)
-	next.Previous = &first
+	next = after(next, first)
 	app := applicationOf(t, first)
 	if err := app.Update(next); err != nil {
 		t.Fatal(err)
@@ -155,9 +155,11 @@ func TestKeyCommandsFollowWhatIsInForce(t *testing.T) {
 	key := moving(t, first, next)
 	take(t, app, key, 7)
 	awaitEpoch(t, one, 2)
-	awaitBucket(t, key, 7, with(apiFlags, "--topology", topologyFile(t, first)))
+	args := with(apiFlags, "--topology", topologyFile(t, first), "--allow-address", "127.0.0.1")
+	awaitBucket(t, key, 7, args)
 
-	args := with(apiFlags, "--json", "--topology", topologyFile(t, first))
+	args = append(args, "--json")
+	fail(t, exitFailure, "AllowedAddresses", append([]string{"peek", key}, with(apiFlags, "--topology", topologyFile(t, first))...)...)
 	if got := succeed(t, append([]string{"peek", key}, args...)...); !strings.Contains(got, `"group":"g2","epoch":2`) || !strings.Contains(got, `"used":7`) {
 		t.Errorf("peek: %s", got)
 	}
@@ -165,7 +167,7 @@ func TestKeyCommandsFollowWhatIsInForce(t *testing.T) {
 		t.Errorf("reset: %s", got)
 	}
 	third := groupsOf(3, one)
-	third.Previous = &next
+	third = after(third, next)
 	fail(t, exitFailure, "epoch 3 is not in force", append([]string{"peek", key}, with(apiFlags, "--topology", topologyFile(t, third))...)...)
 	other := groupsOf(2, two)
 	fail(t, exitFailure, "is not the topology of epoch 2", append([]string{"reset", key}, with(apiFlags, "--topology", topologyFile(t, other))...)...)
@@ -176,7 +178,7 @@ func TestKeyCommandsRefuseASealedKey(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	first, next := groupsOf(1, one), groupsOf(2, one, two)
-	next.Previous = &first
+	next = after(next, first)
 	app := applicationOf(t, first)
 	key := moving(t, first, next)
 	take(t, app, key, 3)

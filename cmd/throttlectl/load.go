@@ -171,26 +171,22 @@ func (o *loadOptions) judgeRemote(remote []string, from string) error {
 func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err error) {
 	for s.topology.Epoch > 0 { // one of epoch 0 follows nobody
 		boards, done := s.boards(ctx, s.topology.Groups)
-		all := readBoards(ctx, boards, s.topology)
+		all := readBoards(ctx, boards)
 		done()
 		for _, p := range all {
 			if p.Epoch == s.topology.Epoch && p.Digest != s.topology.Digest() {
-				return newer, fmt.Errorf("another topology of epoch %d is in force on %s: digest %s, not %s",
-					p.Epoch, p.Node, p.Digest, s.topology.Digest())
+				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, inWords(p.text, s.topology))
 			}
 		}
 		newest := newestOf(all)
 		if newest.Epoch <= s.topology.Epoch {
 			return newer, nil
 		}
-		force, err := forceOf(s.topology, all)
+		force, err := s.posted(newest)
 		if err != nil {
 			return newer, err
 		}
-		if force == nil {
-			return newer, fmt.Errorf("epoch %d is in force on %s, which doesn't tell its text", newest.Epoch, newest.Node)
-		}
-		s.topology, newer = *force, true
+		s.topology, newer = force, true
 		if err := o.judgeRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
 			return newer, err
 		}
@@ -206,7 +202,7 @@ func (s *site) backend() (backend.Backend, error) {
 		return backend.OpenRedis(&s.single[0], cfg)
 	}
 	topology := s.topology
-	topology.Epoch, topology.Previous = 0, nil
+	topology.Epoch, topology.Previous, topology.Baseline = 0, nil, false
 	return router.Open(topology, router.Config{Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout})
 }
 

@@ -243,7 +243,7 @@ func post(t testing.TB, server *testserver.Server, topology router.Topology) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	notice, err := noticeOf(topology, nil)
+	notice, err := noticeOf(topology)
 	if err == nil {
 		_, err = b.Post(t.Context(), notice)
 	}
@@ -257,7 +257,7 @@ func TestLoadJudgesWhatIsInForce(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	file := topologyFile(t, groupsOf(1, one))
-	load := []string{"--topology", file, "--limit", "20/24h", "--keys", "40", "--for", "100ms"}
+	load := []string{"--topology", file, "--limit", "20/24h", "--keys", "40", "--for", "100ms", "--allow-address", "127.0.0.1", "--allow-address", "10.1.2.3"}
 	post(t, one, groupsOf(2, one, two))
 	if r := attackOf(t, load...); r.Where != "topology "+file+" (epoch 2 is in force)" {
 		t.Errorf("%+v", r)
@@ -271,8 +271,8 @@ func TestLoadJudgesWhatIsInForce(t *testing.T) {
 	fail(t, exitUsage, "be: 10.1.2.3:6379 of epoch 3, which is in force; --allow-remote", append([]string{"load"}, load...)...)
 
 	post(t, one, groupsOf(4, two))
-	other := topologyFile(t, groupsOf(4, one))
-	fail(t, exitFailure, "another topology of epoch 4 is in force", "load", "--topology", other, "--limit", "20/24h")
+	other := topologyFile(t, groupsOf(4, one, two))
+	fail(t, exitFailure, `another topology of epoch 4 is in force on `+one.Addr, "load", "--topology", other, "--limit", "20/24h")
 }
 
 // Load tells nobody of its topology, whatever kind the groups are of: to publish is for topology push.

@@ -146,19 +146,21 @@ type posted struct {
 	err    error
 }
 
-// readBoards reads all boards at once and leaves nothing. A text comes along where the epoch is above that of known.
-func readBoards(ctx context.Context, boards []*board, known router.Topology) []posted {
-	return each(boards, func(b *board) posted {
-		// Without a text nothing is left. Of a version that is asked for the digest matters to nobody.
-		return b.post(ctx, backend.Notice{Version: max(int64(known.Epoch), 1), Digest: "-"})
-	})
+// readBoards reads all boards at once.
+func readBoards(ctx context.Context, boards []*board) []posted {
+	return each(boards, func(b *board) posted { return b.say(b.Redis.Look, ctx) })
 }
 
+// post leaves a notice.
 func (b *board) post(ctx context.Context, n backend.Notice) posted {
+	return b.say(func(ctx context.Context) (backend.Notice, error) { return b.Redis.Post(ctx, n) }, ctx)
+}
+
+func (b *board) say(ask func(context.Context) (backend.Notice, error), ctx context.Context) posted {
 	p := posted{Group: b.Group, Node: b.Node, err: b.err}
 	if b.err == nil {
 		var there backend.Notice
-		there, p.err = b.Redis.Post(ctx, n)
+		there, p.err = ask(ctx)
 		p.Epoch, p.Digest, p.text = uint64(there.Version), there.Digest, there.Text
 	}
 	if p.err != nil {
@@ -181,8 +183,8 @@ func each[T, R any](all []T, ask func(T) R) []R {
 // inForce is the topology that running processes use, as far as the boards of the file's groups tell: that of the file, or a
 // newer one. Without any notice there is no such process, or their topology has no epoch; then the file is all there is, and is
 // returned without its epoch, so that a router made of it tells nobody.
-func inForce(file router.Topology, all []posted) (router.Topology, error) {
-	newest := newestOf(all)
+func (s *site) inForce(all []posted) (router.Topology, error) {
+	file, newest := s.topology, newestOf(all)
 	var errs []error
 	for _, p := range all {
 		if p.err != nil {
@@ -193,24 +195,19 @@ func inForce(file router.Topology, all []posted) (router.Topology, error) {
 	case len(errs) == len(all):
 		return file, errors.Join(errs...)
 	case newest.Epoch == 0:
-		file.Epoch, file.Previous = 0, nil
+		file.Epoch, file.Previous, file.Baseline = 0, nil, false
 		return file, nil
 	case file.Epoch == 0:
 		return file, fmt.Errorf("the file has epoch 0, but epoch %d is in force on %s", newest.Epoch, newest.Node)
 	case newest.Epoch > file.Epoch:
-		t, err := router.ParseTopology([]byte(newest.text))
-		if err != nil {
-			return file, fmt.Errorf("the topology of epoch %d on %s: %w", newest.Epoch, newest.Node, err)
-		}
-		return t, nil
+		return s.posted(newest)
 	case newest.Epoch < file.Epoch:
 		return file, fmt.Errorf("the file's epoch %d is not in force: %s has epoch %d (see throttlectl topology push)",
 			file.Epoch, newest.Node, newest.Epoch)
 	}
 	for _, p := range all {
 		if p.Epoch == file.Epoch && p.Digest != file.Digest() {
-			return file, fmt.Errorf("the file is not the topology of epoch %d that %s has: digest %s, there %s",
-				file.Epoch, p.Node, file.Digest(), p.Digest)
+			return file, fmt.Errorf("the file is not the topology of epoch %d that %s has%s", file.Epoch, p.Node, inWords(p.text, file))
 		}
 	}
 	return file, nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/router"
@@ -11,12 +12,15 @@ import (
 func judge(before, after router.Topology) (f findings) {
 	same := before.Digest() == after.Digest()
 	switch {
-	case after.Epoch == before.Epoch && same:
+	case after.Epoch == before.Epoch && same && sameAddresses(before, after):
 		f.add(info, "epoch", "both are the same topology", "")
 		return f
+	case after.Epoch == before.Epoch && same:
+		f.add(info, "epoch", "no key changes its owner, so the epoch may stay: addresses are taken over from the file", "")
+		return append(f, judgeGroups(before, after)...)
 	case after.Epoch == before.Epoch:
-		f.add(critical, "epoch", fmt.Sprintf("refused: both have epoch %d, and differ: processes that meet stop deciding", after.Epoch),
-			fmt.Sprintf("Give the new one an epoch above %d.", before.Epoch))
+		f.add(critical, "epoch", fmt.Sprintf("refused: both have epoch %d, and keys change their owner (%s): processes that meet stop deciding",
+			after.Epoch, router.Changes(before, after)), fmt.Sprintf("Give the new one epoch %d, with the old one as \"previous\".", before.Epoch+1))
 	case after.Epoch < before.Epoch:
 		f.add(critical, "epoch", fmt.Sprintf("refused: epoch %d is below %d, which is in force", after.Epoch, before.Epoch),
 			fmt.Sprintf("A change is taken back by another: give it an epoch above %d.", before.Epoch))
@@ -35,19 +39,21 @@ func judge(before, after router.Topology) (f findings) {
 
 func judgePrevious(before, after router.Topology) (f findings) {
 	switch p := after.Previous; {
-	case after.Epoch <= before.Epoch:
+	case after.Epoch <= before.Epoch, before.Epoch == 0 && after.CheckHistory() == nil:
 	case p == nil:
-		f.add(warning, "previous", "the new topology doesn't name its previous one: "+
-			"a process that starts during the hand-over doesn't know "+
-			"where a key has its counts, unless a server tells it",
-			`Put the old topology into it as "previous", until the hand-over is over. (throttlectl topology push adds it to what it posts.)`)
-	case p.Epoch != before.Epoch || p.Digest() != before.Digest():
-		f.add(warning, "previous", fmt.Sprintf("the previous one that the new topology names is not the old one: epoch %d, "+
-			"not %d", p.Epoch, before.Epoch),
+		f.add(critical, "previous", "refused: the new topology doesn't name the old one as \"previous\", so that "+
+			"a process that starts doesn't know where keys have their counts; throttlectl topology push refuses it, too",
+			`Put the old topology into it as "previous". Once the hand-over is over, "baseline": true takes its place.`)
+	case !slices.ContainsFunc(chainOf(p), func(t router.Topology) bool { return t.Epoch == before.Epoch && t.Digest() == before.Digest() }):
+		f.add(critical, "previous", fmt.Sprintf("refused: the new topology doesn't name the old one among those before it, but epoch %d; "+
+			"throttlectl topology push refuses it, too", p.Epoch),
 			`Put the old topology into it as "previous", unchanged.`)
 	case before.Previous != nil && p.Previous == nil:
 		f.add(info, "previous", "the old topology names a previous one, which the new one no longer does",
 			"Keep it there if the hand-over from it isn't over yet.")
+	}
+	if err := after.CheckHistory(); err != nil && after.Previous != nil {
+		f.add(critical, "previous", "refused: "+err.Error(), "")
 	}
 	return f
 }

@@ -37,7 +37,7 @@ func TestRing(t *testing.T) {
 }
 
 func primaries(epoch uint64, names ...string) router.Topology {
-	t := router.Topology{Epoch: epoch}
+	t := router.Topology{Epoch: epoch, Baseline: epoch > 1}
 	for i, name := range names {
 		t.Groups = append(t.Groups, router.Group{Name: name, Primary: fmt.Sprintf("10.0.%d.1:6379", i)})
 	}
@@ -48,14 +48,14 @@ func primaries(epoch uint64, names ...string) router.Topology {
 func TestReshardPlan(t *testing.T) {
 	t.Parallel()
 	three, four := primaries(1, "eu-1", "eu-2", "eu-3"), primaries(2, "eu-1", "eu-2", "eu-3", "eu-4")
-	four.Previous = &three
+	four = after(four, three)
 	limits := []string{"--limit", "100/24h", "--limit", "1000/24h"} // of two policies
 	grow := append([]string{"reshard", "plan", topologyFile(t, three), topologyFile(t, four)}, limits...)
 	golden(t, "reshard_grow.txt", succeed(t, append(grow, "--keys", "1000000", "--sample", sampleFile(t, 1000))...))
 	golden(t, "reshard_grow.json", succeed(t, append(grow, "--keys", "1000000", "--sample", sampleFile(t, 1000), "--json")...))
 
 	shrunk := primaries(3, "eu-1", "eu-2", "eu-3")
-	shrunk.Previous = &four
+	shrunk = after(shrunk, four)
 	golden(t, "reshard_shrink.txt", succeed(t, "reshard", "plan", topologyFile(t, four), topologyFile(t, shrunk)))
 }
 
@@ -64,7 +64,7 @@ func TestReshardPlanFinds(t *testing.T) {
 	three := primaries(5, "eu-1", "eu-2", "eu-3")
 	change := func(edit func(*router.Topology)) router.Topology {
 		next := primaries(6, "eu-1", "eu-2", "eu-3", "eu-4")
-		next.Previous = &three
+		next = after(next, three)
 		edit(&next)
 		return next
 	}
@@ -75,8 +75,8 @@ func TestReshardPlanFinds(t *testing.T) {
 	}{
 		{"CRITICAL epoch: refused: both have epoch 5", change(func(n *router.Topology) { n.Epoch, n.Previous = 5, nil }), nil},
 		{"CRITICAL epoch: refused: epoch 4 is below 5", change(func(n *router.Topology) { n.Epoch, n.Previous = 4, nil }), nil},
-		{"WARNING previous: the new topology doesn't name", change(func(n *router.Topology) { n.Previous = nil }), nil},
-		{"WARNING previous: the previous one that", change(func(n *router.Topology) { other := primaries(5, "us-1"); n.Previous = &other }), nil},
+		{"CRITICAL previous: refused: the new topology doesn't name the old one as", change(func(n *router.Topology) { n.Previous = nil }), nil},
+		{"CRITICAL previous: refused: the new topology doesn't name the old one among", change(func(n *router.Topology) { other := primaries(5, "us-1"); n.Previous = &other }), nil},
 		{"WARNING seed: the seed changes from 0 to 7", change(func(n *router.Topology) { n.Seed = 7 }), nil},
 		{"WARNING address: eu-2: changes from primary 10.0.1.1:6379", change(func(n *router.Topology) { n.Groups[1].Primary = "10.9.9.9:6379" }), nil},
 		{"CRITICAL drain: the hand-over takes 168h10m0s", change(func(*router.Topology) {}), []string{"--limit", "1/168h"}},

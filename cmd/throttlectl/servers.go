@@ -31,6 +31,9 @@ type serverFlags struct {
 	db                                 int
 	tls                                bool
 	ca                                 string
+
+	allow       []string
+	topologyKey string
 }
 
 const serverHelp = `Where the counts are:
@@ -58,7 +61,10 @@ func (f *serverFlags) registerLogin(cmd *cobra.Command) {
 	flags.IntVar(&f.db, "db", 0, "`number` of the database on the servers of a topology")
 	flags.BoolVar(&f.tls, "tls", false, "talk TLS to the servers of a topology")
 	flags.StringVar(&f.ca, "ca", "", "`file` of the certificates to trust, PEM; implies --tls")
-	for _, flag := range []string{"prefix", "user", "sentinel-user", "db"} {
+	flags.StringArrayVar(&f.allow, "allow-address", nil, "a `host`, *.domain, IP address or prefix to which a newer topology on the servers may "+
+		"lead, besides the servers of the file; may be repeated")
+	flags.StringVar(&f.topologyKey, "topology-key", "", "`file` with the public keys, PEM, of which one must have signed a newer topology on the servers")
+	for _, flag := range []string{"prefix", "user", "sentinel-user", "db", "allow-address"} {
 		noFiles(cmd, flag)
 	}
 }
@@ -84,6 +90,7 @@ type site struct {
 	single         []redis.Options
 	prefix         string
 	timeout        time.Duration
+	trust          router.Config // what a published topology is held to
 }
 
 // site reads the flags. It does no network I/O.
@@ -97,7 +104,16 @@ func (f *serverFlags) site() (*site, error) {
 	case f.db < 0:
 		return nil, usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
 	}
-	s := &site{prefix: f.prefix, timeout: f.timeout}
+	s := &site{prefix: f.prefix, timeout: f.timeout, trust: router.Config{AllowedAddresses: f.allow}}
+	if f.topologyKey != "" {
+		text, err := os.ReadFile(f.topologyKey)
+		if err == nil {
+			s.trust.TopologyKeys, err = router.ParseTopologyKeys(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--topology-key: %w", err)
+		}
+	}
 	trusted, err := f.trusted()
 	if err != nil {
 		return nil, err

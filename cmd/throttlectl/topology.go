@@ -5,10 +5,13 @@ import "github.com/spf13/cobra"
 func newTopology(g *globals) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "topology",
-		Short: "Check and publish a topology",
+		Short: "Check, sign and publish a topology, or take one back",
 	},
 		newTopologyCheck(g),
 		newTopologyPush(g),
+		newTopologyWithdraw(g),
+		newTopologyKeygen(g),
+		newTopologySign(g),
 	)
 }
 

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,16 +9,12 @@ import (
 )
 
 // What comes before a topology that is pushed decides where processes that start look for counts. What is in force must be
-// among it, whatever the file says: its groups have the counts.
-
-// maxPrevious is how many topologies package router looks back at.
-const maxPrevious = 16
+// among it: its groups have the counts.
 
 // scene is how things are before a push.
 type scene struct {
 	boards []*board
 	before []posted
-	force  *router.Topology // what is in force; nil if there is nothing, or nobody tells its text
 }
 
 func (c *scene) close() {
@@ -29,27 +23,25 @@ func (c *scene) close() {
 	}
 }
 
-// survey reads the boards of the file's groups and of what is in force. Where the former know of nothing, those of the
-// topologies that the file names are looked at, the newest first.
-func (s *site) survey(ctx context.Context) (*scene, error) {
+// survey reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
+// others. Where nothing is known yet, those of the topologies that the file names are read, the newest first.
+func (s *site) survey(ctx context.Context) *scene {
 	c, named := new(scene), chainOf(s.topology.Previous)
 	for next := s.topology.Groups; len(next) > 0; {
 		boards, _ := s.boards(ctx, next) // they are closed with the scene
-		c.boards, c.before = append(c.boards, boards...), append(c.before, readBoards(ctx, boards, router.Topology{})...)
-		var err error
-		if c.force, err = forceOf(s.topology, c.before); err != nil {
-			return c, err
-		}
+		c.boards, c.before = append(c.boards, boards...), append(c.before, readBoards(ctx, boards)...)
 		next = nil
-		if c.force != nil {
-			next = c.unasked(c.force.Groups)
+		if newest := newestOf(c.before); newest.Epoch > 0 {
+			if i := slices.IndexFunc(named, func(t router.Topology) bool { return t.Epoch == newest.Epoch }); i >= 0 {
+				next = c.unasked(named[i].Groups)
+			}
 			continue
 		}
 		for len(next) == 0 && len(named) > 0 {
 			next, named = c.unasked(named[0].Groups), named[1:]
 		}
 	}
-	return c, nil
+	return c
 }
 
 // unasked are the groups whose boards were not read yet.
@@ -59,26 +51,22 @@ func (c *scene) unasked(groups []router.Group) []router.Group {
 	})
 }
 
-// forceOf is the topology in force, nil if there is none that can be read. Of epoch 1 servers tell the digest only: then it is
-// what the file says, if that has this digest.
-func forceOf(file router.Topology, all []posted) (*router.Topology, error) {
-	newest := newestOf(all)
-	if newest.text == "" {
-		for _, t := range chainOf(file.Previous) {
-			if t.Epoch == newest.Epoch && t.Digest() == newest.Digest {
-				return &t, nil
-			}
-		}
-		return nil, nil
-	}
-	t, err := router.ParseTopology([]byte(newest.text))
-	if err == nil && t.Epoch != newest.Epoch {
+// posted is the topology that a board has, if the tool may go by it: it leads to no server that the file doesn't know, unless it is
+// signed or the server allowed.
+func (s *site) posted(p posted) (router.Topology, error) {
+	t, err := router.ParseTopology([]byte(p.text))
+	switch {
+	case err != nil:
+	case t.Epoch != p.Epoch:
 		err = fmt.Errorf("its text has epoch %d", t.Epoch)
+	default:
+		err = s.trust.CheckPublished(s.topology, t)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the topology of epoch %d on %s: %w", newest.Epoch, newest.Node, err)
+		return t, fmt.Errorf("the topology of epoch %d on %s: %w (throttlectl topology withdraw takes one away that should not be there)",
+			p.Epoch, p.Node, err)
 	}
-	return &t, nil
+	return t, nil
 }
 
 // newestOf is the first notice of the largest epoch.
@@ -101,67 +89,34 @@ func chainOf(t *router.Topology) (all []router.Topology) {
 	return all
 }
 
-// formerOf is what came before the file's topology: what it names, and what is in force and came before that where the file
-// doesn't name it. What the file does name is taken to be all that still matters: it may leave out what is over.
-func formerOf(file router.Topology, force *router.Topology) ([]router.Topology, error) {
-	all := chainOf(file.Previous)
-	var known []router.Topology
-	switch {
-	case force == nil || force.Epoch > file.Epoch:
-	case force.Epoch == file.Epoch: // the rest of a push that was partial
-		known = chainOf(force.Previous)
-	case !slices.ContainsFunc(all, func(t router.Topology) bool { return t.Digest() == force.Digest() }): // which has the epoch in it
-		known = chainOf(force)
-	}
-	for _, t := range known {
-		i, named := slices.BinarySearchFunc(all, t.Epoch, func(a router.Topology, epoch uint64) int {
-			return cmp.Compare(epoch, a.Epoch) // the newest is first
-		})
-		switch {
-		case !named:
-			all = slices.Insert(all, i, t)
-		case all[i].Digest() != t.Digest():
-			return nil, notPrevious(t.Epoch, all[i].Digest(), t.Digest())
-		}
-	}
-	if len(all) <= maxPrevious {
-		return all, nil
-	}
-	if len(known) > 0 && all[maxPrevious-1].Epoch > known[0].Epoch {
-		return nil, fmt.Errorf(`refused, and nothing was published: the file's "previous" leaves no room for epoch %d `+
-			"that is in force: at most %d topologies are looked back at", known[0].Epoch, maxPrevious)
-	}
-	return all[:maxPrevious], nil // as routers do: the oldest are over first
-}
-
-// continues refuses a topology that doesn't come after what is in force: where servers tell the digest of that only, the file
-// must have it among what it names.
+// continues refuses a topology that doesn't name the one in force among those before it.
 func continues(file router.Topology, c *scene) error {
 	newest := newestOf(c.before)
-	if newest.Epoch == 0 || newest.Epoch >= file.Epoch || c.force != nil {
+	if newest.Epoch == 0 || newest.Epoch >= file.Epoch {
 		return nil
 	}
 	for _, t := range chainOf(file.Previous) {
-		if t.Epoch == newest.Epoch {
-			return notPrevious(t.Epoch, t.Digest(), newest.Digest)
+		switch {
+		case t.Epoch != newest.Epoch:
+		case t.Digest() != newest.Digest:
+			return fmt.Errorf(`refused, and nothing was published: the file's "previous" of epoch %d is not what %s has as that%s`,
+				t.Epoch, newest.Node, inWords(newest.text, t))
+		default:
+			return nil
 		}
 	}
-	return fmt.Errorf(`refused, and nothing was published: epoch %d is in force, and the file doesn't name it as "previous": `+
-		"processes that start would not know where keys have their counts", newest.Epoch)
+	return fmt.Errorf("refused, and nothing was published: epoch %d is in force, and the file doesn't name it: put it into the file "+
+		`as "previous", so that processes that start know where keys have their counts`, newest.Epoch)
 }
 
-func notPrevious(epoch uint64, digest, there string) error {
-	return fmt.Errorf(`refused, and nothing was published: the file's "previous" is not the topology of epoch %d `+
-		"that is in force, or was: digest %s, there %s", epoch, digest, there)
-}
-
-// linked is the file's topology with what came before it.
-func linked(file router.Topology, force *router.Topology) (router.Topology, error) {
-	former, err := formerOf(file, force)
-	file.Previous = nil
-	for i := range slices.Backward(former) {
-		former[i].Previous = file.Previous
-		file.Previous = &former[i]
+// inWords is what a topology changes against one that is published.
+func inWords(published string, t router.Topology) string {
+	there, err := router.ParseTopology([]byte(published))
+	if err != nil {
+		return ""
 	}
-	return file, errors.Join(err, file.Validate())
+	if words := router.Changes(there, t); words != "" {
+		return ": in the file " + words
+	}
+	return ""
 }

@@ -70,7 +70,7 @@ func (s *site) check(ctx context.Context) *topologyCheck {
 	all, f := s.members(ctx, func(string) bool { return true })
 	boards, done := s.boards(ctx, s.topology.Groups)
 	defer done()
-	notices := readBoards(ctx, boards, s.topology)
+	notices := readBoards(ctx, boards)
 	reached := each(all, func(m member) error {
 		ctx, cancel := context.WithTimeout(ctx, s.timeout) // its own: one that hangs takes no time from the others
 		defer cancel()
@@ -122,6 +122,9 @@ func judgePosted(file router.Topology, notices []posted) (f findings) {
 			"nor changed while they run", "Number topologies from 1 on.")
 		return f
 	}
+	if err := file.CheckHistory(); err != nil {
+		f.add(critical, "history", "processes can't start with the file: "+err.Error(), "")
+	}
 	for _, p := range notices {
 		one := finding{Check: "posted", Group: p.Group, Server: p.Node}
 		switch {
@@ -129,9 +132,8 @@ func judgePosted(file router.Topology, notices []posted) (f findings) {
 			one.Severity, one.What = warning, "its notice can't be read: "+p.Error
 		case p.Epoch == file.Epoch && p.Digest != file.Digest():
 			one.Severity = critical
-			one.What = fmt.Sprintf("another topology of epoch %d is in force: digest %s, "+
-				"the file's is %s", p.Epoch, p.Digest, file.Digest())
-			one.Do = "Publish one with a larger epoch; until then processes that have the file decide nothing."
+			one.What = fmt.Sprintf("another topology of epoch %d is in force%s", p.Epoch, inWords(p.text, file))
+			one.Do = fmt.Sprintf("Give the file epoch %d, with that one as \"previous\"; until then processes that have the file decide nothing.", p.Epoch+1)
 		case p.Epoch > file.Epoch:
 			one.Severity = warning
 			one.What = fmt.Sprintf("epoch %d is in force, the file has %d", p.Epoch, file.Epoch)

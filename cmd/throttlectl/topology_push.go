@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,9 +20,12 @@ running processes take it over within about ten seconds. Keys that change their 
 (throttlectl reshard plan says what moves).
 
 It is all or nothing as far as that goes: the push is refused, and nothing is left anywhere, if a primary can't be reached
-(see --partial), if a topology of the same or a larger epoch is in force, or if the file is not valid. What is in force,
-and what came before it, is added to the file's "previous" in the order of epochs, unless it is named there: then the file
-knows what is over. Of epoch 1 servers tell only the digest, so the file must name it. --dry-run leaves nothing.
+(see --partial), if a topology of the same or a larger epoch is in force, if the file is not valid, or if it doesn't name
+what is in force among its "previous". --dry-run leaves nothing.
+
+What is published is what the file says, with its signature if it has one (throttlectl topology sign). Processes that have
+TopologyKeys take over no other; without keys they take over what leads to servers that they know, or that are allowed by
+AllowedAddresses.
 
 Change the file that processes start with, too: one that starts with an old file finds the new topology on the servers,
 as long as they remember it.`
@@ -65,16 +69,16 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 	if file.Epoch == 0 {
 		return nil, errors.New("the file has epoch 0, which is for a topology that is never changed: number it from 1 on")
 	}
-	c, err := s.survey(ctx)
-	defer c.close()
-	if err != nil {
-		return nil, err
+	if err := file.CheckHistory(); err != nil {
+		return nil, fmt.Errorf("refused, and nothing was published: %w", err)
 	}
+	c := s.survey(ctx)
+	defer c.close()
 	boards, before := c.boards, c.before
 	if err := errors.Join(o.refuse(file, before), continues(file, c)); err != nil {
 		return nil, err
 	}
-	notice, err := noticeOf(file, c.force)
+	notice, err := noticeOf(file)
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +115,21 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 		case p.err != nil && !o.partial:
 			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.err))
 		case p.err != nil:
-		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already
+		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or with other addresses
+			if there, err := router.ParseTopology([]byte(p.text)); err == nil && !sameAddresses(there, file) {
+				errs = append(errs, fmt.Errorf("group %s: epoch %d is published with other addresses: processes take those of their files, "+
+					`without a push. To publish them, write epoch %d with epoch %d as "previous"`, p.Group, p.Epoch, p.Epoch+1, p.Epoch))
+			}
 		case p.Epoch == file.Epoch:
-			errs = append(errs, fmt.Errorf("group %s: another topology of epoch %d is in force: digest %s, the file's is %s",
-				p.Group, p.Epoch, p.Digest, file.Digest()))
+			errs = append(errs, fmt.Errorf(`group %s: another topology of epoch %d is in force: write epoch %d, with that as "previous"%s`,
+				p.Group, p.Epoch, p.Epoch+1, inWords(p.text, file)))
 		case p.Epoch > file.Epoch:
 			errs = append(errs, fmt.Errorf("group %s: epoch %d is in force, above %d: a change is taken back by another, "+
-				"with a larger epoch",
+				"with a larger epoch. If processes refuse what is there, throttlectl topology withdraw takes it away",
 				p.Group, p.Epoch, file.Epoch))
+		}
+		if there, err := router.ParseTopology([]byte(p.text)); err == nil && len(there.Signature) > 0 && len(file.Signature) == 0 {
+			errs = append(errs, fmt.Errorf("group %s: epoch %d is signed, and the file is not: throttlectl topology sign", p.Group, p.Epoch))
 		}
 		if p.err == nil {
 			reached++
@@ -133,12 +144,17 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 	return nil
 }
 
-// noticeOf is what routers leave. The topology in force goes along, as routers do it.
-func noticeOf(file router.Topology, force *router.Topology) (backend.Notice, error) {
-	file, err := linked(file, force)
-	if err != nil {
-		return backend.Notice{}, err
-	}
+func sameAddresses(a, b router.Topology) bool {
+	byName := func(a, b router.Group) int { return strings.Compare(a.Name, b.Name) }
+	return slices.EqualFunc(slices.SortedFunc(slices.Values(a.Groups), byName), slices.SortedFunc(slices.Values(b.Groups), byName),
+		func(a, b router.Group) bool {
+			return a.Primary == b.Primary && a.Master == b.Master && slices.Equal(a.Replicas, b.Replicas) &&
+				slices.Equal(a.Sentinels, b.Sentinels) && slices.Equal(a.Cluster, b.Cluster)
+		})
+}
+
+// noticeOf is what is left, as routers do it.
+func noticeOf(file router.Topology) (backend.Notice, error) {
 	text, err := json.Marshal(file)
 	return backend.Notice{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, err
 }

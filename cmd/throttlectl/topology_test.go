@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,9 +35,11 @@ func TestTopologyPush(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	first, next := groupsOf(1, one), groupsOf(2, one, two)
-	next.Previous = &first
+	next = after(next, first)
 	changed := make(chan router.Event, 16)
-	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: soon}, OnEvent: func(e router.Event) { changed <- e }})
+	app, err := router.Open(first, router.Config{
+		Backend: backend.RedisConfig{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}, OnEvent: func(e router.Event) { changed <- e },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,24 +98,30 @@ func TestTopologyPush(t *testing.T) {
 	}
 }
 
-// What is in force goes along as the previous topology, so that processes that start find it.
-func TestTopologyPushAddsThePrevious(t *testing.T) {
+// after is a topology with the one before it.
+func after(t, previous router.Topology) router.Topology {
+	t.Previous, t.Baseline = &previous, false
+	return t
+}
+
+// What is published is what the file says: everywhere in its groups and in those of the topology in force.
+func TestTopologyPushTellsAll(t *testing.T) {
 	t.Parallel()
-	one, two := testserver.Redis(t), testserver.Redis(t)
-	push := func(topology router.Topology) { t.Helper(); succeed(t, "topology", "push", topologyFile(t, topology)) }
-	push(groupsOf(4, one))
-	push(groupsOf(7, two)) // g1 is elsewhere now, so nobody can tell of epoch 4
-	three := testserver.Redis(t)
-	moved := router.Topology{Epoch: 9, Groups: []router.Group{{Name: "new", Primary: three.Addr}, {Name: "g1", Primary: two.Addr}}}
-	push(moved)
-	_, text, _ := strings.Cut(three.Client().Get(t.Context(), "sl:topology").Val(), "\n")
-	there, err := router.ParseTopology([]byte(text))
-	if err != nil || there.Epoch != 9 || there.Previous == nil || there.Previous.Epoch != 7 {
-		t.Errorf("%q, %v", text, err)
+	one, three := testserver.Redis(t), testserver.Redis(t)
+	four := groupsOf(4, one)
+	succeed(t, "topology", "push", topologyFile(t, four))
+	seven := after(router.Topology{Epoch: 7, Groups: []router.Group{{Name: "new", Primary: three.Addr}}}, four)
+	file := topologyFile(t, seven)
+	for range 2 { // the second one tells nobody anything new
+		succeed(t, "topology", "push", file)
 	}
-	last := router.Topology{Epoch: 11, Groups: []router.Group{{Name: "new", Primary: three.Addr}}}
-	push(last) // g1 goes, and is told
-	awaitEpoch(t, two, 11)
+	for _, server := range []*testserver.Server{one, three} {
+		_, text, _ := strings.Cut(server.Client().Get(t.Context(), "sl:topology").Val(), "\n")
+		there, err := router.ParseTopology([]byte(text))
+		if err != nil || epochs(&there) != "7 4" {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
 }
 
 func TestTopologyPushRefuses(t *testing.T) {
@@ -133,12 +140,20 @@ func TestTopologyPushRefuses(t *testing.T) {
 	if got := execute(t, push(groupsOf(1, one, away), "--partial")...); got.code != exitFailure || !strings.Contains(got.stderr, "connection refused") || !strings.Contains(got.stdout, "none    1") {
 		t.Errorf("%+v", got)
 	}
-	fail(t, exitFailure, `doesn't name it as "previous"`, push(groupsOf(2, one, two))...)
-	other := groupsOf(1, two)
-	wrong := groupsOf(2, one, two)
-	wrong.Previous = &other
-	fail(t, exitFailure, `"previous" is not the topology of epoch 1`, push(wrong)...)
-	fail(t, exitFailure, "another topology of epoch 1 is in force", push(groupsOf(1, one, two))...)
+	fail(t, exitFailure, `epoch 1 is in force, and the file doesn't name it: put it into the file as "previous"`, push(groupsOf(2, one, two))...)
+	unlinked := groupsOf(2, one, two)
+	unlinked.Baseline = false
+	fail(t, exitFailure, `previous = none: must be the topology before epoch 2; or epoch 2 must have "baseline": true`, push(unlinked)...)
+	wrong := after(groupsOf(2, one, two), groupsOf(1, one))
+	fail(t, exitFailure, `"previous" of epoch 1 is not what `+one.Addr+` has as that: in the file group "g2" is gone`, push(wrong)...)
+	three := testserver.Redis(t)
+	if got := execute(t, push(groupsOf(1, one, two, three))...); got.code != exitFailure ||
+		!strings.Contains(got.stderr, `another topology of epoch 1 is in force: write epoch 2, with that as "previous": in the file group "g3" is new`) {
+		t.Errorf("%+v", got)
+	}
+	moved := groupsOf(1, one, away)
+	moved.Groups[0].Replicas = []string{two.Addr}
+	fail(t, exitFailure, `epoch 1 is published with other addresses`, push(moved, "--partial")...)
 
 	broken := topologyFile(t, router.Topology{Epoch: 1})
 	fail(t, exitFailure, "groups = none", "topology", "push", broken)
@@ -211,7 +226,7 @@ func TestTopologyOfAllKinds(t *testing.T) {
 	plain, watched := testserver.Redis(t), testserver.Redis(t)
 	replica := testserver.Replica(t, watched)
 	shards := testserver.Cluster(t, 2, 1)
-	topology := router.Topology{Epoch: 3, Groups: []router.Group{
+	topology := router.Topology{Epoch: 3, Baseline: true, Groups: []router.Group{
 		{Name: "plain", Primary: plain.Addr},
 		{Name: "cluster", Cluster: []string{shards[0].Primary.Addr}},
 		{Name: "watched", Master: "main"},
@@ -245,40 +260,49 @@ func TestTopologyOfAllKinds(t *testing.T) {
 	}
 }
 
-// A "previous" that was written and never pushed doesn't take the place of what is in force: processes that start find both.
+// A "previous" that was written and never pushed doesn't take the place of what is in force, which has to be named, too.
 func TestTopologyPushKeepsWhatIsInForce(t *testing.T) {
-	t.Parallel()
-	one, two, three, four := testserver.Redis(t), testserver.Redis(t), testserver.Redis(t), testserver.Redis(t)
-	succeed(t, "topology", "push", topologyFile(t, groupsOf(4, one, two, three)))
-	unpushed := groupsOf(5, one)
-	file := router.Topology{Epoch: 6, Groups: []router.Group{{Name: "new", Primary: four.Addr}}, Previous: &unpushed}
-	for range 2 { // the second one tells nobody anything new
-		succeed(t, "topology", "push", topologyFile(t, file))
-	}
-	for _, server := range []*testserver.Server{one, two, three, four} {
-		_, text, _ := strings.Cut(server.Client().Get(t.Context(), "sl:topology").Val(), "\n")
-		there, err := router.ParseTopology([]byte(text))
-		if err != nil || epochs(&there) != "6 5 4" {
-			t.Errorf("%q, %v", text, err)
-		}
-	}
-}
-
-// Of epoch 1 servers tell the digest only: a file that skips it is refused, one that names it further back is not.
-func TestTopologyPushAfterEpochOne(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	first, unpushed := groupsOf(1, one, two), groupsOf(2, one)
 	succeed(t, "topology", "push", topologyFile(t, first))
-	file := groupsOf(3, one)
-	file.Previous = &unpushed
-	fail(t, exitFailure, `epoch 1 is in force, and the file doesn't name it as "previous"`, "topology", "push", topologyFile(t, file))
-	wrong := groupsOf(1, two)
-	unpushed.Previous = &wrong
-	fail(t, exitFailure, `"previous" is not the topology of epoch 1`, "topology", "push", topologyFile(t, file))
-	unpushed.Previous = &first
-	succeed(t, "topology", "push", topologyFile(t, file))
+	file := after(groupsOf(3, one), unpushed)
+	fail(t, exitFailure, "epoch 1 is in force, and the file doesn't name it", "topology", "push", topologyFile(t, file))
+	succeed(t, "topology", "push", topologyFile(t, after(groupsOf(3, one), after(unpushed, first))))
 	awaitEpoch(t, two, 3) // it goes, and is told
+}
+
+// What reshard plan finds critical in a file, topology push refuses, and the other way round.
+func TestPlanAndPushAgree(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	old := groupsOf(4, one)
+	succeed(t, "topology", "push", topologyFile(t, old))
+	next := groupsOf(5, one, two)
+	unlinked, gap := next, after(next, groupsOf(4, one))
+	unlinked.Baseline = false
+	gap.Previous.Baseline = false
+	for name, file := range map[string]router.Topology{
+		"no previous":       unlinked,
+		"a baseline":        next,
+		"another previous":  after(next, groupsOf(4, two, one)),
+		"one not published": after(next, groupsOf(3, one)),
+		"a gap":             gap,
+		"the same epoch":    groupsOf(4, one, two),
+		"an older one":      after(groupsOf(3, one, two), groupsOf(1, one)),
+	} {
+		agree(t, name, old, file, true)
+	}
+	agree(t, "the old one", old, after(next, old), false)
+}
+
+func agree(t *testing.T, name string, old, next router.Topology, refused bool) {
+	t.Helper()
+	plan := execute(t, "reshard", "plan", topologyFile(t, old), topologyFile(t, next), "--limit", "1/1m")
+	push := execute(t, "topology", "push", topologyFile(t, next))
+	if planned := strings.Contains(plan.stdout, "CRITICAL"); planned != refused || (push.code != exitOK) != refused {
+		t.Errorf("%s: reshard plan: %+v\ntopology push: %+v", name, plan, push)
+	}
 }
 
 // epochs are those of a topology and of all before it.
@@ -288,78 +312,4 @@ func epochs(t *router.Topology) string {
 		all = append(all, fmt.Sprint(t.Epoch))
 	}
 	return strings.Join(all, " ")
-}
-
-// chain is topologies of one group, each the previous one of the one before.
-func chain(epochs ...uint64) *router.Topology {
-	var first *router.Topology
-	for _, epoch := range slices.Backward(epochs) {
-		first = &router.Topology{Epoch: epoch, Groups: []router.Group{{Name: "g", Primary: "10.0.0.1:6379"}}, Previous: first}
-	}
-	return first
-}
-
-// What goes along with a topology: what the file names, and what is in force with what came before it.
-func TestNoticeHasAllThatCameBefore(t *testing.T) {
-	t.Parallel()
-	long := []uint64{40}
-	for epoch := uint64(39); len(long) <= maxPrevious; epoch-- {
-		long = append(long, epoch)
-	}
-	for name, test := range map[string]struct {
-		file, force *router.Topology
-		want        string
-	}{
-		"nothing is in force":             {chain(6, 5), nil, "6 5"},
-		"not named":                       {chain(6), chain(4, 2), "6 4 2"},
-		"named":                           {chain(6, 4), chain(4, 2), "6 4"}, // its windows may be over
-		"named further back":              {chain(6, 5, 4), chain(4, 2), "6 5 4"},
-		"an older one is named":           {chain(6, 3), chain(4, 2), "6 4 3 2"},
-		"a newer one is named":            {chain(6, 5), chain(4, 2), "6 5 4 2"},
-		"the rest of a push":              {chain(6, 5), chain(6, 5, 4), "6 5 4"},
-		"it is in force with more":        {chain(6), chain(6, 4), "6 4"},
-		"more than are looked back at":    {chain(41), chain(long...), strings.TrimSuffix("41 "+epochs(chain(long...)), " 24")},
-		"no room for what is in force":    {chain(append([]uint64{50}, long[:maxPrevious]...)...), chain(4), "no room"},
-		"another one of the same epoch":   {chain(6, 5, 4), other(chain(4, 2)), "digest"},
-		"named are those around it":       {chain(6, 5, 2), chain(4), "6 5 4 2"},
-		"another one that came before it": {chain(6, 5, 2), &router.Topology{Epoch: 4, Groups: chain(4).Groups, Previous: other(chain(2))}, "digest"},
-	} {
-		got := ""
-		notice, err := noticeOf(*test.file, test.force)
-		if err != nil {
-			got = err.Error()
-		} else if there, err := router.ParseTopology([]byte(notice.Text)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else {
-			got = epochs(&there)
-		}
-		if got != test.want && (err == nil || !strings.Contains(got, test.want)) {
-			t.Errorf("%s: %s, want %s", name, got, test.want)
-		}
-	}
-}
-
-// other is another topology of the same epoch.
-func other(t *router.Topology) *router.Topology {
-	t.Seed++
-	return t
-}
-
-// A second push, to those that the first didn't reach, posts what that did: with the previous topology.
-func TestNoticeOfSecondPush(t *testing.T) {
-	t.Parallel()
-	before, file := threeGroups, threeGroups
-	before.Epoch, before.Previous = 8, nil
-	file.Epoch, file.Previous = 9, nil
-	first, err := noticeOf(file, &before)
-	if err != nil {
-		t.Fatal(err)
-	}
-	posted, err := router.ParseTopology([]byte(first.Text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := noticeOf(file, &posted); err != nil || second != first {
-		t.Errorf("%v: %+v, want %+v", err, second, first)
-	}
 }

@@ -238,6 +238,15 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 	return snapshot, nil
 }
 
+// Look implements [backend.Poster].
+func (l *link) Look(ctx context.Context) (there backend.Notice, err error) {
+	err = l.call(ctx, "look", "", 0, func(limit.At, bool) { there = l.to.look() })
+	if err != nil {
+		return backend.Notice{}, err
+	}
+	return there, nil
+}
+
 // Post implements [backend.Poster].
 func (l *link) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
 	var there backend.Notice

@@ -179,6 +179,8 @@ func (n *node) flush() {
 	n.life++
 }
 
+func (n *node) look() backend.Notice { return n.board }
+
 // post keeps a notice, as backend.Poster says.
 func (n *node) post(notice backend.Notice) backend.Notice {
 	if n.board.Version < notice.Version && notice.Text != "" {

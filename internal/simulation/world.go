@@ -216,7 +216,7 @@ func (w *world) operate() {
 			last.Previous = &older
 			last = &older
 		}
-		last.Previous = nil
+		last.Previous, last.Baseline = nil, last.Epoch > 1
 		next.Previous = &previous
 		w.published = next
 		w.note("topology %d: %v", next.Epoch, groupsOf(next))

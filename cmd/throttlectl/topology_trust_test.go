@@ -1,0 +1,150 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+)
+
+// A topology that somebody has left with the largest epoch, and that processes refuse, is taken away; then processes bring theirs
+// back, and a push goes on as ever. These are the steps of the runbook.
+func TestTopologyWithdraw(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	first, next := groupsOf(1, one), after(groupsOf(2, one, two), groupsOf(1, one))
+	file, nextFile := topologyFile(t, first), topologyFile(t, next)
+	rejected := make(chan router.Event, 16)
+	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: soon}, OnEvent: func(e router.Event) {
+		if e.Kind == router.TopologyRejected {
+			rejected <- e
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	awaitEpoch(t, one, 1)
+	if got := execute(t, "topology", "withdraw", "7", "--topology", file); got.code != exitFailure || !strings.Contains(got.stderr, "epoch 7 is not published there") {
+		t.Errorf("%+v", got)
+	}
+	bad := router.Topology{Epoch: uint64(limit.MaxCount), Baseline: true, Groups: []router.Group{{Name: "x", Primary: "203.0.113.9:6379"}}}
+	post(t, one, bad)
+	select {
+	case e := <-rejected:
+		if !strings.Contains(e.String(), "must be at most 1000001") || !strings.Contains(e.String(), `"203.0.113.9:6379"`) {
+			t.Error(e)
+		}
+	case <-time.After(4 * soon):
+		t.Fatal("the running process doesn't say that it was refused")
+	}
+	take(t, app, "alice", 3)
+	fail(t, exitFailure, "throttlectl topology withdraw takes it away", "topology", "push", nextFile)
+	fail(t, exitFailure, "AllowedAddresses", with(apiFlags, "peek", "alice", "--topology", file)...)
+	fail(t, exitUsage, `EPOCH = "last"`, "topology", "withdraw", "last", "--topology", file)
+	fail(t, exitUsage, "--topology is needed", "topology", "withdraw", "1")
+	got := succeed(t, "topology", "withdraw", "9007199254740991", "--topology", file)
+	if !strings.Contains(got, "9007199254740991  yes") {
+		t.Error(got)
+	}
+	awaitEpoch(t, one, 1) // the process brings it back
+	succeed(t, "topology", "push", nextFile)
+	awaitEpoch(t, two, 2)
+
+	one.Client().Set(t.Context(), "sl:topology", "garbage", 0)
+	fail(t, exitFailure, "corrupt", "topology", "push", nextFile)
+	if got := succeed(t, "topology", "withdraw", "0", "--topology", file); !strings.Contains(got, "no topology  yes") {
+		t.Error(got)
+	}
+	succeed(t, "topology", "push", nextFile)
+}
+
+// Topologies are signed by who has the private key, and published as they were signed.
+func TestTopologySign(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	dir := t.TempDir()
+	private, public := filepath.Join(dir, "topology.key"), filepath.Join(dir, "topology.pub")
+	open := succeed(t, "topology", "keygen", private)
+	if info, err := os.Stat(private); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	fail(t, exitFailure, "file exists", "topology", "keygen", private)
+	if err := os.WriteFile(public, []byte(open), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := router.ParseTopologyKeys([]byte(open))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, next := groupsOf(1, one), after(groupsOf(2, one, two), groupsOf(1, one))
+	sign := func(topology router.Topology) string {
+		t.Helper()
+		text := succeed(t, "topology", "sign", topologyFile(t, topology), "--key-file", private)
+		path := filepath.Join(t.TempDir(), "signed.json")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	changed := make(chan router.Event, 16)
+	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: soon}, TopologyKeys: keys, OnEvent: func(e router.Event) { changed <- e }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	signed := sign(next)
+	succeed(t, "topology", "push", signed)
+	for deadline := time.After(4 * soon); ; {
+		select {
+		case e := <-changed:
+			if e.Kind == router.TopologyRejected {
+				t.Fatal(e)
+			}
+			if e.Kind != router.TopologyChanged {
+				continue
+			}
+		case <-deadline:
+			t.Fatal("the running process didn't take it over")
+		}
+		break
+	}
+	key := moving(t, first, next)
+	if app.Owner(key) != "g2" {
+		t.Error("not taken over")
+	}
+	take(t, app, key, 7)
+	args := with(apiFlags, "peek", key, "--topology", topologyFile(t, first))
+	if got := succeed(t, append(args, "--topology-key", public, "--json")...); !strings.Contains(got, `"used":7`) {
+		t.Error(got)
+	}
+	fail(t, exitFailure, "TopologyKeys", args...)
+	fail(t, exitFailure, "epoch 2 is signed, and the file is not", "topology", "push", topologyFile(t, after(groupsOf(3, one, two), next)))
+
+	fail(t, exitUsage, "--key-file is needed", "topology", "sign", signed)
+	fail(t, exitFailure, "is no PEM", "topology", "sign", signed, "--key-file", signed)
+	fail(t, exitFailure, "has no private key of Ed25519", "topology", "sign", signed, "--key-file", public)
+	fail(t, exitFailure, "must be public keys of Ed25519 in PEM", append(args, "--topology-key", private)...)
+	unlinked := groupsOf(3, one)
+	unlinked.Baseline = false
+	fail(t, exitFailure, "must be the topology before epoch 3", "topology", "sign", topologyFile(t, unlinked), "--key-file", private)
+
+	var forged router.Topology
+	text, err := os.ReadFile(signed)
+	if err == nil {
+		err = json.Unmarshal(text, &forged)
+	}
+	if err != nil || forged.Verify(ed25519.PublicKey(keys[0])) != nil {
+		t.Fatal(err)
+	}
+}

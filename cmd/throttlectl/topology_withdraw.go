@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+)
+
+const withdrawHelp = `Take a published topology away from the primaries of a file's groups, where its epoch is the given one; one of another epoch
+stays. With epoch 0, what can't be read as a topology is taken away.
+
+This is for a topology that processes refuse (they say so: "topology rejected"), and that is in the way because its epoch is
+larger than that of the one in force, which processes bring back within ten seconds. One that they have taken over is
+taken back by another with a larger epoch: throttlectl topology push.`
+
+func newTopologyWithdraw(g *globals) *cobra.Command {
+	f := &serverFlags{globals: g}
+	cmd := &cobra.Command{
+		Use:   "withdraw EPOCH",
+		Short: "Take away a published topology that processes refuse",
+		Long:  withdrawHelp,
+		Args:  operands("EPOCH"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			epoch, err := strconv.ParseUint(args[0], 10, 64)
+			if err != nil {
+				return usage(fmt.Errorf("EPOCH = %q: must be the number of the epoch to take away", args[0]))
+			}
+			if f.topology == "" {
+				return usage(errors.New("--topology is needed: the JSON file of the groups"))
+			}
+			s, err := f.site()
+			if err != nil {
+				return err
+			}
+			w, err := s.withdraw(cmd.Context(), epoch)
+			return errors.Join(f.print(cmd.OutOrStdout(), w), err)
+		},
+	}
+	f.registerTopology(cmd)
+	f.registerLogin(cmd)
+	return cmd
+}
+
+// withdrawal is where a topology was taken away.
+type withdrawal struct {
+	Epoch uint64          `json:"epoch"`
+	Nodes []withdrawnNode `json:"nodes"`
+}
+
+type withdrawnNode struct {
+	Group     string `json:"group"`
+	Node      string `json:"node"`
+	Before    string `json:"before"` // the epoch that was there
+	Withdrawn bool   `json:"withdrawn"`
+	Error     string `json:"error,omitempty"`
+}
+
+func (s *site) withdraw(ctx context.Context, epoch uint64) (*withdrawal, error) {
+	boards, done := s.boards(ctx, s.topology.Groups)
+	defer done()
+	w, found := &withdrawal{Epoch: epoch}, false
+	var errs []error
+	for _, b := range boards {
+		node := withdrawnNode{Group: b.Group, Node: b.Node, Before: "none"}
+		err := b.err
+		if err == nil {
+			node.Before, node.Withdrawn, err = s.withdrawFrom(ctx, b, epoch)
+		}
+		if err != nil {
+			node.Error = err.Error()
+			errs = append(errs, fmt.Errorf("group %s: %w", b.Group, err))
+		}
+		found = found || node.Withdrawn
+		w.Nodes = append(w.Nodes, node)
+	}
+	if !found && len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("nothing was taken away: epoch %d is not published there", epoch))
+	}
+	return w, errors.Join(errs...)
+}
+
+// withdrawFrom deletes the notice of an epoch, unless another comes meanwhile.
+func (s *site) withdrawFrom(ctx context.Context, b *board, epoch uint64) (before string, done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	client := b.client
+	if client == nil {
+		node := redis.NewClient(at(s.node, b.Node))
+		defer node.Close()
+		client = node
+	}
+	name := s.prefix + "topology"
+	before = "none"
+	err = client.Watch(ctx, func(tx *redis.Tx) error {
+		stored, err := tx.Get(ctx, name).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		version, _, _ := strings.Cut(stored, " ")
+		there, err := strconv.ParseUint(version, 10, 64)
+		if before = epochWord(there); err != nil {
+			before, there = "no topology", 0
+		}
+		if there != epoch {
+			return nil
+		}
+		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, name).Err() })
+		done = err == nil
+		return err
+	}, name)
+	return before, done, err
+}
+
+func (w *withdrawal) text(out io.Writer) {
+	fmt.Fprint(out, "GROUP\tNODE\tBEFORE\tWITHDRAWN\tERROR\n")
+	for _, n := range w.Nodes {
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", n.Group, cell(n.Node), n.Before, yesNo(n.Withdrawn), cell(n.Error))
+	}
+}

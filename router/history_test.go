@@ -1,0 +1,216 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/router"
+)
+
+// unlinked is a topology without those before it, and not a baseline either.
+func unlinked(t router.Topology) router.Topology {
+	t.Previous, t.Baseline = nil, false
+	return t
+}
+
+// TestHistoryMustBeKnown: a process that starts with a topology is told all of those under which keys may have counts, or that
+// there are none. A chain that ends in the middle would be forgotten quotas: of 10, 6 taken under epoch 1, 10 more would be
+// admitted under epoch 3, said to be exact.
+func TestHistoryMustBeKnown(t *testing.T) {
+	one, two, three := topo(1, 1), topo(2, 2), topo(3, 3)
+	p := newPlant()
+	first := p.open(t, one, router.Config{})
+	takeN(t, first, "k", tenAnHour, 6)
+	broken := two
+	broken.Previous = &one // and it is a baseline
+	for name, test := range map[string]struct {
+		topology router.Topology
+		field    string
+	}{
+		"none":          {unlinked(three), "previous"},
+		"one level":     {after(three, unlinked(two)), "previous.previous"},
+		"two levels":    {after(topo(9, 3), unlinked(topo(8, 3)), unlinked(topo(7, 1))), "previous.previous.previous"},
+		"both":          {broken, "baseline"},
+		"both, earlier": {router.Topology{Epoch: 3, Groups: three.Groups, Previous: &broken}, "previous.baseline"},
+	} {
+		r, err := router.Open(test.topology, router.Config{Node: p.node})
+		var bad *router.ConfigError
+		if !errors.As(err, &bad) || bad.Field != test.field {
+			t.Errorf("%s: %v, want %s to be refused", name, err, test.field)
+		}
+		if err == nil {
+			_ = r.Close()
+		}
+	}
+	for name, topology := range map[string]router.Topology{"all": after(three, two, one), "without those between": after(three, one)} {
+		r := p.open(t, topology, router.Config{Backend: backend.RedisConfig{}})
+		if n := takeN(t, r, "k", tenAnHour, 10); n > 4 {
+			t.Errorf("%s: %d are admitted, and 4 were left", name, n)
+		}
+	}
+}
+
+// TestUpdateAcrossEpochs: a process that has not heard of a topology is told of it by the next one, and finds the counts there;
+// or refuses the next one, which doesn't.
+func TestUpdateAcrossEpochs(t *testing.T) {
+	one, two, three := topo(1, 1, 2), unlinked(topo(2, 3, 4)), unlinked(topo(3, 5, 6))
+	for name, next := range map[string]router.Topology{"next": after(three, two), "with all": after(three, two, one)} {
+		p := newPlant()
+		key, _, _ := moved(t, p, one, two)
+		ahead, behind := p.open(t, one, router.Config{}), p.open(t, one, router.Config{})
+		takeN(t, ahead, key, tenAnHour, 2)
+		update(t, ahead, two)
+		takeN(t, ahead, key, tenAnHour, 5)
+		if err := behind.Update(three); err == nil || behind.Owner(key) == ahead.Owner(key) {
+			t.Errorf("%s: it takes over epoch 3, knows epoch 1 and nothing of 2: %v", name, err)
+		} else if !strings.Contains(err.Error(), "the topology before epoch 3") {
+			t.Error(err)
+		}
+		update(t, behind, next)
+		if n := takeN(t, behind, key, tenAnHour, 10); n != 3 {
+			t.Errorf("%s: %d admitted, and 3 were left", name, n)
+		}
+	}
+}
+
+// TestPublishedHistory: what a process publishes names all that it knows of; a process that is behind learns of it, and one that
+// starts with that text needs to ask nobody.
+func TestPublishedHistory(t *testing.T) {
+	p := newPlant()
+	one, two, three := topo(1, 1), unlinked(topo(2, 2)), unlinked(topo(3, 3))
+	r := p.open(t, one, router.Config{})
+	takeN(t, r, "k", tenAnHour, 6)
+	update(t, r, two)
+	update(t, r, three)
+	await(t, "it is published", func() bool { return p.posted(3) == 3 })
+	there, err := p.machine("10.0.0.3:6379").Look(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	published, err := router.ParseTopology([]byte(there.Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := p.open(t, published, router.Config{})
+	if n := takeN(t, fresh, "k", tenAnHour, 10); n != 4 {
+		t.Errorf("%d admitted, and 4 were left", n)
+	}
+}
+
+// TestAddressesOnly: topologies of one epoch that differ in addresses run together, and a change of addresses is put in force
+// while calls go on: by Update, and by a file. No key moves, none loses its counts, and former topologies stay known.
+func TestAddressesOnly(t *testing.T) {
+	p := newPlant()
+	one, two := topo(1, 1, 2), topo(2, 1, 2, 3)
+	key, _, _ := moved(t, p, one, two)
+	var events log
+	r := p.open(t, one, router.Config{OnEvent: events.add})
+	takeN(t, r, key, tenAnHour, 6)
+	two = after(two, one)
+	update(t, r, two)
+	await(t, "it is published", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 && p.posted(3) == 2 })
+
+	// The servers of g1 and g2 have another address now.
+	p.mu.Lock()
+	p.nodes["10.0.0.11:6379"], p.nodes["10.0.0.12:6379"] = p.nodes["10.0.0.1:6379"], p.nodes["10.0.0.2:6379"]
+	p.mu.Unlock()
+	elsewhere := after(topo(2, 1, 2, 3), one)
+	elsewhere.Groups[0].Primary, elsewhere.Groups[1].Primary = "10.0.0.11:6379", "10.0.0.12:6379"
+	other := p.open(t, elsewhere, router.Config{})
+	path := filepath.Join(t.TempDir(), "groups.json")
+	write := func(topology router.Topology) {
+		t.Helper()
+		if err := os.WriteFile(path, marshal(t, topology), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(two)
+	if err := r.WatchFile(path); err != nil {
+		t.Fatal(err)
+	}
+	write(elsewhere)
+	has := func(address string) bool {
+		for _, n := range r.Nodes() {
+			if n.Node == address {
+				return true
+			}
+		}
+		return false
+	}
+	await(t, "the addresses of the file", func() bool { return has("10.0.0.11:6379") && has("10.0.0.12:6379") && !has("10.0.0.1:6379") })
+	if r.Formers() != 1 {
+		t.Errorf("%d former topologies are known, want 1", r.Formers())
+	}
+	for i, r := range []*router.Router{r, other} {
+		if n := takeN(t, r, key, tenAnHour, 2); n != 2 {
+			t.Errorf("process %d: %d of 2 admitted", i, n)
+		}
+	}
+	if n := takeN(t, r, key, tenAnHour, 10); n != 0 {
+		t.Errorf("%d admitted, and none was left", n)
+	}
+	for _, e := range events.all() {
+		if e.Kind == router.TopologyRejected {
+			t.Error(e)
+		}
+	}
+}
+
+// TestEditedTopologies: an edit that changes who owns a key needs a new epoch, and the error says so: what differs, and which
+// number to write. Calls go on as before.
+func TestEditedTopologies(t *testing.T) {
+	p := newPlant()
+	base := topo(5, 1, 2)
+	r := p.open(t, base, router.Config{})
+	heavier := topo(5, 1, 2)
+	heavier.Groups[1].Weight = 3
+	seeded := topo(5, 1, 2)
+	seeded.Seed = 7
+	back := topo(4, 1, 2)
+	far := topo(5+router.MaxEpochJump+1, 1, 2)
+	for name, test := range map[string]struct {
+		topology router.Topology
+		is       error
+		says     string
+	}{
+		"an epoch forgotten":       {topo(5, 1, 2, 3), router.ErrTopologyConflict, `epoch = 5: must be 6, with epoch 5 as its "previous"` + ": keys change their owner against what this process has as epoch 5 (group \"g3\" is new)"},
+		"a group gone":             {topo(5, 1), router.ErrTopologyConflict, `(group "g2" is gone)`},
+		"a weight":                 {heavier, router.ErrTopologyConflict, `(group "g2" has weight 3, had 1)`},
+		"a seed":                   {seeded, router.ErrTopologyConflict, `(the seed is 7, was 0)`},
+		"several":                  {topo(5, 3, 4, 5, 6, 7), router.ErrTopologyConflict, `group "g6" is new, and 3 more)`},
+		"an epoch that goes back":  {back, router.ErrTopologyOld, `must be above 5, which is in force: to go back, publish it as epoch 6 with epoch 5 as its "previous"`},
+		"an epoch that is too far": {far, nil, "must be at most 1000005, which is 1000000 above the one in force"},
+	} {
+		err := r.Update(test.topology)
+		var bad *router.ConfigError
+		if !errors.As(err, &bad) || bad.Field != "epoch" || test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := takeN(t, r, name, tenAnHour, 1); n != 1 {
+			t.Errorf("%s: calls don't go on", name)
+		}
+	}
+
+	await(t, "it is published", func() bool { return p.posted(1) == 5 && p.posted(2) == 5 })
+	odd := p.open(t, topo(5, 1, 2, 3), router.Config{})
+	await(t, "a process that starts with an epoch forgotten says what to write", func() bool {
+		_, err := odd.Take(context.Background(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+		return errors.Is(err, router.ErrTopologyConflict) && strings.Contains(err.Error(), `must be 6, with epoch 5 as its "previous"`) &&
+			strings.Contains(err.Error(), `(group "g3" is new)`)
+	})
+}
+
+func marshal(t testing.TB, topology router.Topology) []byte {
+	t.Helper()
+	text, err := json.Marshal(topology)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,204 @@
+package router
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-go/sluice/backend"
+)
+
+// ErrTopologyUntrusted is in the chain of an error about a topology that a server holds and this process doesn't take over:
+// it has no valid signature, or names addresses that are neither known here nor allowed. Calls go on as before.
+var ErrTopologyUntrusted = errors.New("the published topology is not trusted")
+
+// MaxEpochJump is how far the epoch of a new topology may be above the one in force. It keeps a mistake, or somebody who may
+// write to a server, from using up the epochs: there is always a larger one to take a topology back.
+const MaxEpochJump = 1_000_000
+
+// signedPrefix keeps a signature from meaning anything else.
+const signedPrefix = "sluice topology 1\n"
+
+// signed is what a signature covers: the topology and those before it, without signatures. How a file is laid out doesn't
+// matter.
+func (t Topology) signed() []byte {
+	t.Signature = nil
+	for p := &t; p.Previous != nil; p = p.Previous {
+		previous := *p.Previous
+		previous.Signature = nil
+		p.Previous = &previous
+	}
+	text, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // there is nothing in it that has no JSON
+	}
+	return append([]byte(signedPrefix), text...)
+}
+
+// Sign returns the topology with a signature over all that it says, its addresses and Previous included. It refuses a
+// topology that is not valid and a key that is none.
+func (t Topology) Sign(key ed25519.PrivateKey) (Topology, error) {
+	if err := t.Validate(); err != nil {
+		return Topology{}, err
+	}
+	if len(key) != ed25519.PrivateKeySize {
+		return Topology{}, &ConfigError{
+			Field: "key", Value: fmt.Sprintf("%d bytes", len(key)), Bound: fmt.Sprintf("must be an Ed25519 key of %d bytes", ed25519.PrivateKeySize),
+		}
+	}
+	t.Signature = ed25519.Sign(key, t.signed())
+	return t, nil
+}
+
+// Verify returns nil if the topology was signed with one of some keys as it is, and a [*ConfigError] otherwise.
+func (t Topology) Verify(keys ...ed25519.PublicKey) error {
+	text := t.signed()
+	for _, key := range keys {
+		if len(key) == ed25519.PublicKeySize && ed25519.Verify(key, text, t.Signature) {
+			return nil
+		}
+	}
+	value := "none"
+	if len(t.Signature) > 0 {
+		value = fmt.Sprintf("%d bytes", len(t.Signature))
+	}
+	return &ConfigError{Field: "signature", Value: value, Bound: fmt.Sprintf("must be by one of %d keys over the topology as it is", len(keys))}
+}
+
+// ParseTopologyKeys reads public keys for [Config.TopologyKeys], in PEM as "throttlectl topology keygen" and openssl write it, at
+// least one.
+func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
+	var keys []ed25519.PublicKey
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+		key, ok := parsed.(ed25519.PublicKey)
+		if !ok {
+			return nil, &ConfigError{Field: "keys", Value: block.Type, Bound: "must be public keys of Ed25519 in PEM", Err: err}
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, &ConfigError{Field: "keys", Value: "none", Bound: "must be public keys of Ed25519 in PEM"}
+	}
+	return keys, nil
+}
+
+// published returns the topology of a notice if this process may take it over from a server.
+func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) {
+	t, err := ParseTopology([]byte(there.Text))
+	if err != nil {
+		return Topology{}, err
+	}
+	if int64(t.Epoch) != there.Version || t.Digest() != there.Digest {
+		return Topology{}, &ConfigError{
+			Field: "topology", Value: fmt.Sprintf("epoch %d", t.Epoch), Bound: fmt.Sprintf("must be of epoch %d, as which it is published", there.Version),
+		}
+	}
+	var own []string
+	for _, f := range append([]former{{snapshot: s}}, s.from...) {
+		own = append(own, f.topology.addresses()...)
+	}
+	return t, errors.Join(r.cfg.trusts(own, &t), jump(s, &t))
+}
+
+// CheckPublished returns nil if a process with this configuration and a topology of its own may take over another one from a
+// server, and otherwise a [*ConfigError], with [ErrTopologyUntrusted] in its chain. It doesn't compare the epochs.
+func (c Config) CheckPublished(own, published Topology) error {
+	return errors.Join(c.validateTrust(), c.trusts(own.addresses(), &published))
+}
+
+// trusts refuses a topology that is not signed where it must be, or that leads to servers that are neither known nor allowed.
+func (c *Config) trusts(own []string, t *Topology) error {
+	if len(c.TopologyKeys) > 0 {
+		if err := t.Verify(c.TopologyKeys...); err != nil {
+			return errors.Join(ErrTopologyUntrusted, err)
+		}
+		if len(c.AllowedAddresses) == 0 {
+			return nil
+		}
+	}
+	known := make(map[string]bool, len(own))
+	for _, address := range own {
+		known[canonical(address)] = true
+	}
+	for _, address := range t.addresses() {
+		if !known[canonical(address)] && !allows(c.AllowedAddresses, address) {
+			return &ConfigError{Field: "topology: address", Value: strconv.Quote(address), Err: ErrTopologyUntrusted, Bound: fmt.Sprintf(
+				"must be of a server that this process knows from its own topology, or allowed by AllowedAddresses, or the topology (epoch %d) "+
+					"signed with one of TopologyKeys", t.Epoch)}
+		}
+	}
+	return nil
+}
+
+// jump refuses an epoch that is too far above the one in force.
+func jump(s *snapshot, t *Topology) error {
+	if most := s.topology.Epoch + MaxEpochJump; s.topology.Epoch > 0 && t.Epoch > most {
+		return &ConfigError{Field: "epoch", Value: strconv.FormatUint(t.Epoch, 10), Bound: fmt.Sprintf(
+			"must be at most %d, which is %d above the one in force", most, MaxEpochJump)}
+	}
+	return nil
+}
+
+// canonical is the one spelling of an address.
+func canonical(address string) string {
+	if spelled, ok := new(validator).address("", address); ok {
+		return spelled
+	}
+	return address
+}
+
+// allows reports whether one of some patterns allows an address, whatever its port.
+func allows(patterns []string, address string) bool {
+	host, _, err := net.SplitHostPort(canonical(address))
+	if err != nil {
+		return false
+	}
+	ip, notIP := netip.ParseAddr(host)
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		if prefix, err := netip.ParsePrefix(pattern); err == nil {
+			return notIP == nil && prefix.Contains(ip)
+		}
+		if one, err := netip.ParseAddr(pattern); err == nil {
+			return notIP == nil && one.Unmap() == ip
+		}
+		pattern = strings.ToLower(pattern)
+		if suffix, ok := strings.CutPrefix(pattern, "*"); ok { // of "*" it is empty
+			return strings.HasSuffix(host, suffix) && (suffix == "" || notIP != nil)
+		}
+		return pattern == host
+	})
+}
+
+// validateTrust checks what decides which published topologies are taken over.
+func (c *Config) validateTrust() error {
+	var errs []error
+	for i, key := range c.TopologyKeys {
+		if len(key) != ed25519.PublicKeySize {
+			errs = append(errs, &ConfigError{Field: fmt.Sprintf("TopologyKeys[%d]", i), Value: fmt.Sprintf("%d bytes", len(key)),
+				Bound: fmt.Sprintf("must be an Ed25519 key of %d bytes", ed25519.PublicKeySize)})
+		}
+	}
+	for i, pattern := range c.AllowedAddresses {
+		_, notPrefix := netip.ParsePrefix(pattern)
+		_, notIP := netip.ParseAddr(pattern)
+		name := strings.TrimPrefix(pattern, "*.")
+		if notPrefix != nil && notIP != nil && pattern != "*" && (!validHost.MatchString(name) || strings.Trim(name, "0123456789.") == "") {
+			errs = append(errs, &ConfigError{Field: fmt.Sprintf("AllowedAddresses[%d]", i), Value: strconv.Quote(pattern),
+				Bound: `must be a host, "*." and a domain, an IP address, a prefix such as 10.0.0.0/8, or "*" for any`})
+		}
+	}
+	return errors.Join(errs...)
+}
