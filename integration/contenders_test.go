@@ -193,7 +193,7 @@ func newSluice(t testing.TB, s setup) *sluice {
 	if s.router.OpenFor == 0 {
 		s.router.OpenFor = 200 * time.Millisecond
 	}
-	s.router.AllowedAddresses = []string{"127.0.0.1"}
+	s.router.AllowedAddresses = []string{"*"} // containers have addresses of any kind
 	r, err := router.Open(router.Topology{Epoch: s.epoch, Groups: s.groups}, s.router)
 	if err != nil {
 		t.Fatal(err)
