@@ -52,8 +52,10 @@
 //
 // [Router.Update] and [Router.WatchFile] put a newer topology in force while calls go on. Keys that change their owner take
 // their counts along, one by one, when they are asked for, so that no window holds more than its Max; processes that have
-// not heard of the change learn of it from the servers. Each topology that is published has an epoch above that of the one
-// before, and names that as its Previous until the longest window of any policy is over:
+// not heard of the change learn of it from the servers, if it leads to servers that they know or [Config.AllowedAddresses]
+// allows, or is signed with one of [Config.TopologyKeys]. Each topology that moves keys has an epoch above that of the one
+// before, and names that as its Previous until the longest window of any policy is over; then it is a baseline. Addresses
+// change under the same epoch.
 //
 //	{"epoch": 2, "groups": [ ... ], "previous": {"epoch": 1, "groups": [ ... ]}}
 //

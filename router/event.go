@@ -44,10 +44,12 @@ const (
 	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at a key. Nothing
 	// mends that but a person. Reported at most every ten seconds per node.
 	Misconfigured
-	// TopologyChanged: another topology is in force, From and To are the epochs. It is of no node.
+	// TopologyChanged: another topology is in force, From and To are the epochs, the same for a change of addresses. It is of no
+	// node.
 	TopologyChanged
-	// TopologyRejected: a topology from a file or of another process was refused; or the one in force differs from what
-	// another process has posted under the same epoch, and no calls are made until there is a newer one.
+	// TopologyRejected: a topology from a file, or one that a node holds, was refused, see [ErrTopologyUntrusted]; or the one in
+	// force has other owners than the one that a node holds under the same epoch, and no calls are made until there is a newer
+	// one.
 	TopologyRejected
 	// PrimaryChanged: the sentinels of a group name another primary, and calls go there. From is empty for the first one.
 	PrimaryChanged

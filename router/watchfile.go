@@ -12,7 +12,7 @@ import (
 // WatchFile puts the topology of a file in force now, and again whenever the file changes, until Close. It fails if the
 // file can't be read or holds what [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once
 // for each thing wrong, and tried again. So is one that goes back to an older epoch: a change is taken back by another, with a
-// larger one.
+// larger one. A file of the same epoch with other addresses is put in force.
 func (r *Router) WatchFile(path string) error {
 	r.changing.Lock()
 	closed := r.closed.Load()

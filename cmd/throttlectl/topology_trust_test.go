@@ -148,3 +148,31 @@ func TestTopologySign(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// The rights of operators, as docs/security.md has them, are enough.
+func TestTopologyRights(t *testing.T) {
+	t.Parallel()
+	s := testserver.Redis(t)
+	for name, rights := range map[string]string{
+		"push":     "~sl:topology +evalsha +eval +get +set",
+		"withdraw": "~sl:topology +get +watch +multi +exec +del",
+	} {
+		args := []any{"ACL", "SETUSER", name, "reset", "on", ">secret", "resetchannels"}
+		for _, right := range strings.Fields(rights) {
+			args = append(args, right)
+		}
+		if err := s.Client().Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := topologyFile(t, groupsOf(3, s))
+	succeed(t, "topology", "push", file, "--user", "push", "--password-file", password)
+	succeed(t, "topology", "withdraw", "3", "--topology", file, "--user", "withdraw", "--password-file", password)
+	if n := s.Client().Exists(t.Context(), "sl:topology").Val(); n != 0 {
+		t.Error("it is still there")
+	}
+}
