@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
@@ -25,11 +26,12 @@ func TestReservationOutlivesATopologyConflict(t *testing.T) {
 		t.Fatalf("reserved %+v, %v", held.Decision(), err)
 	}
 
+	await(t, "it has conferred", func() bool { // looked, looked again, published, and looked what is there then
+		return p.machine("10.0.0.1:6379").looks.Load() == 3 && p.machine("10.0.0.2:6379").looks.Load() == 3 &&
+			p.machine("10.0.0.3:6379").looks.Load() == 3
+	})
 	for g := 1; g <= 3; g++ { // somebody else has epoch 4 already, with other groups
-		address := map[int]string{1: "10.0.0.1:6379", 2: "10.0.0.2:6379", 3: "10.0.0.3:6379"}[g]
-		if _, err := p.machine(address).Post(ctx, backend.Notice{Version: 4, Digest: "other", Text: "{}"}); err != nil {
-			t.Fatal(err)
-		}
+		publish(t, p.machine(fmt.Sprintf("10.0.0.%d:6379", g)), topo(4, 1, 2))
 	}
 	update(t, r, topo(4, 1, 2, 3))
 	req := backend.Request{Key: "other", Policy: tenAnHour, Cost: 1}

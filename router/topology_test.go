@@ -20,6 +20,7 @@ import (
 
 const goodTopology = `{
 	"epoch": 3,
+	"baseline": true,
 	"seed": 18446744073709551615,
 	"groups": [
 		{"name": "eu-1", "primary": "10.0.0.1:6379", "replicas": ["10.0.0.2:6379", "[2001:db8::1]:6379"]},

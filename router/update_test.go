@@ -31,6 +31,7 @@ type machine struct {
 	hangs atomic.Bool // it answers no load
 	mute  atomic.Bool // it keeps no notice
 	calls atomic.Int64
+	looks atomic.Int64 // at its notice, that were answered
 	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
@@ -79,6 +80,7 @@ func (m *machine) Look(ctx context.Context) (backend.Notice, error) {
 	if m.mute.Load() {
 		return backend.Notice{}, nil
 	}
+	defer m.looks.Add(1)
 	return m.Memory.Look(ctx)
 }
 
