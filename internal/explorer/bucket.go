@@ -93,10 +93,7 @@ func (w *bucketWorld) take(late int, cost int64, floor *limit.State) error {
 	if floor != nil {
 		without := w.server.Clone()
 		before := remains(w.policy, &without, at)
-		joined, err := w.join(at, floor)
-		if err != nil {
-			return err
-		}
+		joined := w.join(at, floor)
 		w.server = joined
 		if after := remains(w.policy, &joined, at); after.Remaining != before.Remaining || !after.ResetAt.Equal(before.ResetAt) {
 			return fmt.Errorf("a copy from before changed what remains: %d, full at %s; now %d, full at %s",
@@ -118,13 +115,45 @@ func remains(p *limit.Policy, s *limit.State, at limit.At) limit.Status {
 }
 
 // join is the server's, or the one that is planted.
-func (w *bucketWorld) join(at limit.At, floor *limit.State) (limit.State, error) {
+func (w *bucketWorld) join(at limit.At, floor *limit.State) limit.State {
 	s := w.server.Clone()
-	if w.Plant != LivesJoined {
-		s.Join(w.policy, at, floor)
-		return s, nil
+	if w.Plant == LivesJoined && !s.Empty() {
+		return joinLives(&s, floor)
 	}
-	return s, nil
+	s.Join(w.policy, at, floor)
+	return s
+}
+
+// joinLives takes the larger arrival and the larger credit, of whichever life they are.
+func joinLives(a, b *limit.State) limit.State {
+	x, y := parseBucket(a), parseBucket(b)
+	arrival, credit := max(x.arrival, y.arrival), max(x.credit, y.credit)
+	peak := max(x.peak, y.peak)
+	text := fmt.Sprintf("b1s:%d,%d,%d", peak, peak-max(x.peak-x.birth, y.peak-y.birth), peak-max(x.peak-x.seen, y.peak-y.seen))
+	if credit > 0 {
+		text += fmt.Sprintf(",%d,%d", arrival, credit)
+	}
+	s, err := limit.ParseState(text + ";")
+	if err != nil {
+		panic(text)
+	}
+	return s
+}
+
+// bucket is the text form of a bucket's state, at a rate of 1.
+type bucket struct{ peak, birth, seen, arrival, credit int64 }
+
+func parseBucket(s *limit.State) (b bucket) {
+	const plain, withCredit = "b1s:%d,%d,%d;", "b1s:%d,%d,%d,%d,%d;"
+	text := s.String()
+	if _, err := fmt.Sscanf(text, withCredit, &b.peak, &b.birth, &b.seen, &b.arrival, &b.credit); err == nil {
+		return b
+	}
+	if _, err := fmt.Sscanf(text, plain, &b.peak, &b.birth, &b.seen); err != nil {
+		panic(text)
+	}
+	b.arrival = b.peak
+	return b
 }
 
 func (w *bucketWorld) refund(late, i int) {

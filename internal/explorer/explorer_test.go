@@ -66,3 +66,22 @@ func TestLeases(t *testing.T) {
 		}
 	}
 }
+
+// TestBuckets: no interval holds more than burst + rate x T, and copies from before change nothing.
+func TestBuckets(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		long bool
+		in   explorer.Buckets
+	}{
+		{"old times", false, explorer.Buckets{Burst: 2, Takes: 4, Refunds: 2, Ticks: 3, Late: 1}},
+		{"old times and copies", false, explorer.Buckets{Burst: 2, Takes: 3, Refunds: 2, Ticks: 3, Late: 1, Floors: 1}},
+		{"more takes", true, explorer.Buckets{Burst: 2, Takes: 5, Refunds: 2, Ticks: 4, Late: 1}},
+		{"more takes and copies", true, explorer.Buckets{Burst: 2, Takes: 4, Refunds: 2, Ticks: 3, Late: 1, Floors: 1}},
+		{"very old times", true, explorer.Buckets{Burst: 2, Takes: 4, Refunds: 2, Ticks: 4, Late: 2}},
+	} {
+		if !test.long || testtier.Long() {
+			t.Run(test.name, func(t *testing.T) { complete(t, test.in.Explore(60)) })
+		}
+	}
+}

@@ -55,6 +55,13 @@ func TestLeasePlants(t *testing.T) {
 	}
 }
 
+// TestBucketPlants is TestPlants for buckets.
+func TestBucketPlants(t *testing.T) {
+	find(t, "the lives of a bucket are joined", explorer.Buckets{
+		Burst: 2, Takes: 4, Refunds: 2, Ticks: 4, Late: 1, Floors: 1, Plant: explorer.LivesJoined,
+	}.Shortest(12))
+}
+
 func find(t *testing.T, name string, r explorer.Report) {
 	if t.Logf("%s: %s", name, r); r.Violation == "" {
 		t.Errorf("%s: not found", name)
