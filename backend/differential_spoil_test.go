@@ -6,13 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // garbage is no state, and every script can tell.
-var garbage = []string{"garbage", "5", "f1m", "f1m:", "f1m:;", ":;", ";", "f1m:9999999999999,1;x", "{}", "\xff\x00", " "}
+var garbage = []string{
+	"garbage", "5", "f1m", "f1m:", "f1m:;", ":;", ";", "f1m:9999999999999,1;x", "{}", "\xff\x00", " ",
+	"f2h:1900000000000,111111111111111111;", strings.Repeat("f2h:1900000000000,1;", 257),
+}
 
 // spoil puts garbage in the key's place, which every call must leave alone.
 func (c *contest) spoil(text string) error {

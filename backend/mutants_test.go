@@ -27,7 +27,9 @@ type mutant struct{ script, old, new string }
 // here makes no difference (>= instead of > before a branch that does the same).
 var mutants = []mutant{
 	// state.lua, which every script starts with
-	{"", "if not id then return nil end", "if not id then return bodies, n end"},
+	{"", "if not id or n == MAX_ENTRIES then return nil end", "if not id or n == MAX_ENTRIES then return bodies, n end"},
+	{"", "if not id or n == MAX_ENTRIES then", "if not id then"},
+	{"", " or string.find(text, TOO_LONG)", ""},
 	{"", "return first * 1000 end", "return first * 1000 + 1 end"},
 	{"", "frac == '' and tonumber(first) or first + 1", "tonumber(first)"},
 	{"", "if refunded == 0 then return format('%.0f', charged) end", ""},
