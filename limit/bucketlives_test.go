@@ -44,16 +44,13 @@ func TestBucketFloorOfAnEarlierLife(t *testing.T) {
 func TestBucketRefundOfAnEarlierLife(t *testing.T) {
 	p := policyOf(limit.TokenBucket(10, time.Second, 10))
 	var s limit.State
-	for range 5 {
+	for range 20 {
 		s.Refund(at(0), chargeOf(t, &s, p, at(0), 10), 10)
 	}
-	r := chargeOf(t, &s, p, at(0), 10)
-	for range 10 {
-		chargeOf(t, &s, p, at(time.Second), 1)
-	}
-	chargeOf(t, &s, p, at(7*time.Second), 10)
+	r := chargeOf(t, &s, p, at(0), 10) // with 20 seconds of credit, its arrival time is at 21 seconds
+	chargeOf(t, &s, p, at(20500*time.Millisecond), 10)
 	before := s.String()
-	for _, read := range []time.Duration{0, 999 * time.Millisecond, 7 * time.Second} {
+	for _, read := range []time.Duration{0, 999 * time.Millisecond, 21 * time.Second} {
 		s.Refund(at(read), r, 10)
 		if got := s.String(); got != before {
 			t.Errorf("a refund read at %s made %s of %s", read, got, before)
@@ -103,7 +100,7 @@ func TestBucketLives(t *testing.T) {
 			return limit.At{Micros: w.now.Micros - back}
 		}
 		repeat(t, func(t *rapid.T) {
-			true_ := w.now
+			present := w.now
 			switch rapid.SampledFrom([]string{"tick", "take", "take", "take", "refund", "refund", "reset", "jump"}).Draw(t, "step") {
 			case "tick":
 				w.tick(t)
@@ -137,7 +134,7 @@ func TestBucketLives(t *testing.T) {
 					w.reset()
 				}
 			}
-			w.now = true_
+			w.now = present
 			copies = append(copies, w.state.Clone())
 		})
 	})
