@@ -11,22 +11,20 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// DualConfig configures a Dual. Old, New and UseNew are required.
+// DualConfig configures a Dual. Old, New and Decide are required.
 type DualConfig struct {
 	// Old and New are the two sides. The Dual owns them: Close closes them.
 	Old, New Backend
 
-	// UseNew decides on which side a key is, such as the Enabled of a feature flag. It is called for every call, from
-	// many goroutines: it must be quick.
-	UseNew func(key string) bool
+	// Decide says on which side a key is, and the version of the flag that says so, both from one reading: the Decide of
+	// a feature flag. It is called once for every call, from many goroutines: it must be quick.
+	//
+	// The version numbers the changes of the answers: of two processes the one with the larger version has the newer
+	// answers, and its answer for a key becomes that of all others. So a process that overrides the flag for itself takes
+	// the keys that it is asked for along. At most 2^52-2. Only CarryOver uses it; without it the version may be 0.
+	Decide func(key string) (useNew bool, version uint64)
 
-	// Version numbers the changes of what UseNew answers, such as the Version of a feature flag: of two processes the
-	// one with the larger version has the newer answers, and its answer for a key becomes that of all others. So a
-	// process that overrides the flag for itself takes the keys that it is asked for along. At most 2^52-2. CarryOver
-	// needs it.
-	Version func() uint64
-
-	// Flag is the name of the flag behind UseNew, for traces. Empty: they name none.
+	// Flag is the name of the flag behind Decide, for traces. Empty: they name none.
 	Flag string
 
 	// CarryOver hands the counts of a key over when it changes sides. Without it the key starts afresh, and may be
@@ -35,7 +33,7 @@ type DualConfig struct {
 	// Sealer, a Seeder and a Loader.
 	CarryOver bool
 
-	// Settle is how long processes may disagree on UseNew after a change: those that see it late, and calls that were
+	// Settle is how long processes may disagree on a side after a change: those that see it late, and calls that were
 	// under way. Counts are carried over for that long and the longest window of a policy after each change, and after
 	// the start of the process. Zero: 10 minutes.
 	Settle time.Duration
@@ -92,11 +90,8 @@ func (c DualConfig) validate() error {
 	if c.Old != nil && c.New != nil && reflect.TypeOf(c.Old).Comparable() && c.Old == c.New {
 		refuse("New", fmt.Sprintf("%T", c.New), "must be another backend than Old")
 	}
-	if c.UseNew == nil {
-		refuse("UseNew", "nil", "must not be nil")
-	}
-	if c.CarryOver && c.Version == nil {
-		refuse("Version", "nil", "must not be nil to carry over")
+	if c.Decide == nil {
+		refuse("Decide", "nil", "must not be nil")
 	}
 	if c.Settle < 0 || c.Settle > limit.MaxWindow {
 		refuse("Settle", c.Settle, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
@@ -112,14 +107,14 @@ func (c DualConfig) validate() error {
 
 // Dual moves keys from one backend to another while both are in use: by percentage, without a deploy, and back.
 //
-// A key is on the side that UseNew says, and only that side decides. If it is out of reach there is no verdict, as with
+// A key is on the side that Decide says, and only that side decides. If it is out of reach there is no verdict, as with
 // any backend: the other side is not asked instead, for it doesn't know the counts. With CarryOver no window holds more
-// than its Max whatever UseNew does, also while processes disagree (promise P10), as far as the clocks of both sides
+// than its Max whatever Decide answers, also while processes disagree (promise P10), as far as the clocks of both sides
 // agree: windows that pass from one to the other end early by what the other leads, and a bucket that was given credit
 // back may get it once more.
 //
 // The order of a release: the Dual everywhere at 0 %, with both sides up; the percentage, up and down; once it is 100 %
-// and Settle and the longest window have passed, New alone. For that long after a change of Version, and after the start
+// and Settle and the longest window have passed, New alone. For that long after a change of the version, and after the start
 // of a process, each key's first call there costs two calls more, also if the key stays where it is, and leaves a stamp
 // on the other side. If that side is out of reach the call goes on without: the decision is Bounded, with the cause
 // ErrNotHandedOver, and the key may have been admitted up to its Max once more by the time that the counts meet.
@@ -141,7 +136,7 @@ type side struct {
 	start   time.Time
 }
 
-// flagChange is the latest version of UseNew that was seen, and when a change of it was noticed for the last time.
+// flagChange is the latest version of the flag that was seen, and when a change of it was noticed for the last time.
 type flagChange struct {
 	version uint64
 	noticed time.Time

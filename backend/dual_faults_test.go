@@ -29,9 +29,9 @@ func newDuo(t testing.TB, cfg backend.DualConfig) *duo {
 	d := &duo{redis: testserver.Redis(t), memcached: testserver.Memcached(t)}
 	cfg.Old = openMemcached(t, backend.MemcachedConfig{}, d.memcached.Addr)
 	cfg.New = openRedis(t, d.redis.Addr, backend.RedisConfig{})
-	cfg.Version, cfg.CarryOver = d.Version, true
-	if cfg.UseNew == nil {
-		cfg.UseNew = d.lever.UseNew
+	cfg.CarryOver = true
+	if cfg.Decide == nil {
+		cfg.Decide = d.lever.Decide
 	}
 	d.Dual = newDual(t, cfg)
 	return d
@@ -53,7 +53,7 @@ func wantExact(t testing.TB, what string, r backend.Result, err error, left int6
 func TestDualNewSideDown(t *testing.T) {
 	t.Parallel()
 	const most = 1_000_000
-	d := newDuo(t, backend.DualConfig{UseNew: func(key string) bool { return key != "stays" }})
+	d := newDuo(t, backend.DualConfig{Decide: func(key string) (bool, uint64) { return key != "stays", 0 }})
 	ctx := context.Background()
 	first := mustTake(t, d, request(secret))
 	mustTake(t, d, request("stays"))
@@ -204,7 +204,7 @@ func TestDualOldSideFrozen(t *testing.T) {
 func TestDualOldSideDownLater(t *testing.T) {
 	t.Parallel()
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1_000_000, 20*time.Millisecond, 20*time.Millisecond)}}
-	d := newDuo(t, backend.DualConfig{Settle: time.Millisecond, UseNew: constant(true)})
+	d := newDuo(t, backend.DualConfig{Settle: time.Millisecond, Decide: constant(true)})
 	begin := time.Now()
 	d.memcached.Kill()
 	<-time.After(time.Until(begin.Add(25 * time.Millisecond)))
@@ -229,9 +229,9 @@ func TestDualOldSideDownLater(t *testing.T) {
 // sealed it, it stays all the same, and decisions say that they lack something.
 func TestDualAfresh(t *testing.T) {
 	s, l := newStage(t), &lever{}
-	d := newDual(t, backend.DualConfig{Old: onlyTakes{s.old}, New: onlyTakes{s.new}, UseNew: l.UseNew})
+	d := newDual(t, backend.DualConfig{Old: onlyTakes{s.old}, New: onlyTakes{s.new}, Decide: l.Decide})
 	for i, want := range []string{"old take", "old take", "new take", "old take"} {
-		l.useNew.Store(i == 2)
+		l.set(0, i == 2)
 		r, err := d.Take(context.Background(), takeTen("k"))
 		wantExact(t, want, r, err, []int64{9, 8, 9, 7}[i])
 		if got := s.read(); got != want {
@@ -258,7 +258,7 @@ func TestDualAfresh(t *testing.T) {
 // TestDualAfreshChanges: what a Dual without CarryOver has charged on a sealed side it can give back there.
 func TestDualAfreshChanges(t *testing.T) {
 	s := newStage(t)
-	d := newDual(t, backend.DualConfig{Old: s.old, New: s.new, UseNew: constant(false)})
+	d := newDual(t, backend.DualConfig{Old: s.old, New: s.new, Decide: constant(false)})
 	if err := sealOld(5)(s); err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestDualForeignMove(t *testing.T) {
 		}
 	}()
 	s := newStage(t)
-	d := newDual(t, backend.DualConfig{Old: onlyTakes{s.old}, New: onlyTakes{s.new}, UseNew: constant(false)})
+	d := newDual(t, backend.DualConfig{Old: onlyTakes{s.old}, New: onlyTakes{s.new}, Decide: constant(false)})
 	req := takeTen("k")
 	req.Move = limit.Move{Version: 7, Hold: time.Hour}
 	_, err := d.Take(context.Background(), req)
@@ -407,7 +407,7 @@ func TestDualAllocations(t *testing.T) {
 	} {
 		clock := newClock()
 		c.cfg.Old, c.cfg.New = newMemory(t, backend.MemoryConfig{Now: clock.Now}), newMemory(t, backend.MemoryConfig{Now: clock.Now})
-		c.cfg.UseNew, c.cfg.Version = constant(true), func() uint64 { return 0 }
+		c.cfg.Decide = constant(true)
 		d := newDual(t, c.cfg)
 		if c.settled {
 			<-time.After(10 * time.Millisecond)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,100 +16,6 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 )
-
-func TestNewDualRefuses(t *testing.T) {
-	old, new := newMemory(t, backend.MemoryConfig{}), newMemory(t, backend.MemoryConfig{})
-	zero := func() uint64 { return 0 }
-	inner := newDual(t, backend.DualConfig{Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), UseNew: constant(false)})
-	for name, c := range map[string]struct {
-		cfg  backend.DualConfig
-		want []string
-	}{
-		"nothing":          {backend.DualConfig{}, []string{"New", "Old", "UseNew"}},
-		"nothing to carry": {backend.DualConfig{CarryOver: true}, []string{"New", "Old", "UseNew", "Version"}},
-		"no version":       {backend.DualConfig{Old: old, New: new, UseNew: constant(true), CarryOver: true}, []string{"Version"}},
-		"a Dual":           {backend.DualConfig{Old: old, New: inner, UseNew: constant(true), Version: zero, CarryOver: true}, []string{"New"}},
-		"no Sealer":        {backend.DualConfig{Old: onlyTakes{old}, New: new, UseNew: constant(true), Version: zero, CarryOver: true}, []string{"Old"}},
-		"too long":         {backend.DualConfig{Old: old, New: new, UseNew: constant(true), Settle: limit.MaxWindow + 1}, []string{"Settle"}},
-		"everything": {backend.DualConfig{Old: onlyTakes{old}, CarryOver: true, Settle: -1, ShadowQueue: -1, ShadowWorkers: -1},
-			[]string{"New", "Old", "Settle", "ShadowQueue", "ShadowWorkers", "UseNew", "Version"}},
-	} {
-		d, err := backend.NewDual(c.cfg)
-		if d != nil || err == nil {
-			t.Errorf("%s: got %v, %v", name, d, err)
-			continue
-		}
-		var got []string
-		for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
-			var refused *limit.Error
-			if !errors.As(e, &refused) || refused.Bound == "" || refused.Value == "" {
-				t.Errorf("%s: %v is not a complete *limit.Error", name, e)
-				continue
-			}
-			got = append(got, strings.TrimPrefix(refused.Field, "dual: "))
-		}
-		if slices.Sort(got); !slices.Equal(got, c.want) {
-			t.Errorf("%s: refuses %q, want %q", name, got, c.want)
-		}
-	}
-	for _, b := range []backend.Backend{old, new, inner} {
-		if _, err := b.Take(context.Background(), takeTen("k")); err != nil {
-			t.Errorf("a side of a Dual that wasn't made: %v", err)
-		}
-	}
-	for name, cfg := range map[string]backend.DualConfig{ // nothing but takes is asked for without CarryOver
-		"bare sides": {Old: onlyTakes{old}, New: inner, UseNew: constant(true)},
-		"longest":    {Old: old, New: new, UseNew: constant(true), Version: zero, CarryOver: true, Settle: limit.MaxWindow},
-	} {
-		if _, err := backend.NewDual(cfg); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestNewDualRefusesOneBackendTwice(t *testing.T) {
-	m, err := backend.NewMemory(backend.MemoryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	var bad *limit.Error
-	if _, err := backend.NewDual(backend.DualConfig{Old: m, New: m, UseNew: func(string) bool { return true }}); !errors.As(err, &bad) {
-		t.Errorf("got %v, want a *limit.Error", err)
-	}
-}
-
-// TestDualVersionTooLarge: a version that leaves no room for the side is refused before any call.
-func TestDualVersionTooLarge(t *testing.T) {
-	const largest = 1<<52 - 2
-	s, l := newStage(t), &lever{}
-	d := s.process(t, l, backend.DualConfig{})
-	ctx := context.Background()
-	for _, version := range []uint64{largest + 1, math.MaxInt64, math.MaxUint64} {
-		l.set(version, true)
-		_, takeErr := d.Take(ctx, takeTen("k"))
-		_, peekErr := d.Peek(ctx, takeTen("k"))
-		_, loadErr := d.Load(ctx, takeTen("k"))
-		for op, err := range map[string]error{
-			"take": takeErr, "peek": peekErr, "load": loadErr, "reset": d.Reset(ctx, takeTen("k")),
-			"seed": d.Seed(ctx, takeTen("k"), limit.State{}), "refund": d.Refund(ctx, takeTen("k"), receipt(t), 1),
-		} {
-			var refused *limit.Error
-			if !errors.As(err, &refused) {
-				t.Errorf("%s under version %d: %v, want a *limit.Error", op, version, err)
-			}
-		}
-	}
-	if calls := s.read(); calls != "" {
-		t.Errorf("what was refused made calls: %s", calls)
-	}
-	for _, useNew := range []bool{false, true} { // the later one is the larger
-		l.set(largest, useNew)
-		if r := mustTake(t, d, takeTen("k")); !r.Allowed {
-			t.Error("the largest version is denied")
-		}
-	}
-}
 
 // TestDualStories: what every hand-over costs, and where its counts are afterwards. Version v is 2(v+1) on the old side
 // and one more on the new one.

@@ -44,7 +44,7 @@ func TestDualSideOfARouter(t *testing.T) {
 	for _, carryOver := range []bool{true, false} {
 		s, l := newStage(t), &lever{}
 		d := newDual(t, backend.DualConfig{
-			Old: s.old, New: s.new, UseNew: l.UseNew, Version: l.Version, CarryOver: carryOver,
+			Old: s.old, New: s.new, Decide: l.Decide, CarryOver: carryOver,
 		})
 		req, ctx := takeTen("k"), context.Background()
 		req.Move = limit.Move{Mover: limit.Topology, Version: 1001, Hold: time.Hour}

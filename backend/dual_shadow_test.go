@@ -23,9 +23,9 @@ import (
 // shadowed is a Dual that decides on the old side of a stage and asks the new one, too.
 func (s *stage) shadowed(t testing.TB, cfg backend.DualConfig) *backend.Dual {
 	t.Helper()
-	cfg.Old, cfg.New, cfg.UseNew = s.old, s.new, constant(false)
+	cfg.Old, cfg.New, cfg.Decide = s.old, s.new, constant(false)
 	if cfg.Shadow == nil {
-		cfg.Shadow = constant(true)
+		cfg.Shadow = always
 	}
 	return newDual(t, cfg)
 }
@@ -71,7 +71,7 @@ func TestDualShadow(t *testing.T) {
 		s, alone := newStage(t), newStage(t)
 		s.new.set(c.fault)
 		d := s.shadowed(t, backend.DualConfig{Shadow: func(key string) bool { return key == "k" }})
-		plain := newDual(t, backend.DualConfig{Old: alone.old, New: alone.new, UseNew: constant(false)})
+		plain := newDual(t, backend.DualConfig{Old: alone.old, New: alone.new, Decide: constant(false)})
 		for i := range int64(12) {
 			got, want := mustTake(t, d, takeTen("k")), mustTake(t, plain, takeTen("k"))
 			if got.Allowed != want.Allowed || got.Binding() != want.Binding() || got.Guarantee != want.Guarantee || got.Cause != nil || got.Source != want.Source {
@@ -96,7 +96,7 @@ func TestDualShadow(t *testing.T) {
 // TestDualShadowFollows: with counts carried over, the shadow asks the side that did not decide, outside of any move.
 func TestDualShadowFollows(t *testing.T) {
 	s, l := newStage(t), &lever{}
-	d := s.process(t, l, backend.DualConfig{Shadow: constant(true)})
+	d := s.process(t, l, backend.DualConfig{Shadow: always})
 	asks := func(want string) {
 		t.Helper()
 		before := answered(d)
@@ -224,7 +224,7 @@ func TestDualShadowNames(t *testing.T) {
 	for _, useNew := range []bool{false, true} {
 		shadowed := newDual(t, backend.DualConfig{
 			Old: openMemcached(t, backend.MemcachedConfig{}, d.memcached.Addr), New: openRedis(t, d.redis.Addr, backend.RedisConfig{}),
-			UseNew: constant(useNew), Shadow: constant(true),
+			Decide: constant(useNew), Shadow: always,
 		})
 		for i := range int64(5) {
 			mustTake(t, shadowed, request("k"))
@@ -245,7 +245,7 @@ func TestDualShadowNames(t *testing.T) {
 	prefix := strings.Repeat("x", 15) + ":"
 	long := newDual(t, backend.DualConfig{
 		Old: openMemcached(t, backend.MemcachedConfig{Prefix: prefix}, d.memcached.Addr), New: newMemory(t, backend.MemoryConfig{}),
-		UseNew: constant(true), Shadow: constant(true),
+		Decide: constant(true), Shadow: always,
 	})
 	n := int64(0)
 	for _, name := range []string{strings.Repeat("p", 32), ""} {
@@ -272,7 +272,7 @@ func frozenShadow(t testing.TB, timeout time.Duration) func(shadow func(string) 
 	return func(shadow func(string) bool) *backend.Dual {
 		return newDual(t, backend.DualConfig{
 			Old: openMemcached(t, backend.MemcachedConfig{Timeout: timeout}, memcached.Addr), New: openRedis(t, server.Addr, backend.RedisConfig{}),
-			UseNew: constant(true), Shadow: shadow,
+			Decide: constant(true), Shadow: shadow,
 		})
 	}
 }
@@ -281,7 +281,7 @@ func frozenShadow(t testing.TB, timeout time.Duration) func(shadow func(string) 
 // goroutines of the whole process.
 func TestDualShadowFrozen(t *testing.T) {
 	const timeout, takes = 250 * time.Millisecond, 10_000
-	shadowed := frozenShadow(t, timeout)(constant(true))
+	shadowed := frozenShadow(t, timeout)(always)
 	take := func(n int) {
 		for range n {
 			mustTake(t, shadowed, request("k"))
@@ -316,7 +316,7 @@ func TestDualShadowFrozen(t *testing.T) {
 
 // BenchmarkDualShadowFrozen shows the p99 of a decision over the network with a shadow that hangs, and without one.
 func BenchmarkDualShadowFrozen(b *testing.B) {
-	for name, shadow := range map[string]func(string) bool{"without": nil, "with": constant(true)} {
+	for name, shadow := range map[string]func(string) bool{"without": nil, "with": always} {
 		b.Run(name, func(b *testing.B) {
 			d := frozenShadow(b, 250*time.Millisecond)(shadow)
 			for range 2000 { // until the queue is full
@@ -338,7 +338,7 @@ func BenchmarkDualShadowFrozen(b *testing.B) {
 // TestDualClose: both sides are closed once, whatever they say, and nothing is asked of them afterwards.
 func TestDualClose(t *testing.T) {
 	s, l := newStage(t), &lever{}
-	d := s.process(t, l, backend.DualConfig{Shadow: constant(true)})
+	d := s.process(t, l, backend.DualConfig{Shadow: always})
 	r := mustTake(t, d, takeTen("k"))
 	awaitShadows(t, d, 1)
 	s.read()
@@ -369,7 +369,7 @@ func TestDualClose(t *testing.T) {
 
 	errOld, errNew := errors.New("old"), errors.New("new")
 	broken := newDual(t, backend.DualConfig{
-		Old: closing{newMemory(t, backend.MemoryConfig{}), errOld}, New: closing{newMemory(t, backend.MemoryConfig{}), errNew}, UseNew: constant(false),
+		Old: closing{newMemory(t, backend.MemoryConfig{}), errOld}, New: closing{newMemory(t, backend.MemoryConfig{}), errNew}, Decide: constant(false),
 	})
 	if err := broken.Close(); !errors.Is(err, errOld) || !errors.Is(err, errNew) {
 		t.Errorf("Close: %v, want what both sides say", err)
@@ -388,7 +388,7 @@ func (c closing) Close() error { return c.err }
 func TestDualCloseDuringTakes(t *testing.T) {
 	for range 5 {
 		s, l := newStage(t), &lever{}
-		d := s.process(t, l, backend.DualConfig{Shadow: constant(true), ShadowQueue: 8})
+		d := s.process(t, l, backend.DualConfig{Shadow: always, ShadowQueue: 8})
 		var taken atomic.Int64
 		var wg sync.WaitGroup
 		for range 4 {

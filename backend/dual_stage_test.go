@@ -144,23 +144,26 @@ func newStage(t testing.TB) *stage {
 // process is one more Dual over the same sides, with its own view of the flag.
 func (s *stage) process(t testing.TB, l *lever, cfg backend.DualConfig) *backend.Dual {
 	t.Helper()
-	cfg.Old, cfg.New, cfg.UseNew, cfg.Version, cfg.CarryOver = s.old, s.new, l.UseNew, l.Version, true
+	cfg.Old, cfg.New, cfg.Decide, cfg.CarryOver = s.old, s.new, l.Decide, true
 	return newDual(t, cfg)
 }
 
-// lever is a flag for all keys.
-type lever struct {
-	version atomic.Uint64
-	useNew  atomic.Bool
+// lever is a flag for all keys. The zero lever is the old side under version 0.
+type lever struct{ now atomic.Pointer[reading] }
+
+type reading struct {
+	version uint64
+	useNew  bool
 }
 
-func (l *lever) set(version uint64, useNew bool) {
-	l.version.Store(version)
-	l.useNew.Store(useNew)
-}
+func (l *lever) set(version uint64, useNew bool) { l.now.Store(&reading{version, useNew}) }
 
-func (l *lever) Version() uint64    { return l.version.Load() }
-func (l *lever) UseNew(string) bool { return l.useNew.Load() }
+func (l *lever) Decide(string) (useNew bool, version uint64) {
+	if a := l.now.Load(); a != nil {
+		return a.useNew, a.version
+	}
+	return false, 0
+}
 
 var ten = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}}
 

@@ -5,6 +5,7 @@ package backend_test
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,9 +21,10 @@ type swing struct {
 	every time.Duration
 }
 
-func (f swing) Version() uint64 { return uint64(time.Since(f.start) / f.every) }
-
-func (f swing) UseNew(key string) bool { return (f.Version()+keyhash.Sum(key))%2 == 0 }
+func (f swing) Decide(key string) (useNew bool, version uint64) {
+	version = uint64(time.Since(f.start) / f.every)
+	return (version+keyhash.Sum(key))%2 == 0, version
+}
 
 // tide is a flag that changes its mind with the clock, so that a history can be repeated.
 type tide struct {
@@ -32,21 +34,31 @@ type tide struct {
 	version uint64
 }
 
-func (f *tide) Version() uint64 {
+func (f *tide) Decide(key string) (useNew bool, version uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.now(); !now.Equal(f.last) {
+	now := f.now()
+	if !now.Equal(f.last) {
 		f.last = now
 		f.version++
 	}
-	return f.version
+	return (uint64(now.UnixMicro())+keyhash.Sum(key))%2 == 0, f.version
 }
 
-func (f *tide) UseNew(key string) bool {
-	return (uint64(f.now().UnixMicro())+keyhash.Sum(key))%2 == 0
+// restless is a flag that changes with every reading: odd versions are the new side.
+type restless struct{ readings atomic.Uint64 }
+
+func (f *restless) Decide(string) (useNew bool, version uint64) {
+	version = f.readings.Add(1)
+	return version%2 == 1, version
 }
 
-func constant(useNew bool) func(string) bool { return func(string) bool { return useNew } }
+// constant is a flag that never changes.
+func constant(useNew bool) func(string) (bool, uint64) {
+	return func(string) (bool, uint64) { return useNew, 0 }
+}
+
+func always(string) bool { return true }
 
 func newDual(t testing.TB, cfg backend.DualConfig) *backend.Dual {
 	t.Helper()
@@ -84,18 +96,18 @@ func TestDualConformance(t *testing.T) {
 		"memories": {memory, memory}, "Memcached to Redis": {inMemcached, inRedis}, "Redis to Memcached": {inRedis, inMemcached},
 	} {
 		for flag, cfg := range map[string]func(now func() time.Time) backend.DualConfig{
-			"off": func(func() time.Time) backend.DualConfig { return backend.DualConfig{UseNew: constant(false)} },
-			"on":  func(func() time.Time) backend.DualConfig { return backend.DualConfig{UseNew: constant(true)} },
+			"off": func(func() time.Time) backend.DualConfig { return backend.DualConfig{Decide: constant(false)} },
+			"on":  func(func() time.Time) backend.DualConfig { return backend.DualConfig{Decide: constant(true)} },
 			"on, carried over": func(func() time.Time) backend.DualConfig {
-				return backend.DualConfig{UseNew: constant(true), Version: func() uint64 { return 1 }, CarryOver: true}
+				return backend.DualConfig{Decide: constant(true), CarryOver: true}
 			},
 			"swinging": func(func() time.Time) backend.DualConfig {
 				s := swing{time.Now(), 20 * time.Millisecond}
-				return backend.DualConfig{UseNew: s.UseNew, Version: s.Version, CarryOver: true}
+				return backend.DualConfig{Decide: s.Decide, CarryOver: true}
 			},
 			"tidal": func(now func() time.Time) backend.DualConfig {
 				f := &tide{now: now}
-				return backend.DualConfig{UseNew: f.UseNew, Version: f.Version, CarryOver: true}
+				return backend.DualConfig{Decide: f.Decide, CarryOver: true}
 			},
 		} {
 			t.Run(name+"/"+flag, func(t *testing.T) {
@@ -110,5 +122,30 @@ func TestDualConformance(t *testing.T) {
 				}, append(dualOperations, backendtest.Contends())...)
 			})
 		}
+	}
+}
+
+// TestDualTakesSideAndVersionTogether: a flag that changes between any two readings never sends a key to a side that its
+// version doesn't name, and each key gets exactly its Max (promise P10).
+func TestDualTakesSideAndVersionTogether(t *testing.T) {
+	s, f := newStage(t), &restless{}
+	processes := []*backend.Dual{}
+	for range 2 {
+		processes = append(processes, newDual(t, backend.DualConfig{Old: s.old, New: s.new, Decide: f.Decide, CarryOver: true}))
+	}
+	const keys, calls = 20, 15
+	var admitted, mixed int
+	for i := range keys * calls {
+		req := takeTen(fmt.Sprint("k", i%keys))
+		req.Trace = &backend.Trace{}
+		if mustTake(t, processes[i%3%2], req).Allowed {
+			admitted++
+		}
+		if (req.Trace.Side == "new") != (req.Trace.FlagVersion%2 == 1) {
+			mixed++
+		}
+	}
+	if admitted != keys*10 || mixed > 0 {
+		t.Errorf("%d admitted, want %d; %d of %d decisions on a side that their version doesn't name", admitted, keys*10, mixed, keys*calls)
 	}
 }

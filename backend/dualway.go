@@ -13,7 +13,7 @@ import (
 // way is the way of one request to the place where its key is.
 //
 // The version of a move holds the side in the last bit, so that each version has one place, even where two processes
-// number different answers of UseNew alike: New is then the newer one.
+// number different answers of the flag alike: New is then the newer one.
 type way struct {
 	Request
 	dual    *Dual
@@ -33,19 +33,11 @@ const maxFlagVersion = 1<<52 - 2 // so that twice of it and the side fit into li
 func (d *Dual) way(req Request) (way, error) {
 	w := way{Request: req, dual: d, floor: req.Floor}
 	w.Move = limit.Move{} // whoever holds the Dual can't move its keys
+	useNew, version := d.cfg.Decide(req.Key)
 	if !d.cfg.CarryOver {
-		w.version = moveVersion(0, d.cfg.UseNew(req.Key))
+		w.version = moveVersion(0, useNew)
 		w.place = w.version & 1
 		return w, nil
-	}
-	version := d.cfg.Version()
-	useNew := d.cfg.UseNew(req.Key)
-	for range 3 { // the answer and its number must belong together
-		again := d.cfg.Version()
-		if again == version {
-			break
-		}
-		version, useNew = again, d.cfg.UseNew(req.Key)
 	}
 	if version > maxFlagVersion {
 		return w, &limit.Error{
@@ -66,7 +58,7 @@ func (d *Dual) hold(p *limit.Policy) time.Duration {
 	return min(p.Horizon()+d.cfg.Settle, 2*limit.MaxWindow)
 }
 
-// moveVersion is the version of a move to a side under a version of UseNew.
+// moveVersion is the version of a move to a side under a version of the flag.
 func moveVersion(version uint64, useNew bool) int64 {
 	n := int64(version+1) * 2
 	if useNew {
@@ -75,10 +67,10 @@ func moveVersion(version uint64, useNew bool) int64 {
 	return n
 }
 
-// flagVersion is the version of UseNew that a moveVersion was made of.
+// flagVersion is the version of the flag that a moveVersion was made of.
 func flagVersion(move int64) uint64 { return uint64(move/2 - 1) }
 
-// seen reports whether a change of UseNew was seen less than hold ago: windows that were alive then may be still.
+// seen reports whether a change of the flag was seen less than hold ago: windows that were alive then may be still.
 func (d *Dual) seen(version uint64, hold time.Duration) bool {
 	last := d.latest.Load()
 	if version > last.version {

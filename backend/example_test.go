@@ -61,7 +61,7 @@ func ExampleNewMemory() {
 }
 
 // A key that changes sides takes its counts along, forward and back. The two sides would be a Memcached and a router, and
-// UseNew and Version those of a feature flag.
+// Decide that of a feature flag.
 func ExampleNewDual() {
 	var sides [2]*backend.Memory
 	for i := range sides {
@@ -73,8 +73,7 @@ func ExampleNewDual() {
 	useNew, version := false, uint64(1)
 	counts, err := backend.NewDual(backend.DualConfig{
 		Old: sides[0], New: sides[1], CarryOver: true,
-		UseNew:  func(string) bool { return useNew },
-		Version: func() uint64 { return version },
+		Decide: func(string) (bool, uint64) { return useNew, version },
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -114,7 +114,7 @@ func TestTraceOfDual(t *testing.T) {
 	useNew := false
 	d := newDual(t, backend.DualConfig{
 		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), CarryOver: true,
-		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 1}[useNew] },
+		Decide: func(string) (bool, uint64) { return useNew, map[bool]uint64{true: 1}[useNew] },
 		Shadow: func(key string) bool { return key == "shadowed" }, Flag: "to-new",
 	})
 	p := hour(10)
@@ -145,7 +145,7 @@ func TestTraceOfDual(t *testing.T) {
 func TestTraceOfLease(t *testing.T) {
 	t.Parallel()
 	inner := newDual(t, backend.DualConfig{
-		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), UseNew: constant(true),
+		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), Decide: constant(true),
 	})
 	lease := newLease(t, inner, backend.LeaseConfig{Batch: 100, Steady: true})
 	p := hour(100_000)

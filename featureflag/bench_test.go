@@ -16,7 +16,6 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 	for name, ask := range map[string]func(){
 		"Enabled": func() { sink = f.Enabled("user:1") },
 		"Decide":  func() { sink, _ = f.Decide("user:1") },
-		"Version": func() { sink = f.Version() == 0 },
 		"State":   func() { s := f.State(); sink = s.Enabled("user:1") },
 	} {
 		if n := testing.AllocsPerRun(100, ask); n != 0 {

@@ -23,7 +23,7 @@
 // # What is not promised
 //
 // Processes don't change in the same instant: each one looks at its source every [Config.Refresh], and Redis tells of
-// changes at once where it can. Whoever moves data along with a flag therefore needs [Flag.Version].
+// changes at once where it can. Whoever moves data along with a flag therefore needs the version, too: [Flag.Decide].
 //
 // The hash is public: whoever chooses keys can choose on which side of a flag they fall.
 //
@@ -32,12 +32,12 @@
 // Every change of what a flag answers raises its version. Versions order the changes between processes, too:
 //
 //   - A source stores a version, the generation, beside the percentage. Of two processes, the one that has seen the
-//     newer generation has the larger Version.
-//   - What changes in one process alone, through [Flag.Override] or because the flag became stale, raises its Version
+//     newer generation has the larger version.
+//   - What changes in one process alone, through [Flag.Override] or because the flag became stale, raises its version
 //     by 1: above the generation it departs from, below the next one. A process that starts again has forgotten it.
-//   - So two processes whose Version is the same multiple of 16384 give the same answers.
+//   - So two processes whose version is the same multiple of 16384 give the same answers.
 //
-// Version is generation x 16384 + the number of local changes since (which stops counting at 16383), at most 2^52-1, so
+// The version is generation x 16384 + the number of local changes since (which stops counting at 16383), at most 2^52-1, so
 // that a script's floating-point numbers hold it. How far generations can be compared is up to the source:
 //
 //	Static   always generation 1. A change is a deploy: old and new processes have equal versions meanwhile.
@@ -56,7 +56,7 @@
 //
 // # When the source is gone
 //
-// Before the first load, [Config.Default] applies and Version is 0; [Flag.Ready] waits for it. Later the last good
+// Before the first load, [Config.Default] applies and the version is 0; [Flag.Ready] waits for it. Later the last good
 // value stays, whether the source is out of reach, empty, half-written or wrong. If [Config.StaleAfter] is set,
 // Default replaces it after that time without a successful load, until the next one. A killed flag stays killed.
 //

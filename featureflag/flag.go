@@ -128,11 +128,9 @@ func New(cfg Config) (*Flag, error) {
 // the last state.
 func (f *Flag) Enabled(key string) bool { return f.current.Load().Enabled(key) }
 
-// Version numbers the changes of what the flag answers, across processes as far as its source allows: see the
-// package's documentation. It never falls. Who needs it together with an answer should call [Flag.Decide].
-func (f *Flag) Version() uint64 { return f.current.Load().Version }
-
-// Decide is Enabled, and the Version that the answer belongs to. Between two separate calls the flag could change.
+// Decide is Enabled, and the version that the answer belongs to, from one reading. The version numbers the changes of
+// what the flag answers, across processes as far as its source allows: see the package's documentation. It never falls.
+// It is 0 before the first load, and is also in [Flag.State].
 func (f *Flag) Decide(key string) (enabled bool, version uint64) {
 	s := f.current.Load()
 	return s.Enabled(key), s.Version

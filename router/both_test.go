@@ -23,15 +23,16 @@ import (
 // A migration to a router whose topology changes at the same time: promises P9 and P10 together.
 
 // percentage is what one process believes of a flag.
-type percentage struct{ version, percent atomic.Uint64 }
+type percentage struct{ now atomic.Pointer[[2]uint64] } // version and percent; nil for 0 and 0
 
-func (p *percentage) set(version, percent uint64) {
-	p.percent.Store(percent)
-	p.version.Store(version)
+func (p *percentage) set(version, percent uint64) { p.now.Store(&[2]uint64{version, percent}) }
+
+func (p *percentage) Decide(key string) (useNew bool, version uint64) {
+	if now := p.now.Load(); now != nil {
+		return keyhash.Sum(key)%100 < now[1], now[0]
+	}
+	return false, 0
 }
-
-func (p *percentage) Version() uint64        { return p.version.Load() }
-func (p *percentage) UseNew(key string) bool { return keyhash.Sum(key)%100 < p.percent.Load() }
 
 // process moves keys between a machine and a router.
 type process struct {
@@ -45,7 +46,7 @@ func (p *plant) process(t testing.TB, topology router.Topology) *process {
 	t.Helper()
 	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1}), epoch: topology.Epoch}
 	proc.Dual = newDual(t, backend.DualConfig{
-		Old: p.machine("old"), New: proc.router, UseNew: proc.flag.UseNew, Version: proc.flag.Version, CarryOver: true,
+		Old: p.machine("old"), New: proc.router, Decide: proc.flag.Decide, CarryOver: true,
 	})
 	return proc
 }
@@ -135,7 +136,7 @@ func TestBothMoversAreExact(t *testing.T) {
 				p := &process{router: dial(t, three, router.Config{Backend: backend.RedisConfig{Timeout: 5 * time.Second, Prefix: name + ":"}})}
 				p.Dual = newDual(t, backend.DualConfig{
 					Old: newMemcached(t, backend.MemcachedConfig{Prefix: name + ":", Timeout: 5 * time.Second}, memcached.Addr),
-					New: p.router, UseNew: p.flag.UseNew, Version: p.flag.Version, CarryOver: true,
+					New: p.router, Decide: p.flag.Decide, CarryOver: true,
 				})
 				processes[i] = p
 			}

@@ -53,14 +53,15 @@ func TestConformanceOfMigration(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 				n++
 				prefix, start := fmt.Sprintf("%.1s%d:", name, n), time.Now() // every part begins with nothing stored
-				version := func() uint64 { return uint64(time.Since(start) / (20 * time.Millisecond)) }
 				cfg := backend.DualConfig{
 					Old: newMemcached(t, backend.MemcachedConfig{Prefix: prefix, Timeout: 10 * time.Second, Now: now}, memcached.Addr),
 					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{
 						Prefix: prefix, Timeout: 10 * time.Second, Now: now,
 					}}),
-					UseNew:    func(key string) bool { return (version()+keyhash.Sum(key))%2 == 0 },
-					Version:   version,
+					Decide: func(key string) (bool, uint64) {
+						version := uint64(time.Since(start) / (20 * time.Millisecond))
+						return (version+keyhash.Sum(key))%2 == 0, version
+					},
 					CarryOver: true,
 				}
 				if back {
@@ -103,7 +104,7 @@ func TestMigrationIsExact(t *testing.T) {
 					Old: newMemcached(t, backend.MemcachedConfig{Prefix: prefix, Timeout: 5 * time.Second}, memcached.Addr),
 					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: 5 * time.Second}}),
 
-					UseNew: flag.Enabled, Version: flag.Version, CarryOver: carryOver, Settle: 5 * time.Second,
+					Decide: flag.Decide, CarryOver: carryOver, Settle: 5 * time.Second,
 				})
 				processes = append(processes, d)
 				time.Sleep(time.Second) // the second one looks at its flag a second later

@@ -158,7 +158,7 @@ func TestPeekWithoutOrigin(t *testing.T) {
 	update(t, r, topo(2, 2))
 	dual := newDual(t, backend.DualConfig{
 		Old: p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{}), New: memory(t), CarryOver: true,
-		UseNew: func(string) bool { return false }, Version: func() uint64 { return 1 },
+		Decide: func(string) (bool, uint64) { return false, 1 },
 	})
 	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
 	for _, down := range []bool{false, true} {

@@ -79,7 +79,7 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 		return nil, errors.Join(err, old.Close(), flag.Close())
 	}
 	dual, err := backend.NewDual(backend.DualConfig{
-		Old: old, New: groups, UseNew: flag.Enabled, Version: flag.Version,
+		Old: old, New: groups, Decide: flag.Decide,
 		CarryOver: !a.o.withoutCarryOver, Settle: a.o.settle,
 		Shadow: func(string) bool { return a.shadowing.Load() },
 	})

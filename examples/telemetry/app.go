@@ -125,7 +125,7 @@ func (a *application) openCounts(topology router.Topology, flag *featureflag.Fla
 		return nil, err
 	}
 	dual, err := backend.NewDual(backend.DualConfig{
-		Old: memory, New: groups, UseNew: flag.Enabled, Version: flag.Version, Flag: flagName, CarryOver: true, Settle: settle,
+		Old: memory, New: groups, Decide: flag.Decide, Flag: flagName, CarryOver: true, Settle: settle,
 		Shadow: func(key string) bool { // a fifth of the keys
 			h := fnv.New32a()
 			_, _ = io.WriteString(h, key)

@@ -56,8 +56,7 @@ func (p *process) dual() mover {
 	r := p.request
 	d, err := backend.NewDual(backend.DualConfig{
 		Old: place{p, 0}, New: place{p, 1}, CarryOver: true, Settle: settle,
-		UseNew:  func(string) bool { return r.place == 1 },
-		Version: func() uint64 { return uint64(r.version) },
+		Decide: func(string) (bool, uint64) { return r.place == 1, uint64(r.version) },
 	})
 	if err != nil {
 		panic(err)

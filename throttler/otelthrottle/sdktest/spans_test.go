@@ -130,8 +130,8 @@ func TestMigrated(t *testing.T) {
 	useNew := false
 	dual, err := backend.NewDual(backend.DualConfig{
 		Old: newMemory(t), New: newRouter(t, server, router.Config{}), CarryOver: true,
-		UseNew: func(string) bool { return useNew }, Version: func() uint64 { return map[bool]uint64{true: 7}[useNew] },
-		Flag: "to-redis",
+		Decide: func(string) (bool, uint64) { return useNew, map[bool]uint64{true: 7}[useNew] },
+		Flag:   "to-redis",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,8 @@ func TestShadowed(t *testing.T) {
 	s := newTelemetry(t, otelthrottle.Config{})
 	old, policy := newMemory(t), api(limit.PerHour(10))
 	dual, err := backend.NewDual(backend.DualConfig{
-		Old: old, New: newMemory(t), UseNew: func(string) bool { return false }, Shadow: func(string) bool { return true },
+		Old: old, New: newMemory(t), Shadow: func(string) bool { return true },
+		Decide: func(string) (bool, uint64) { return false, 0 },
 	})
 	if err != nil {
 		t.Fatal(err)
