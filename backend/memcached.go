@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
-	"net"
+	"slices"
 	"strconv"
-	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
@@ -35,8 +34,8 @@ type MemcachedConfig struct {
 	// IdleConns is how many connections to a server are kept open. Zero: 16.
 	IdleConns int
 
-	// MaxCalls is how many calls may be under way at once; more wait for their turn. It bounds the connections while a
-	// server hangs. Zero: 256.
+	// MaxCalls is how many calls to a server may be under way at once; more wait for their turn, and calls to other
+	// servers don't. It bounds the connections to a server that hangs. Zero: 256.
 	MaxCalls int
 
 	// Now replaces the clock. Memcached has none that can be asked, so the hosts of all processes must keep the same
@@ -101,9 +100,9 @@ func (c MemcachedConfig) validate() error {
 // come and go, and under contention a call may end without a verdict, as an Error of kind Contended that charged
 // nothing.
 type Memcached struct {
-	cfg    MemcachedConfig
-	client *memcache.Client
-	calls  calls
+	cfg     MemcachedConfig
+	ring    *ring.Ring
+	servers map[string]*memcachedServer // by the names in ring
 }
 
 var (
@@ -122,70 +121,15 @@ var (
 // It does no network I/O; Ping does.
 func NewMemcached(servers []string, cfg MemcachedConfig) (*Memcached, error) {
 	cfg = cfg.withDefaults()
-	pool, err := newMemcachedPool(servers)
+	names, err := newMemcachedRing(servers)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
-	client := memcache.NewFromSelector(pool)
-	client.Timeout = cfg.Timeout
-	client.MaxIdleConns = cfg.IdleConns
-	return &Memcached{
-		cfg: cfg, client: client,
-		calls: calls{
-			system: "memcached",
-			node:   "memcached", timeout: cfg.Timeout, explain: explainMemcached,
-			deaf: true, slots: make(chan struct{}, cfg.MaxCalls),
-		},
-	}, nil
-}
-
-// memcachedPool picks servers by a ring of their addresses. It is a memcache.ServerSelector.
-type memcachedPool struct {
-	ring    *ring.Ring
-	servers map[string]net.Addr
-}
-
-func newMemcachedPool(servers []string) (*memcachedPool, error) {
-	pool := &memcachedPool{servers: make(map[string]net.Addr, len(servers))}
-	members := make([]ring.Member, len(servers))
-	var errs []error
-	for i, server := range servers {
-		members[i] = ring.Member{Name: server}
-		if strings.Contains(server, "/") {
-			pool.servers[server] = address{"unix", server}
-			continue
-		}
-		if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
-			errs = append(errs, &limit.Error{Field: fmt.Sprintf("servers[%d]", i), Value: strconv.Quote(server),
-				Bound: `must be "host:port" or the path of a Unix socket, with a slash`})
-		}
-		pool.servers[server] = address{"tcp", server}
+	m := &Memcached{cfg: cfg, ring: names, servers: make(map[string]*memcachedServer, len(servers))}
+	for _, name := range servers {
+		m.servers[name] = newMemcachedServer(name, &cfg)
 	}
-	var err error
-	pool.ring, err = ring.New(members, ring.Config{})
-	return pool, errors.Join(append(errs, err)...)
-}
-
-// address is a net.Addr that is resolved when it is dialled, not before.
-type address struct{ network, text string }
-
-func (a address) Network() string { return a.network }
-func (a address) String() string  { return a.text }
-
-func (p *memcachedPool) PickServer(key string) (net.Addr, error) {
-	return p.servers[p.ring.Owner(key)], nil
-}
-
-func (p *memcachedPool) Each(do func(net.Addr) error) error {
-	errs := make(chan error, len(p.servers))
-	for _, server := range p.servers { // at once: a frozen one must not keep the others waiting
-		go func() { errs <- do(server) }()
-	}
-	var all []error
-	for range p.servers {
-		all = append(all, <-errs)
-	}
-	return errors.Join(all...)
+	return m, nil
 }
 
 // Take implements [Backend].
@@ -267,8 +211,9 @@ func (m *Memcached) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	name := m.name(&req)
-	return traced(ctx, &m.calls, req.Trace, "load", "get", m.calls.deadline(), func(context.Context) (Snapshot, error) {
-		_, state, err := m.get(name)
+	s := m.server(name)
+	return traced(ctx, &s.calls, req.Trace, "load", "get", s.calls.deadline(), func(context.Context) (Snapshot, error) {
+		_, state, err := s.get(name)
 		return Snapshot{State: state, Now: m.NowMicros(), Source: Primary}, err
 	})
 }
@@ -287,17 +232,16 @@ func (m *Memcached) Peek(ctx context.Context, req Request) (Result, error) {
 
 // Ping implements [Pinger]: it asks every server.
 func (m *Memcached) Ping(ctx context.Context) error {
-	if ctx != nil && ctx.Err() != nil { // a server that is fast would hide it
+	if ctx == nil {
+		return errNoContext
+	}
+	if ctx.Err() != nil { // a server that is fast would hide it
 		return ctx.Err()
 	}
-	_, err := call(ctx, &m.calls, "ping", m.calls.deadline(), func(context.Context) (struct{}, error) {
-		err := m.client.Ping()
-		if isLost(err) { // as in get
-			_ = m.client.Close()
-			err = m.client.Ping()
-		}
-		return struct{}{}, err
-	})
+	err := m.each(func(s *memcachedServer) error { return s.ping(ctx) })
+	if errors.Is(err, ErrClosed) {
+		return ErrClosed
+	}
 	return err
 }
 
@@ -306,32 +250,28 @@ func (m *Memcached) NowMicros() int64 { return m.cfg.Now().UnixMicro() }
 
 // Close waits for the calls under way, which end within three times the timeout, and closes the connections.
 func (m *Memcached) Close() error {
-	if !m.calls.close() {
-		return nil
+	return m.each((*memcachedServer).close)
+}
+
+// each does something at all servers at once, so that a frozen one doesn't keep the others waiting. Errors come in the
+// order of the servers' names.
+func (m *Memcached) each(do func(*memcachedServer) error) error {
+	names := slices.Sorted(maps.Keys(m.servers))
+	errs := make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { errs[i] = do(m.servers[name]) })
 	}
-	return m.client.Close()
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (m *Memcached) name(req *Request) string {
 	return storedName(m.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
-// get reads an item; nil if there is none.
-func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
-	item, err := m.client.Get(name)
-	if isLost(err) { // so are the other idle connections, most likely: a restart
-		_ = m.client.Close() // only the idle ones
-		item, err = m.client.Get(name)
-	}
-	if errors.Is(err, memcache.ErrCacheMiss) {
-		return nil, limit.State{}, nil
-	}
-	if err != nil {
-		return nil, limit.State{}, unsent{err}
-	}
-	state, err := limit.ParseState(item.Value)
-	return item, state, err
-}
+// server is where an item is stored.
+func (m *Memcached) server(name string) *memcachedServer { return m.servers[m.ring.Owner(name)] }
 
 // change reads the state of a key, changes it and swaps it in if nobody else did meanwhile, else it begins again, unless three
 // quarters of its time have gone: one that ran out of it could not say that the server is well. A change that is not to be
@@ -339,7 +279,8 @@ func (m *Memcached) get(name string) (*memcache.Item, limit.State, error) {
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
-	return traced(ctx, &m.calls, req.Trace, op, "", m.calls.deadline(), func(ctx context.Context) (T, error) {
+	server := m.server(name)
+	return traced(ctx, &server.calls, req.Trace, op, "", server.calls.deadline(), func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		begin := time.Now()
@@ -349,7 +290,7 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err := sleep(ctx, backoff(try)); err != nil {
 				return none, unsent{err}
 			}
-			item, state, err := m.get(name)
+			item, state, err := server.get(name)
 			if isLost(err) { // an idle connection that the server had closed; others may be alive
 				last = err
 				continue
@@ -365,7 +306,7 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err := ctx.Err(); err != nil {
 				return none, unsent{err}
 			}
-			if err = m.swap(item, name, &state, now.Micros); err == nil {
+			if err = server.swap(item, name, &state, now.Micros); err == nil {
 				return result, nil
 			}
 			if !isConflict(err) {
@@ -385,35 +326,12 @@ func isConflict(err error) bool {
 		errors.Is(err, memcache.ErrCacheMiss)
 }
 
-// isLost reports whether a connection broke under a call.
-func isLost(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
 // backoff is how long to wait before a try: others are at the same key, and must not be met again.
 func backoff(try int) time.Duration {
 	if try == 0 {
 		return 0
 	}
 	return rand.N(min(100*time.Microsecond<<min(try, 7), 10*time.Millisecond))
-}
-
-// swap stores the state where item was.
-func (m *Memcached) swap(item *memcache.Item, name string, state *limit.State, nowMicros int64) error {
-	value, err := state.AppendText(nil)
-	if err != nil {
-		return unsent{err}
-	}
-	expiry := expiration(nowMicros, state.Until())
-	if item == nil {
-		return m.client.Add(&memcache.Item{Key: name, Value: value, Expiration: expiry})
-	}
-	if item.CasID == 0 {
-		return errNoSwap
-	}
-	item.Value, item.Expiration = value, expiry
-	return m.client.CompareAndSwap(item)
 }
 
 const (
@@ -438,43 +356,4 @@ func checkExpiry(p *limit.Policy) error {
 			Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
 	}
 	return nil
-}
-
-var (
-	errContended  = errors.New("others changed the item at every try")
-	errUnreadable = errors.New("memcache: unexpected line in a response")
-	errNoSwap     = errors.New("the server was started without compare-and-swap (-C)")
-	errNoRoom     = errors.New("memcache: the server has no room for the item")
-)
-
-// explainMemcached is for [calls].
-func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
-	var before unsent
-	mayHaveRun, shown = !errors.As(err, &before), err
-	text := err.Error()
-	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) ||
-		strings.Contains(text, `: "SERVER_ERROR object too large`)
-	switch { // gomemcache quotes what the server sent, a key perhaps
-	case noRoom:
-		shown = errNoRoom
-	case strings.Contains(text, "memcache: unexpected"):
-		shown = errUnreadable
-	}
-	var dial *net.OpError
-	var connect *memcache.ConnectTimeoutError
-	switch {
-	case errors.Is(err, errContended):
-		return Contended, false, shown
-	case errors.Is(err, limit.ErrCorruptState):
-		return Corrupt, false, shown
-	case errors.Is(err, context.Canceled):
-		return Interrupted, mayHaveRun, shown
-	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &connect):
-		return Unavailable, false, shown
-	case errors.Is(err, errNoSwap):
-		return Misconfigured, false, shown
-	case noRoom:
-		return Unavailable, false, shown
-	}
-	return Unavailable, mayHaveRun, shown
 }

@@ -102,9 +102,10 @@ func TestTraceOfRedis(t *testing.T) {
 
 func TestTraceOfMemcached(t *testing.T) {
 	t.Parallel()
-	b := openMemcached(t, backend.MemcachedConfig{}, testserver.Memcached(t).Addr)
+	server := testserver.Memcached(t)
+	b := openMemcached(t, backend.MemcachedConfig{}, server.Addr)
 	_, trace := follow(t, b, "key", hour(1), 1)
-	if got, want := onlyCall(t, trace), (backend.Call{System: "memcached", Node: "memcached", Op: "take"}); got != want {
+	if got, want := onlyCall(t, trace), (backend.Call{System: "memcached", Node: server.Addr, Op: "take"}); got != want {
 		t.Errorf("a take: %+v, want %+v", got, want)
 	}
 }

@@ -45,6 +45,8 @@ var rows = []row{
 		promise: "MOVED and ASK are followed, none fails; a cluster that is down gives no verdict: typed, not charged; at most one count a call"},
 	{id: "frozen-shard", fault: "one of 3 shards of a Redis Cluster frozen for 3 s (SIGSTOP)",
 		promise: "its keys have no verdict, every call returns by its deadline; those of the others are decided as before; at most one count a call"},
+	{id: "frozen-memcached", fault: "one of 3 Memcached servers frozen for 2 s (SIGSTOP), more callers at its keys than may call at once",
+		promise: "P15: those of the others are decided as before; every call returns by its deadline"},
 	{id: "host-clock", fault: "an application host's clock 26 years behind, then 24 ahead",
 		promise: "0 above Max, one reset for all"},
 	{id: "server-clock", fault: "a server's clock stepped forward and back by hours, 3 processes",

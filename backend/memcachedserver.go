@@ -1,0 +1,165 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/ring"
+)
+
+// memcachedServer is one server of a pool. Its client and the calls under way are its own, so that one that hangs or
+// restarts changes nothing for keys of the others.
+type memcachedServer struct {
+	client *memcache.Client
+	calls  calls
+}
+
+func newMemcachedServer(name string, cfg *MemcachedConfig) *memcachedServer {
+	network := "tcp"
+	if strings.Contains(name, "/") {
+		network = "unix"
+	}
+	client := memcache.NewFromSelector(address{network, name})
+	client.Timeout = cfg.Timeout
+	client.MaxIdleConns = cfg.IdleConns
+	return &memcachedServer{client: client, calls: calls{
+		system: "memcached",
+		node:   name, timeout: cfg.Timeout, explain: explainMemcached,
+		deaf: true, slots: make(chan struct{}, cfg.MaxCalls),
+	}}
+}
+
+// newMemcachedRing is a ring of the servers' addresses.
+func newMemcachedRing(servers []string) (*ring.Ring, error) {
+	members := make([]ring.Member, len(servers))
+	var errs []error
+	for i, server := range servers {
+		members[i] = ring.Member{Name: server}
+		if strings.Contains(server, "/") {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
+			errs = append(errs, &limit.Error{Field: fmt.Sprintf("servers[%d]", i), Value: strconv.Quote(server),
+				Bound: `must be "host:port" or the path of a Unix socket, with a slash`})
+		}
+	}
+	names, err := ring.New(members, ring.Config{})
+	return names, errors.Join(append(errs, err)...)
+}
+
+// address is a net.Addr that is resolved when it is dialled, not before; and the memcache.ServerSelector of a client that
+// knows no other server.
+type address struct{ network, text string }
+
+func (a address) Network() string                     { return a.network }
+func (a address) String() string                      { return a.text }
+func (a address) PickServer(string) (net.Addr, error) { return a, nil }
+func (a address) Each(do func(net.Addr) error) error  { return do(a) }
+
+// close waits for the calls under way.
+func (s *memcachedServer) close() error {
+	if !s.calls.close() {
+		return nil
+	}
+	return s.client.Close()
+}
+
+func (s *memcachedServer) ping(ctx context.Context) error {
+	_, err := call(ctx, &s.calls, "ping", s.calls.deadline(), func(context.Context) (struct{}, error) {
+		err := s.client.Ping()
+		if isLost(err) { // as in get
+			_ = s.client.Close()
+			err = s.client.Ping()
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// get reads an item; nil if there is none.
+func (s *memcachedServer) get(name string) (*memcache.Item, limit.State, error) {
+	item, err := s.client.Get(name)
+	if isLost(err) { // so are its other idle connections, most likely: a restart
+		_ = s.client.Close() // only the idle ones
+		item, err = s.client.Get(name)
+	}
+	if errors.Is(err, memcache.ErrCacheMiss) {
+		return nil, limit.State{}, nil
+	}
+	if err != nil {
+		return nil, limit.State{}, unsent{err}
+	}
+	state, err := limit.ParseState(item.Value)
+	return item, state, err
+}
+
+// isLost reports whether a connection broke under a call.
+func isLost(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// swap stores the state where item was.
+func (s *memcachedServer) swap(item *memcache.Item, name string, state *limit.State, nowMicros int64) error {
+	value, err := state.AppendText(nil)
+	if err != nil {
+		return unsent{err}
+	}
+	expiry := expiration(nowMicros, state.Until())
+	if item == nil {
+		return s.client.Add(&memcache.Item{Key: name, Value: value, Expiration: expiry})
+	}
+	if item.CasID == 0 {
+		return errNoSwap
+	}
+	item.Value, item.Expiration = value, expiry
+	return s.client.CompareAndSwap(item)
+}
+
+var (
+	errContended  = errors.New("others changed the item at every try")
+	errUnreadable = errors.New("memcache: unexpected line in a response")
+	errNoSwap     = errors.New("the server was started without compare-and-swap (-C)")
+	errNoRoom     = errors.New("memcache: the server has no room for the item")
+)
+
+// explainMemcached is for [calls].
+func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
+	var before unsent
+	mayHaveRun, shown = !errors.As(err, &before), err
+	text := err.Error()
+	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) ||
+		strings.Contains(text, `: "SERVER_ERROR object too large`)
+	switch { // gomemcache quotes what the server sent, a key perhaps
+	case noRoom:
+		shown = errNoRoom
+	case strings.Contains(text, "memcache: unexpected"):
+		shown = errUnreadable
+	}
+	var dial *net.OpError
+	var connect *memcache.ConnectTimeoutError
+	switch {
+	case errors.Is(err, errContended):
+		return Contended, false, shown
+	case errors.Is(err, limit.ErrCorruptState):
+		return Corrupt, false, shown
+	case errors.Is(err, context.Canceled):
+		return Interrupted, mayHaveRun, shown
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &connect):
+		return Unavailable, false, shown
+	case errors.Is(err, errNoSwap):
+		return Misconfigured, false, shown
+	case noRoom:
+		return Unavailable, false, shown
+	}
+	return Unavailable, mayHaveRun, shown
+}
