@@ -135,11 +135,11 @@ func (c change) apply(v Value, found bool, now time.Time) (Value, error) {
 	return v, nil
 }
 
-// replace puts data in the place of a file, keeping its permissions.
+// replace puts data in the place of a file, and keeps who may read and write it.
 func replace(path string, data []byte) (err error) {
-	mode := fs.FileMode(0o644)
-	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
+	old, err := os.Stat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	w, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -154,7 +154,7 @@ func replace(path string, data []byte) (err error) {
 	if _, err := w.Write(data); err != nil {
 		return err
 	}
-	if err := w.Chmod(mode); err != nil {
+	if err := grant(w, path, old); err != nil {
 		return err
 	}
 	if err := w.Sync(); err != nil { // or a crash could leave the new name with nothing in it
@@ -164,4 +164,18 @@ func replace(path string, data []byte) (err error) {
 		return err
 	}
 	return os.Rename(w.Name(), path)
+}
+
+// grant gives a new file the owner, mode and access list of the old one. If there is none, all may read it.
+func grant(w *os.File, path string, old fs.FileInfo) error {
+	if old == nil {
+		return w.Chmod(0o644)
+	}
+	if err := keepOwner(w, old); err != nil {
+		return wrapPath(path, err)
+	}
+	if err := w.Chmod(old.Mode().Perm()); err != nil {
+		return err
+	}
+	return keepAccessList(w, path)
 }

@@ -2,6 +2,7 @@ package featureflag_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
@@ -71,4 +72,82 @@ func TestFileWithoutPermission(t *testing.T) {
 	if v, err := featureflag.File(path).Load(t.Context(), "x"); err != nil || v.Percent != 20 {
 		t.Errorf("%v, %v", v, err)
 	}
+}
+
+// TestSetFileKeepsOwner: an application that reads the file as its owner, by its group or by an access list still does
+// after a change by root. Who can't keep that changes nothing.
+func TestSetFileKeepsOwner(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "flags.json")
+	writeFile(t, path, flags(10, 1))
+	uid, gid := os.Getuid(), os.Getgid() // others can't give a file away
+	if uid == 0 {
+		uid, gid = 1000, 1001
+	}
+	if err := errors.Join(os.Chmod(path, 0o640), os.Chown(path, uid, gid)); err != nil {
+		t.Fatal(err)
+	}
+	list := readableBy(1002)
+	if err := syscall.Setxattr(path, "system.posix_acl_access", list, 0); err != nil && !errors.Is(err, syscall.ENOTSUP) {
+		t.Fatal(err)
+	} else if err != nil {
+		list = nil // the file system has none
+	}
+	check := func(when string) {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is := info.Sys().(*syscall.Stat_t)
+		if int(is.Uid) != uid || int(is.Gid) != gid || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s the file is of %d:%d %v, want %d:%d -rw-r-----", when, is.Uid, is.Gid, info.Mode(), uid, gid)
+		}
+		got := make([]byte, 256)
+		n, err := syscall.Getxattr(path, "system.posix_acl_access", got)
+		if list != nil && (err != nil || string(got[:n]) != string(list)) {
+			t.Errorf("%s its access list is %x, %v, want %x", when, got[:max(n, 0)], err, list)
+		}
+	}
+	must(t)(featureflag.Kill(t.Context(), featureflag.File(path), "x"))
+	check("after a kill")
+
+	if err := errors.Join(os.Chmod(dir, 0o777), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	readable := readableBy(65534)
+	if os.Getuid() != 0 || list == nil || syscall.Setxattr(path, "system.posix_acl_access", readable, 0) != nil {
+		return // nobody to be refused
+	}
+	list = readable
+	unprivileged(func() {
+		_, err := featureflag.Revive(t.Context(), featureflag.File(path), "x")
+		var refused *featureflag.Error
+		if !errors.As(err, &refused) || refused.Field != "owner" {
+			t.Errorf("a change by somebody who can't keep the owner: %v, want a refusal", err)
+		}
+	})
+	check("after a refused change")
+	if v, err := featureflag.File(path).Load(t.Context(), "x"); err != nil || !v.Killed {
+		t.Errorf("after a refused change: %v, %v", v, err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
+}
+
+// readableBy lets one more user read: mode 0640 and u:user:r, as the kernel stores it.
+func readableBy(user uint32) []byte {
+	list := []byte{2, 0, 0, 0}
+	const none = 1<<32 - 1
+	for _, e := range []struct {
+		tag, permissions uint16
+		id               uint32
+	}{{1, 6, none}, {2, 4, user}, {4, 0, none}, {16, 4, none}, {32, 0, none}} { // owner, user, group, mask, others
+		list = binary.LittleEndian.AppendUint16(list, e.tag)
+		list = binary.LittleEndian.AppendUint16(list, e.permissions)
+		list = binary.LittleEndian.AppendUint32(list, e.id)
+	}
+	return list
 }

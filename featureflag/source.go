@@ -61,6 +61,9 @@ func (f function) validate() error {
 
 // Set stores a percentage under a larger version, and returns what is stored now. A killed flag stays killed. A flag
 // that isn't there is made. Only [File] and [Redis] can be written, others return [ErrReadOnly].
+//
+// A file is replaced by a new one of the same owner, group, permissions and access list, so that whoever could read it
+// still can. Only root can keep the owner of another's file: anybody else is refused with an [*Error].
 func Set(ctx context.Context, s Source, name string, percent float64) (Value, error) {
 	return write(ctx, s, name, change{percent: &percent})
 }

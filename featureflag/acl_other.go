@@ -1,0 +1,7 @@
+//go:build !linux
+
+package featureflag
+
+import "os"
+
+func keepAccessList(*os.File, string) error { return nil }
