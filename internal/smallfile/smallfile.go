@@ -7,23 +7,24 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // Read returns what is in a file of at most the given number of bytes. An error is an *fs.PathError, which names the path;
 // of what is refused it holds the caller's own error, that refuse makes.
 func Read(path string, most int64, refuse func(field, value, bound string) error) ([]byte, error) {
-	info, err := os.Stat(path)
+	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // without waiting for somebody at the other end of a pipe
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	info, err := r.Stat() // of what is open: the path may lead elsewhere by now
 	if err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: refuse("file", info.Mode().Type().String(), "must be a regular file")}
 	}
-	r, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
 		return nil, err
