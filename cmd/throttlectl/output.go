@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
 )
 
 // result is what a command prints: encoded for machines, or as text for people.
@@ -25,6 +26,7 @@ func (g *globals) print(w io.Writer, r result) error {
 		if err := enc.Encode(r); err != nil {
 			return err
 		}
+		escape(&b)
 	} else {
 		table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		r.text(table)
@@ -34,6 +36,24 @@ func (g *globals) print(w io.Writer, r result) error {
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// escape makes JSON harmless to a terminal, where it may end: control codes above ASCII and marks that turn text around are
+// escaped as those of ASCII are. They can only be in strings.
+func escape(b *bytes.Buffer) {
+	text := b.String()
+	b.Reset()
+	for _, r := range text {
+		switch {
+		case unicode.IsPrint(r) || r == '\n':
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(b, `\u%04x`, r)
+		}
+	}
 }
 
 // cell is text of foreign origin, fit for a table and harmless to a terminal.

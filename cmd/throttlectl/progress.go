@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/term"
 )
 
 // progress tells on stderr how far a command has come: a bar on a terminal, else a line now and then.
@@ -63,11 +65,7 @@ func (p *progress) end() {
 	}
 }
 
-func isTerminal(w io.Writer) bool {
+func isTerminal(w any) bool {
 	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(file.Fd()))
 }

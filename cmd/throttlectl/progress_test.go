@@ -27,8 +27,15 @@ func TestProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if isTerminal(file) || isTerminal(new(bytes.Buffer)) {
-		t.Error("a file is no terminal")
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for what, w := range map[string]any{"a file": file, "a buffer": new(bytes.Buffer), os.DevNull: null} {
+		if isTerminal(w) {
+			t.Errorf("%s is taken for a terminal", what)
+		}
 	}
 }
 
