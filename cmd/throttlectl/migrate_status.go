@@ -32,7 +32,7 @@ go to stderr and the watch goes on until interrupted, with exit code 0.`
 type statusOptions struct {
 	*globals
 	url, name string
-	redacted  string // the URL without the password
+	redacted  string // the URL without secrets
 	watch     time.Duration
 }
 
@@ -76,7 +76,7 @@ func (o *statusOptions) validate(cmd *cobra.Command) error {
 	case cmd.Flags().Changed("watch") && o.watch < minWatch:
 		return fmt.Errorf("--watch = %v: must be at least %v", o.watch, minWatch)
 	}
-	o.redacted = u.Redacted()
+	o.redacted = redacted(u)
 	return nil
 }
 
@@ -106,7 +106,7 @@ func (o *statusOptions) follow(cmd *cobra.Command) error {
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*migration, error) {
-	body, err := get(ctx, o.url, o.timeout, maxBody)
+	body, err := get(ctx, o.url, o.redacted, o.timeout, maxBody)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -97,9 +100,22 @@ func TestUsage(t *testing.T) {
 	fail(t, exitFailure, "no such file", "flag", "get", "x", "--file", file) // none of them made it
 }
 
-// An error about a URL may end in a log: it must not repeat the URL's password.
+// An error about a URL may end in a log: it must not repeat the URL's password, nor a token in it.
 func TestErrorsHoldNoPassword(t *testing.T) {
 	t.Parallel()
+	serve := func(code int, text string) *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if code == http.StatusFound {
+				http.Redirect(w, r, "http://127.0.0.1:1/?"+r.URL.RawQuery, code)
+				return
+			}
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, text)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	refusing, strange, moved := serve(http.StatusForbidden, ""), serve(http.StatusOK, "{}"), serve(http.StatusFound, "")
 	for _, args := range [][]string{
 		{"flag", "get", "x", "--redis-key", "f", "--redis", "redis://:s3cret@127.0.0.1:port"},
 		{"flag", "get", "x", "--redis-key", "f", "--redis", "http://:s3cret@127.0.0.1:1"},
@@ -109,6 +125,16 @@ func TestErrorsHoldNoPassword(t *testing.T) {
 		{"migrate", "status", "--url", "http://me:s3cret@127.0.0.1:1/"},
 		{"top", "--once", "--url", "http://me:s3cret@127.0.0.1:port/"},
 		{"top", "--once", "--url", "http://me:s3cret@127.0.0.1:1/"},
+		{"top", "--once", "--url", "http://127.0.0.1:1/?token=s3cret&all"},
+		{"top", "--once", "--url", "http://127.0.0.1:1/?s3cret"},
+		{"top", "--once", "--url", "http://s3cret@127.0.0.1:1/"},
+		{"top", "--once", "--url", "http://127.0.0.1:1/?a=s3cret", "--url", "http://127.0.0.1:1/?a=s3cret"},
+		{"top", "--once", "--url", refusing.URL + "/?token=s3cret"},
+		{"top", "--once", "--url", strange.URL + "/?token=s3cret"},
+		{"top", "--once", "--url", moved.URL + "/?token=s3cret"},
+		{"migrate", "status", "--url", "http://127.0.0.1:1/?token=s3cret"},
+		{"migrate", "status", "--url", refusing.URL + "/?token=s3cret"},
+		{"migrate", "status", "--url", strange.URL + "/?token=s3cret"},
 	} {
 		if got := execute(t, args...); got.code == exitOK || got.stderr == "" || strings.Contains(got.stderr+got.stdout, "s3cret") {
 			t.Errorf("%q: %+v", args, got)

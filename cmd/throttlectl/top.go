@@ -99,7 +99,7 @@ func (o *topOptions) processes() ([]*process, error) {
 			errs = append(errs, err)
 			continue
 		}
-		p := &process{shown: u.Redacted(), url: withTop(u, o.keys)}
+		p := &process{shown: redacted(u), url: withTop(u, o.keys)}
 		if slices.ContainsFunc(all, func(other *process) bool { return other.url == p.url }) {
 			errs = append(errs, fmt.Errorf("--url: %s is given twice", p.shown))
 		}

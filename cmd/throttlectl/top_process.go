@@ -12,7 +12,7 @@ import (
 
 // process is an application that is looked at, again and again.
 type process struct {
-	shown string // its URL without the password
+	shown string // its URL without secrets
 	url   string
 
 	err   error // of the latest look
@@ -42,7 +42,7 @@ type gain struct {
 
 // look asks the process.
 func (p *process) look(ctx context.Context, timeout time.Duration) {
-	body, err := get(ctx, p.url, timeout, maxStats)
+	body, err := get(ctx, p.url, p.shown, timeout, maxStats)
 	if err != nil {
 		p.err = err
 		return
