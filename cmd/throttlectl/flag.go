@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,12 +16,15 @@ import (
 type flagOptions struct {
 	*globals
 	file, redis, redisKey string
+	password              passwordFlags
 }
 
 const flagHelp = `Read and change percentage flags, where the applications read them:
 
   --file PATH                    a JSON file
-  --redis URL --redis-key KEY    a hash on a Redis server
+  --redis URL --redis-key KEY    a hash on a Redis server: redis://user@host:port/db, or rediss:// for TLS
+
+` + passwordHelp + `
 
 Every change raises the flag's version. Applications follow at their next refresh; those that read Redis, at once.`
 
@@ -40,7 +42,8 @@ func newFlag(g *globals) *cobra.Command {
 		newFlagWatch(o),
 	)
 	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
-	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server: redis://user:password@host:port/db")
+	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server, better without a password: redis://user@host:port/db")
+	o.password.register(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&o.redisKey, "redis-key", "", "`key` of the hash of flags, with --redis")
 	return cmd
 }
@@ -53,6 +56,8 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 		return nil, nil, usage(errors.New("exactly one of --file and --redis is needed"))
 	case given("file") && given("redis-key"):
 		return nil, nil, usage(errors.New("--redis-key goes with --redis, not with --file"))
+	case given("file") && o.password.given():
+		return nil, nil, usage(errors.New("--password-file and --ask-password go with --redis, not with --file"))
 	case given("file") && o.file == "":
 		return nil, nil, usage(errors.New("--file is empty"))
 	case given("file"):
@@ -61,20 +66,29 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 		// No default: with a wrong key, set would make a flag that nobody reads.
 		return nil, nil, usage(errors.New("--redis needs --redis-key, the key that the applications read"))
 	}
-	opts, err := redisOptions(o.redis, o.timeout)
+	o.password.cmd = cmd
+	opts, err := redisOptions(o.redis, &o.password, o.timeout)
 	if err != nil {
-		return nil, nil, usage(fmt.Errorf("--redis: %w", err))
+		return nil, nil, err
 	}
 	client := redis.NewClient(opts)
 	return featureflag.Redis(client, o.redisKey), func() { _ = client.Close() }, nil
 }
 
-// redisOptions reads a URL, but not into its errors: it may hold a password.
-func redisOptions(text string, timeout time.Duration) (*redis.Options, error) {
+// redisOptions reads the URL of --redis, but not into its errors: it may hold a password.
+func redisOptions(text string, password *passwordFlags, timeout time.Duration) (*redis.Options, error) {
 	opts, err := redis.ParseURL(text)
 	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
-		return nil, errors.New("not a URL of a Redis server: want redis://user:password@host:port/db, " +
-			"with %2F, %3F and %23 for / ? and # in a password")
+		return nil, usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
+			"a password in it has %2F, %3F and %23 for / ? and #"))
+	}
+	switch {
+	case opts.Password == "":
+		if opts.Password, err = password.read(); err != nil {
+			return nil, err
+		}
+	case password.given():
+		return nil, usage(errors.New("--redis: the URL has a password, and another is given"))
 	}
 	// After the URL's own parameters, so that none of them brings back what a tool must not do: send a command twice,
 	// outlast its deadline, or greet a server with commands that its ACL may not allow.

@@ -275,19 +275,35 @@ func TestKeyCommandsFailures(t *testing.T) {
 	fail(t, exitFailure, "connection refused", on("reset", "k", "--topology", file)...)
 }
 
-// A password is read from a file or from the environment, as redis-cli reads it.
-func TestKeyCommandsLogIn(t *testing.T) {
+// A password is read from a file or from the environment, as redis-cli reads it, wherever there is one to give.
+func TestCommandsLogIn(t *testing.T) {
 	server := testserver.Redis(t, "--requirepass", "s3cret")
-	args := with(apiFlags, "peek", "k", "--topology", topologyFile(t, groupsOf(1, server)))
-	fail(t, exitFailure, "NOAUTH", args...)
+	succeed(t, "flag", "set", "x", "5", "--redis-key", "flags", "--redis", "redis://:s3cret@"+server.Addr)
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	succeed(t, append(args, "--password-file", file)...)
+	url := "redis://" + server.Addr
+	commands := map[string][]string{
+		"topology": with(apiFlags, "peek", "k", "--topology", topologyFile(t, groupsOf(1, server))),
+		"url":      with(apiFlags, "peek", "k", "--redis", url),
+		"flag":     {"flag", "get", "x", "--redis", url, "--redis-key", "flags"},
+	}
+	for _, args := range commands {
+		fail(t, exitFailure, "NOAUTH", args...)
+		succeed(t, append(args, "--password-file", file)...)
+		fail(t, exitFailure, "no such file", append(args, "--password-file", file+".not")...)
+		fail(t, exitUsage, "needs a terminal", append(args, "--ask-password")...)
+		fail(t, exitUsage, "don't go together", append(args, "--ask-password", "--password-file", file)...)
+	}
+	fail(t, exitUsage, "another is given", with(apiFlags, "peek", "k", "--redis", "redis://:s3cret@"+server.Addr, "--password-file", file)...)
+	fail(t, exitUsage, "go with --redis", "flag", "get", "x", "--file", file, "--password-file", file)
+	succeed(t, with(apiFlags, "peek", "k", "--redis", "redis://:s3cret@"+server.Addr)...)
 	t.Setenv(passwordEnv, "s3cret")
-	succeed(t, args...)
-	if got := execute(t, append(args, "--user", "s0me")...); got.code != exitFailure || strings.Contains(got.stderr, "s3cret") {
+	for _, args := range commands {
+		succeed(t, args...)
+	}
+	if got := execute(t, append(commands["topology"], "--user", "s0me")...); got.code != exitFailure || strings.Contains(got.stderr, "s3cret") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -16,9 +15,6 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// passwordEnv is where redis-cli, too, looks for a password: a command line can be read by everybody on the host.
-const passwordEnv = "REDISCLI_AUTH"
-
 // serverFlags say which servers are meant, and how to log in there.
 type serverFlags struct {
 	*globals
@@ -26,7 +22,8 @@ type serverFlags struct {
 	redis    []string
 	prefix   string
 
-	user, passwordFile                 string
+	user                               string
+	password                           passwordFlags
 	sentinelUser, sentinelPasswordFile string
 	db                                 int
 	tls                                bool
@@ -38,15 +35,16 @@ type serverFlags struct {
 
 const serverHelp = `Where the counts are:
 
-  --topology FILE    the groups of servers that the applications use, as router.LoadTopology reads them. The password is
-                     read from --password-file, or else from REDISCLI_AUTH in the environment, as redis-cli does
-  --redis URL        one server: redis://user:password@host:port/db, or rediss:// for TLS`
+  --topology FILE    the groups of servers that the applications use, as router.LoadTopology reads them
+  --redis URL        one server: redis://user@host:port/db, or rediss:// for TLS
+
+` + passwordHelp
 
 // register is for commands about a topology or one server.
 func (f *serverFlags) register(cmd *cobra.Command) {
 	f.registerTopology(cmd)
 	f.registerLogin(cmd)
-	cmd.Flags().StringArrayVar(&f.redis, "redis", nil, "`url` of a Redis server, in place of a topology")
+	cmd.Flags().StringArrayVar(&f.redis, "redis", nil, "`url` of a Redis server, in place of a topology; better without a password")
 	noFiles(cmd, "redis")
 }
 
@@ -55,7 +53,8 @@ func (f *serverFlags) registerLogin(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.prefix, "prefix", "sl:", "start of the names of stored keys, as the applications have it")
 	flags.StringVar(&f.user, "user", "", "`name` to log in with at the servers of a topology")
-	flags.StringVar(&f.passwordFile, "password-file", "", "`file` with the password for them; without it, "+passwordEnv+" has it")
+	f.password.cmd = cmd
+	f.password.register(flags)
 	flags.StringVar(&f.sentinelUser, "sentinel-user", "", "`name` to log in with at sentinels")
 	flags.StringVar(&f.sentinelPasswordFile, "sentinel-password-file", "", "`file` with the password for sentinels")
 	flags.IntVar(&f.db, "db", 0, "`number` of the database on the servers of a topology")
@@ -98,9 +97,8 @@ func (f *serverFlags) site() (*site, error) {
 	switch {
 	case (f.topology == "") == (len(f.redis) == 0):
 		return nil, usage(errors.New("exactly one of --topology and --redis is needed"))
-	case f.topology == "" && (f.user != "" || f.passwordFile != "" || f.db != 0 || f.tls || f.sentinelUser != "" || f.sentinelPasswordFile != ""):
-		return nil, usage(errors.New("--user, --password-file, --db, --tls and those for sentinels go with --topology: " +
-			"the URL of --redis has it all"))
+	case f.topology == "" && (f.user != "" || f.db != 0 || f.tls || f.sentinelUser != "" || f.sentinelPasswordFile != ""):
+		return nil, usage(errors.New("--user, --db, --tls and those for sentinels go with --topology: the URL of --redis has it all"))
 	case f.db < 0:
 		return nil, usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
 	}
@@ -119,9 +117,9 @@ func (f *serverFlags) site() (*site, error) {
 		return nil, err
 	}
 	for _, url := range f.redis {
-		opts, err := redisOptions(url, f.timeout)
+		opts, err := redisOptions(url, &f.password, f.timeout)
 		if err != nil {
-			return nil, usage(fmt.Errorf("--redis: %w", err))
+			return nil, err
 		}
 		if trusted != nil {
 			if opts.TLSConfig == nil {
@@ -150,12 +148,9 @@ func (f *serverFlags) oneServer() error {
 
 // credentials fills in the templates of a topology's servers.
 func (f *serverFlags) credentials(s *site, trusted *x509.CertPool) error {
-	password, err := secret(f.passwordFile)
+	password, err := f.password.read()
 	if err != nil {
 		return err
-	}
-	if f.passwordFile == "" {
-		password = os.Getenv(passwordEnv)
 	}
 	sentinels, err := secret(f.sentinelPasswordFile)
 	if err != nil {
@@ -177,14 +172,6 @@ func toolOptions(user, password string, db int, secure *tls.Config, timeout time
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: timeout, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-}
-
-func secret(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(path)
-	return strings.TrimRight(string(text), "\r\n"), err
 }
 
 func (f *serverFlags) trusted() (*x509.CertPool, error) {

@@ -2,14 +2,20 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
@@ -107,5 +113,70 @@ func TestTopOnTerminal(t *testing.T) {
 	}
 	if bytes.Contains([]byte(shown.String()), []byte("POLICY")) {
 		t.Error("more lines than the terminal has")
+	}
+}
+
+// A password that is typed is not shown, and the terminal is as before, also if nobody types one.
+func TestPasswordIsAskedFor(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t, "--requirepass", "s3cret")
+	for _, interrupted := range []bool{false, true} {
+		typed, tty := pseudoTerminal(t)
+		before, err := term.GetState(int(tty.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown, stdout buffer
+		go func() {
+			for b := make([]byte, 4096); ; {
+				n, err := typed.Read(b)
+				if err != nil {
+					return // it was closed
+				}
+				_, _ = shown.Write(b[:n])
+			}
+		}()
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		code := make(chan int, 1)
+		go func() {
+			root := newRoot()
+			root.SetArgs([]string{"peek", "k", "--limit", "5/24h", "--ask-password", "--redis", "redis://" + server.Addr})
+			root.SetIn(tty)
+			root.SetOut(&stdout)
+			root.SetErr(tty)
+			code <- exitCode(root.ExecuteContext(ctx))
+		}()
+		silent := func() bool { // once it is, what is typed isn't shown
+			mode, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+			return err == nil && mode.Lflag&unix.ECHO == 0
+		}
+		for deadline := time.Now().Add(soon); !silent(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not asked within %v: %q", soon, shown.String())
+			}
+		}
+		want := exitOK
+		if interrupted {
+			want = exitFailure
+			interrupt()
+		} else if _, err := typed.Write([]byte("s3cret\n")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-code:
+			if got != want {
+				t.Errorf("interrupted %t: exit code %d, want %d; %q", interrupted, got, want, stdout.String())
+			}
+		case <-time.After(soon):
+			t.Fatal("it doesn't end")
+		}
+		if after, err := term.GetState(int(tty.Fd())); err != nil || *after != *before {
+			t.Errorf("interrupted %t: the terminal was %+v and is %+v, %v", interrupted, before, after, err)
+		}
+		if strings.Contains(shown.String(), "s3cret") || !strings.Contains(shown.String(), "Password: ") {
+			t.Errorf("shown: %q", shown.String())
+		}
+		_, _ = typed.Write([]byte("\n")) // for whoever reads still
 	}
 }
