@@ -86,7 +86,8 @@ func TestKeyCommands(t *testing.T) {
 				b.WriteString("$ " + strings.Join(words, " ") + "\n")
 				b.WriteString(steady(succeed(t, append(words, args...)...)))
 			}
-			do("peek", key)
+			fail(t, exitFailure, "nothing is stored of this key", append([]string{"peek", key}, args...)...)
+			fail(t, exitFailure, "nothing is stored of this key", append([]string{"reset", key}, args...)...)
 			take(t, place.count, key, 7)
 			awaitBucket(t, key, 7, place.args)
 			do("peek", key)
@@ -94,12 +95,36 @@ func TestKeyCommands(t *testing.T) {
 			do("reset", key, "--dry-run")
 			do("reset", key)
 			awaitBucket(t, key, 0, place.args)
-			do("reset", key)
+			fail(t, exitFailure, "nothing to give back", append([]string{"reset", key}, args...)...)
 			do("peek", key)
 			take(t, place.count, key, 19) // the bucket is full again
 			golden(t, "keys_"+place.name+"."+form, b.String())
 		}
 	}
+}
+
+// What is looked for in the wrong place is not told as unused: a policy of another name, another window or precision.
+func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, "alice", 7)
+	for text, args := range map[string][]string{
+		`under prefix "sl:", policy "apj" and these limits: it isn't used`: {"--policy", "apj", "--limit", "100/24h"},
+		`under prefix "sm:"`: {"--policy", "api", "--limit", "100/24h", "--prefix", "sm:"},
+		"the policy has counted it under f24h, s48h~1h, b": {"--policy", "api", "--limit", "100/1h~1m"},
+		"these limits: the policy has counted it":          {"--policy", "api", "--limit", "100/48h~2h", "--limit", "100/24h@aligned"},
+	} {
+		args = append(args, "--redis", "redis://"+server.Addr)
+		fail(t, exitFailure, text, with(args, "peek", "alice")...)
+		fail(t, exitFailure, text, with(args, "reset", "alice")...)
+		fail(t, exitFailure, text, with(args, "reset", "alice", "--dry-run")...)
+	}
+	succeed(t, "peek", "alice", "--policy", "api", "--limit", "100/24h", "--redis", "redis://"+server.Addr)
 }
 
 // awaitBucket waits until the bucket has lost so many tokens and no fraction more. Each process has its own idea of the server's
@@ -233,8 +258,8 @@ func awaitEpoch(t testing.TB, server *testserver.Server, epoch uint64) {
 func TestPeekWritesNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	succeed(t, with(apiFlags, "peek", "alice", "--topology", topologyFile(t, groupsOf(5, server)))...)
-	succeed(t, with(apiFlags, "reset", "alice", "--dry-run", "--topology", topologyFile(t, groupsOf(5, server)))...)
+	fail(t, exitFailure, "nothing is stored", with(apiFlags, "peek", "alice", "--topology", topologyFile(t, groupsOf(5, server)))...)
+	fail(t, exitFailure, "nothing is stored", with(apiFlags, "reset", "alice", "--dry-run", "--topology", topologyFile(t, groupsOf(5, server)))...)
 	if keys := server.Client().Keys(t.Context(), "*").Val(); len(keys) != 0 {
 		t.Errorf("left %v", keys)
 	}
@@ -279,6 +304,12 @@ func TestKeyCommandsFailures(t *testing.T) {
 func TestCommandsLogIn(t *testing.T) {
 	server := testserver.Redis(t, "--requirepass", "s3cret")
 	succeed(t, "flag", "set", "x", "5", "--redis-key", "flags", "--redis", "redis://:s3cret@"+server.Addr)
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, "k", 1)
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -325,7 +356,7 @@ func TestPeekRestoresNoNotice(t *testing.T) {
 	succeed(t, "topology", "push", file)
 	two.Client().FlushAll(t.Context())
 	for range 50 { // a router would need a moment
-		succeed(t, with(apiFlags, "peek", "alice", "--topology", file)...)
+		fail(t, exitFailure, "nothing is stored", with(apiFlags, "peek", "alice", "--topology", file)...)
 	}
 	if keys := two.Client().Keys(t.Context(), "*").Val(); len(keys) != 0 {
 		t.Errorf("left %v", keys)
@@ -349,9 +380,7 @@ func TestKeyCommandsTakePoliciesFromAFile(t *testing.T) {
 	if got := succeed(t, with(args, "peek", "tenant:7")...); !strings.Contains(got, "100/24h            3     97") {
 		t.Error(got)
 	}
-	if got := succeed(t, with(args, "peek", "tenant:8")...); !strings.Contains(got, "tenant:8  free ") {
-		t.Error(got)
-	}
+	fail(t, exitFailure, `policy "free"`, with(args, "peek", "tenant:8")...)
 	if got := succeed(t, with(args, "usage", "tenant:7", "--interval", "2h", "--json")...); !strings.Contains(got, `"used":3,`) {
 		t.Error(got)
 	}

@@ -17,6 +17,9 @@ the topology that running processes use: that of the file, or a newer one that i
   REMAINING  what can still pass now
   RESET      when the full quota is back; - where nothing is used
 
+Where nothing is stored of the key under the policy and its limits, that is said, with what is stored in their place, and the
+exit code is 1.
+
 `
 
 func newPeek(g *globals) *cobra.Command {
@@ -31,6 +34,9 @@ func newPeek(g *globals) *cobra.Command {
 				limits, snapshot, err := p.look(ctx, req)
 				if err == nil {
 					err = moved(snapshot)
+				}
+				if err == nil {
+					err = o.nothingStored(snapshot, req.Policy)
 				}
 				if err != nil {
 					return err

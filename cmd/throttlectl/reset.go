@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -14,6 +16,8 @@ import (
 const resetHelp = `Give a key its full quota back, under every limit of a policy, and print what was given back. What was charged before is
 refunded rather than deleted, so that no process that remembers it can bring it back. Requests that come meanwhile are
 counted as ever.
+
+Where there is nothing to give back the exit code is 1, and nothing is changed.
 
 It doesn't ask: it is about one key that you name, and gives rather than takes. --dry-run shows what it would give.
 
@@ -29,7 +33,7 @@ func newReset(g *globals) *cobra.Command {
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.ask(cmd, args[0], !dry, func(ctx context.Context, p *place, req backend.Request) error {
-				r, err := p.reset(ctx, req, dry)
+				r, err := o.reset(ctx, p, req, dry)
 				if err != nil {
 					return err
 				}
@@ -44,11 +48,17 @@ func newReset(g *globals) *cobra.Command {
 
 // reset gives back all that is used. Others may charge between the two looks and the reset: what is printed as given back
 // is what was used before it.
-func (p *place) reset(ctx context.Context, req backend.Request, dry bool) (keyReset, error) {
+func (o *keyOptions) reset(ctx context.Context, p *place, req backend.Request, dry bool) (keyReset, error) {
 	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: p.group, DryRun: dry}
 	before, snapshot, err := p.look(ctx, req)
 	if err == nil {
 		err = moved(snapshot)
+	}
+	if err == nil {
+		err = o.nothingStored(snapshot, req.Policy)
+	}
+	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
+		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")
 	}
 	if err != nil {
 		return r, err

@@ -14,7 +14,8 @@ Results go to stdout, as text or, with --json, as one JSON object a line. Errors
 
 Exit codes:
   0  ok
-  1  failure: a server is away, there is no such flag, a side isn't reachable, a load was interrupted, ...
+  1  failure: a server is away, there is no such flag, nothing is stored of a key, a side isn't reachable, a load was
+     interrupted, ...
   2  usage: the command line is wrong, and nothing was done
   3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
      reshard plan something that should not be, load more admitted than the limits say`

@@ -12,9 +12,11 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -120,6 +122,12 @@ func TestTopOnTerminal(t *testing.T) {
 func TestPasswordIsAskedFor(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--requirepass", "s3cret")
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take(t, b, "k", 1)
 	for _, interrupted := range []bool{false, true} {
 		typed, tty := pseudoTerminal(t)
 		before, err := term.GetState(int(tty.Fd()))
@@ -141,7 +149,7 @@ func TestPasswordIsAskedFor(t *testing.T) {
 		code := make(chan int, 1)
 		go func() {
 			root := newRoot()
-			root.SetArgs([]string{"peek", "k", "--limit", "5/24h", "--ask-password", "--redis", "redis://" + server.Addr})
+			root.SetArgs(with(apiFlags, "peek", "k", "--ask-password", "--redis", "redis://"+server.Addr))
 			root.SetIn(tty)
 			root.SetOut(&stdout)
 			root.SetErr(tty)

@@ -41,6 +41,9 @@ func newUsage(g *globals) *cobra.Command {
 				if err == nil {
 					err = moved(snapshot)
 				}
+				if err == nil {
+					err = o.nothingStored(snapshot, &policy)
+				}
 				if err != nil {
 					return err
 				}
