@@ -80,7 +80,7 @@ func TestShadowWithoutRights(t *testing.T) {
 		d, err := backend.NewDual(backend.DualConfig{
 			Old:    openRedis(t, &redis.Options{Addr: old.addr}),
 			New:    openRedis(t, &redis.Options{Addr: moved.addr, Username: "app", Password: "pass"}),
-			UseNew: func(key string) bool { return key[0] == 'n' },
+			Decide: func(key string) (bool, uint64) { return key[0] == 'n', 0 },
 			Shadow: func(key string) bool { return shadow && key[0] == 'o' },
 		})
 		if err != nil {

@@ -62,7 +62,7 @@ func TestMarksOfRandomKeys(t *testing.T) {
 		before, after := testserver.Redis(t), testserver.Redis(t)
 		d, err := backend.NewDual(backend.DualConfig{
 			Old: openOne(t, before), New: openOne(t, after), CarryOver: true, Settle: settle,
-			UseNew: func(string) bool { return true }, Version: func() uint64 { return 1 },
+			Decide: func(string) (bool, uint64) { return true, 1 },
 		})
 		if err != nil {
 			t.Fatal(err)
