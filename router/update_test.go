@@ -31,7 +31,7 @@ type machine struct {
 	hangs atomic.Bool // it answers no load
 	mute  atomic.Bool // it keeps no notice
 	calls atomic.Int64
-	looks atomic.Int64 // at its notice, that were answered
+	looks atomic.Int64                  // at its notice, that were answered
 	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
