@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -70,14 +71,23 @@ func (c DualConfig) withDefaults() DualConfig {
 	return c
 }
 
+// nilOf names a nil backend, with its type if it has one.
+func nilOf(b Backend) string {
+	if b == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("nil %T", b)
+}
+
 func (c DualConfig) validate() error {
 	var errs []error
 	refuse := func(field string, value any, bound string) {
 		errs = append(errs, &limit.Error{Field: "dual: " + field, Value: fmt.Sprint(value), Bound: bound})
 	}
-	for name, b := range map[string]Backend{"Old": c.Old, "New": c.New} {
-		if b == nil {
-			refuse(name, "nil", "must not be nil")
+	for i, b := range []Backend{c.Old, c.New} {
+		name := [...]string{"Old", "New"}[i]
+		if typednil.Is(b) {
+			refuse(name, nilOf(b), "must not be nil")
 		} else if c.CarryOver {
 			_, seals := b.(Sealer)
 			_, seeds := b.(Seeder)
@@ -87,7 +97,7 @@ func (c DualConfig) validate() error {
 			}
 		}
 	}
-	if c.Old != nil && c.New != nil && reflect.TypeOf(c.Old).Comparable() && c.Old == c.New {
+	if !typednil.Is(c.Old) && !typednil.Is(c.New) && reflect.TypeOf(c.Old).Comparable() && c.Old == c.New {
 		refuse("New", fmt.Sprintf("%T", c.New), "must be another backend than Old")
 	}
 	if c.Decide == nil {

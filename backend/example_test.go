@@ -105,8 +105,8 @@ func ExampleNewRedis_refused() {
 	_, err := backend.NewRedis(client, backend.RedisConfig{})
 	fmt.Println(err)
 	// Output:
-	// limit: redis client: MaxRetries = 3: must be off (-1): a retry of a take would count twice
-	// limit: redis client: ContextTimeoutEnabled = false: must be true: without it a call outlives its context
+	// redis client: MaxRetries = 3: must be off (-1): a retry of a take would count twice
+	// redis client: ContextTimeoutEnabled = false: must be true: without it a call outlives its context
 }
 
 // An error says what kind it is, and whether the take may have been counted all the same. It is never retried.

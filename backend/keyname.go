@@ -18,9 +18,9 @@ const (
 
 var validPrefix = regexp.MustCompile(`^[A-Za-z0-9_:.-]{1,16}$`)
 
-func checkPrefix(prefix string) error {
+func checkPrefix(field, prefix string) error {
 	if !validPrefix.MatchString(prefix) {
-		return &limit.Error{Field: "prefix", Value: strconv.Quote(prefix), Bound: "must match [A-Za-z0-9_:.-]{1,16}"}
+		return &limit.Error{Field: field, Value: strconv.Quote(prefix), Bound: "must match [A-Za-z0-9_:.-]{1,16}"}
 	}
 	return nil
 }

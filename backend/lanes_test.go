@@ -578,10 +578,10 @@ func TestLanesForgotten(t *testing.T) {
 func TestLanesConfig(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	for field, cfg := range map[string]backend.RedisConfig{"lanes": {Lanes: -1}, "queue": {Queue: -1}} {
+	for field, cfg := range map[string]backend.RedisConfig{"Lanes": {Lanes: -1}, "Queue": {Queue: -1}} {
 		_, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, cfg)
 		var refused *limit.Error
-		if !errors.As(err, &refused) || refused.Field != field {
+		if !errors.As(err, &refused) || refused.Field != "redis: "+field {
 			t.Errorf("%s of -1: got %v, want a *limit.Error", field, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -71,8 +72,8 @@ func (c LeaseConfig) validate(inner Backend) error {
 	refuse := func(field string, value any, bound string) {
 		errs = append(errs, &limit.Error{Field: "lease: " + field, Value: fmt.Sprint(value), Bound: bound})
 	}
-	if inner == nil {
-		refuse("inner", "nil", "must not be nil")
+	if typednil.Is(inner) {
+		refuse("inner", nilOf(inner), "must not be nil")
 	} else if _, refunds := inner.(Refunder); !refunds && c.Batch >= 0 {
 		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
@@ -156,7 +157,7 @@ type LeaseStats struct {
 // NewLease returns a Lease over inner, which it owns from then on.
 func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 	if err := cfg.validate(inner); err != nil {
-		return nil, fmt.Errorf("lease: %w", err)
+		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	width := shardBits(cfg.MaxKeys)

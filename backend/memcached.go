@@ -48,6 +48,7 @@ const (
 	defaultMemcachedTries   = 16
 	defaultIdleConns        = 16
 	defaultMaxCalls         = 256
+	maxServers              = 2048 // what package ring has points for
 )
 
 func (c MemcachedConfig) withDefaults() MemcachedConfig {
@@ -73,21 +74,21 @@ func (c MemcachedConfig) withDefaults() MemcachedConfig {
 }
 
 func (c MemcachedConfig) validate() error {
-	errs := []error{checkPrefix(c.Prefix)}
+	errs := []error{checkPrefix("memcached: Prefix", c.Prefix)}
 	bad := func(field, value string) {
-		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: "must not be negative"})
+		errs = append(errs, &limit.Error{Field: "memcached: " + field, Value: value, Bound: "must not be negative"})
 	}
 	if c.Timeout < 0 {
-		bad("timeout", c.Timeout.String())
+		bad("Timeout", c.Timeout.String())
 	}
 	if c.Tries < 0 {
-		bad("tries", strconv.Itoa(c.Tries))
+		bad("Tries", strconv.Itoa(c.Tries))
 	}
 	if c.IdleConns < 0 {
-		bad("idle connections", strconv.Itoa(c.IdleConns))
+		bad("IdleConns", strconv.Itoa(c.IdleConns))
 	}
 	if c.MaxCalls < 0 {
-		bad("max calls", strconv.Itoa(c.MaxCalls))
+		bad("MaxCalls", strconv.Itoa(c.MaxCalls))
 	}
 	return errors.Join(errs...)
 }

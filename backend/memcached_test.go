@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/ring"
 )
 
 func openMemcached(t testing.TB, cfg backend.MemcachedConfig, servers ...string) *backend.Memcached {
@@ -549,21 +548,20 @@ func TestNewMemcachedRefuses(t *testing.T) {
 		cfg     backend.MemcachedConfig
 		want    []string
 	}{
-		"no servers": {nil, backend.MemcachedConfig{}, []string{"members"}},
-		"twice":      {[]string{a, b, a}, backend.MemcachedConfig{}, []string{"members[2]", a}},
-		"nameless":   {[]string{a, ""}, backend.MemcachedConfig{}, []string{"members[1]"}},
+		"no servers": {nil, backend.MemcachedConfig{}, []string{"servers"}},
+		"twice":      {[]string{a, b, a}, backend.MemcachedConfig{}, []string{"servers[2]", a}},
+		"nameless":   {[]string{a, ""}, backend.MemcachedConfig{}, []string{"servers[1]"}},
 		"no port":    {[]string{a, "localhost"}, backend.MemcachedConfig{}, []string{"localhost"}},
-		"prefix":     {[]string{a}, backend.MemcachedConfig{Prefix: "with space"}, []string{"prefix"}},
-		"timeout":    {[]string{a}, backend.MemcachedConfig{Timeout: -1}, []string{"timeout"}},
-		"tries":      {[]string{a}, backend.MemcachedConfig{Tries: -1}, []string{"tries"}},
-		"idle":       {[]string{a}, backend.MemcachedConfig{IdleConns: -1}, []string{"idle"}},
+		"prefix":     {[]string{a}, backend.MemcachedConfig{Prefix: "with space"}, []string{"Prefix"}},
+		"timeout":    {[]string{a}, backend.MemcachedConfig{Timeout: -1}, []string{"Timeout"}},
+		"tries":      {[]string{a}, backend.MemcachedConfig{Tries: -1}, []string{"Tries"}},
+		"idle":       {[]string{a}, backend.MemcachedConfig{IdleConns: -1}, []string{"IdleConns"}},
 		"all": {[]string{a, a, ""}, backend.MemcachedConfig{Prefix: "\n", Timeout: -1, Tries: -1, IdleConns: -1},
-			[]string{"members[1]", "members[2]", "prefix", "timeout", "tries", "idle"}},
+			[]string{"servers[1]", "servers[2]", "Prefix", "Timeout", "Tries", "IdleConns"}},
 	} {
 		m, err := backend.NewMemcached(c.servers, c.cfg)
 		var value *limit.Error
-		var member *ring.ConfigError
-		if m != nil || !errors.As(err, &value) && !errors.As(err, &member) {
+		if m != nil || !errors.As(err, &value) {
 			t.Errorf("%s: got %v, %v; want a typed error", name, m, err)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,18 +43,31 @@ func newMemcachedServer(name string, cfg *MemcachedConfig) *memcachedServer {
 func newMemcachedRing(servers []string) (*ring.Ring, error) {
 	members := make([]ring.Member, len(servers))
 	var errs []error
+	switch n := len(servers); {
+	case n == 0:
+		errs = append(errs, &limit.Error{Field: "memcached: servers", Value: "none", Bound: "must have at least one"})
+	case n > maxServers:
+		errs = append(errs, &limit.Error{Field: "memcached: servers", Value: strconv.Itoa(n), Bound: fmt.Sprintf("must be at most %d", maxServers)})
+	}
 	for i, server := range servers {
 		members[i] = ring.Member{Name: server}
-		if strings.Contains(server, "/") {
-			continue
+		bad := func(bound string) {
+			errs = append(errs, &limit.Error{Field: fmt.Sprintf("memcached: servers[%d]", i), Value: strconv.Quote(server), Bound: bound})
 		}
-		if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
-			errs = append(errs, &limit.Error{Field: fmt.Sprintf("servers[%d]", i), Value: strconv.Quote(server),
-				Bound: `must be "host:port" or the path of a Unix socket, with a slash`})
+		if !strings.Contains(server, "/") {
+			if _, port, err := net.SplitHostPort(server); err != nil || port == "" {
+				bad(`must be "host:port" or the path of a Unix socket, with a slash`)
+				continue
+			}
+		}
+		if first := slices.Index(servers, server); first < i {
+			bad(fmt.Sprintf("must be unique: servers[%d] is the same", first))
 		}
 	}
-	names, err := ring.New(members, ring.Config{})
-	return names, errors.Join(append(errs, err)...)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return ring.New(members, ring.Config{})
 }
 
 // address is a net.Addr that is resolved when it is dialled, not before; and the memcache.ServerSelector of a client that

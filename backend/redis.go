@@ -66,14 +66,15 @@ func (c RedisConfig) withDefaults() RedisConfig {
 
 func (c RedisConfig) validate() error {
 	var errs []error
-	if err := checkPrefix(c.Prefix); err != nil {
+	if err := checkPrefix("redis: Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, &limit.Error{Field: "timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
+		errs = append(errs, &limit.Error{Field: "redis: Timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
 	}
-	for field, n := range map[string]int{"lanes": c.Lanes, "queue": c.Queue} {
+	for i, n := range []int{c.Lanes, c.Queue} {
 		if n < 0 {
+			field := [...]string{"redis: Lanes", "redis: Queue"}[i]
 			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
 		}
 	}
@@ -124,7 +125,7 @@ var (
 // hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
 func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	if opts == nil {
-		return nil, &limit.Error{Field: "redis options", Value: "nil", Bound: "must not be nil"}
+		return nil, &limit.Error{Field: "redis: options", Value: "nil", Bound: "must not be nil"}
 	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {

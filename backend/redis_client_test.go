@@ -23,10 +23,10 @@ func TestOpenRedisRefuses(t *testing.T) {
 		want []string
 	}{
 		"no options": {nil, backend.RedisConfig{}, []string{"options"}},
-		"prefix":     {&redis.Options{}, backend.RedisConfig{Prefix: "with space"}, []string{"prefix"}},
-		"braces":     {&redis.Options{}, backend.RedisConfig{Prefix: "{tag}"}, []string{"prefix"}},
-		"long":       {&redis.Options{}, backend.RedisConfig{Prefix: "12345678901234567"}, []string{"prefix"}},
-		"all":        {&redis.Options{}, backend.RedisConfig{Prefix: "%", Timeout: -1}, []string{"prefix", "timeout"}},
+		"prefix":     {&redis.Options{}, backend.RedisConfig{Prefix: "with space"}, []string{"Prefix"}},
+		"braces":     {&redis.Options{}, backend.RedisConfig{Prefix: "{tag}"}, []string{"Prefix"}},
+		"long":       {&redis.Options{}, backend.RedisConfig{Prefix: "12345678901234567"}, []string{"Prefix"}},
+		"all":        {&redis.Options{}, backend.RedisConfig{Prefix: "%", Timeout: -1}, []string{"Prefix", "Timeout"}},
 	} {
 		b, err := backend.OpenRedis(c.opts, c.cfg)
 		checkRefused(t, name, b, err, c.want)
@@ -61,7 +61,7 @@ func TestNewRedisRefuses(t *testing.T) {
 		"defaults":         {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{}, []string{"MaxRetries", "ContextTimeoutEnabled"}},
 		"retries":          {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: 1, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
 		"deadlines":        {closing(redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1})), backend.RedisConfig{}, []string{"ContextTimeoutEnabled"}},
-		"everything":       {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{Prefix: "{}", Timeout: -1}, []string{"MaxRetries", "ContextTimeoutEnabled", "prefix", "timeout"}},
+		"everything":       {closing(redis.NewClient(&redis.Options{Addr: addr})), backend.RedisConfig{Prefix: "{}", Timeout: -1}, []string{"MaxRetries", "ContextTimeoutEnabled", "Prefix", "Timeout"}},
 		"cluster":          {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}})), backend.RedisConfig{}, []string{"MaxRedirects", "ContextTimeoutEnabled"}},
 		"cluster, retries": {closing(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{addr}, MaxRedirects: -1, MaxRetries: 2, ContextTimeoutEnabled: true})), backend.RedisConfig{}, []string{"MaxRetries"}},
 		"ring":             {closing(redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}, MaxRetries: -1})), backend.RedisConfig{}, []string{"Ring"}},
@@ -126,7 +126,7 @@ func TestRedisReader(t *testing.T) {
 		"nil": nil, "ContextTimeoutEnabled": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr}}),
 	} {
 		_, err := backend.NewRedisReader(c, backend.RedisConfig{Prefix: "{}"})
-		checkRefused(t, name, nil, err, []string{name, "prefix"})
+		checkRefused(t, name, nil, err, []string{name, "Prefix"})
 	}
 }
 

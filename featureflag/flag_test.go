@@ -97,6 +97,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 			`featureflag: Default = +Inf: must be 0 to 100`,
 			`featureflag: StaleAfter = 10s: must be more than Refresh, which is 10s`,
 		}},
+		{"a typed nil", featureflag.Config{Name: "x", Source: (*anySource)(nil)}, []string{`featureflag: Source = nil: must not be nil`}},
 		{"sources", featureflag.Config{Name: "x", Source: featureflag.Func(nil)}, []string{
 			`featureflag: Source: function = nil: must not be nil`,
 		}},
@@ -382,3 +383,6 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Go(func() { f.Close() })
 	wg.Wait()
 }
+
+// anySource is a Source that is only there to be nil.
+type anySource struct{ featureflag.Source }

@@ -1,6 +1,10 @@
 package featureflag
 
-import "context"
+import (
+	"context"
+
+	"github.com/sluice-go/sluice/internal/typednil"
+)
 
 // Value is what a source holds of a flag.
 type Value struct {
@@ -113,11 +117,11 @@ func write(ctx context.Context, s Source, name string, c change) (Value, error) 
 }
 
 func checkSource(s Source) error {
-	if s == nil {
-		return refuse("Source", "nil", "must not be nil")
-	}
-	if v, ok := s.(interface{ validate() error }); ok {
+	if v, ok := s.(interface{ validate() error }); ok { // those of this package name what they lack
 		return v.validate()
+	}
+	if typednil.Is(s) {
+		return refuse("Source", "nil", "must not be nil")
 	}
 	return nil
 }

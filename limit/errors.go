@@ -21,7 +21,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("limit: %s = %s: %s", e.Field, e.Value, e.Bound)
+	return fmt.Sprintf("%s = %s: %s", e.Field, e.Value, e.Bound)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -44,7 +44,7 @@ func ExampleParse() {
 	// 240/1h~1m sliding
 	// 10/1s+20 bucket
 	// daily=1000/24h fixed
-	// limit: parse "0/1m": limit: max = 0: must be from 1 to 9007199254740991
+	// limit: parse "0/1m": max = 0: must be from 1 to 9007199254740991
 }
 
 // Where two windows meet, a fixed limit may admit twice its Max in a moment; a sliding one does not, and a bucket gives
@@ -122,7 +122,7 @@ func ExamplePolicy_Validate() {
 	fmt.Println(policy.Validate())
 	fmt.Println(policy.CheckCost(11))
 	// Output:
-	// limit: policy name = "API": must match [a-z0-9_-]{1,32}
-	// limit: policy "API": limit 2: window = 20/1s: limit 1 counts the same window already
-	// limit: cost = 11: must be at most 10 under limit 10/1s
+	// policy name = "API": must match [a-z0-9_-]{1,32}
+	// policy "API": limit 2: window = 20/1s: limit 1 counts the same window already
+	// cost = 11: must be at most 10 under limit 10/1s
 }

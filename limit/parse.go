@@ -20,7 +20,7 @@ import (
 func Parse(s string) (Limit, error) {
 	l, err := parse(s)
 	if err != nil {
-		return Limit{}, err
+		return Limit{}, fmt.Errorf("limit: %w", err)
 	}
 	if err := l.Validate(); err != nil {
 		return Limit{}, fmt.Errorf("limit: parse %s: %w", quoted(s), err)
@@ -53,7 +53,7 @@ func parse(s string) (Limit, error) {
 		case '~':
 			l.Algorithm = SlidingWindow
 			if l.Precision, err = parseDuration(suffix); err != nil {
-				return fail("the part after ~ must be a duration")
+				return fail("the part after ~ must be a duration, such as 1s")
 			}
 		case '+':
 			l.Algorithm = Bucket
@@ -73,7 +73,7 @@ func parse(s string) (Limit, error) {
 		window = window[:i]
 	}
 	if l.Window, err = parseDuration(window); err != nil {
-		return fail("the part after / must be a duration")
+		return fail("the part after / must be a duration, such as 90s or 1h30m")
 	}
 	return l, nil
 }

@@ -119,7 +119,7 @@ func (c Config) validate() error {
 	between("OpenFor", c.OpenFor, math.MaxInt64)
 	between("Settle", c.Settle, 2*limit.MaxWindow) // a window is added to it
 	between("Drain", c.Drain, 2*limit.MaxWindow)
-	if c.Drain < c.Settle {
+	if c.Drain >= 0 && c.Drain < c.Settle {
 		errs = append(errs, &ConfigError{Field: "Drain", Value: c.Drain.String(), Bound: "must not be less than Settle"})
 	}
 	return errors.Join(errs...)

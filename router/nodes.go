@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/ring"
 )
 
@@ -59,7 +60,7 @@ func validateNodes(groups []Nodes) error {
 	var v validator
 	holders := make(map[backend.Backend]string)
 	node := func(field string, b backend.Backend, replica bool) {
-		if isNil(b) {
+		if typednil.Is(b) {
 			v.refuse(field, "nil", "must not be nil")
 			return
 		}
@@ -88,13 +89,4 @@ func validateNodes(groups []Nodes) error {
 		}
 	}
 	return v.err()
-}
-
-// isNil also finds a nil pointer in an interface, the usual result of an ignored error.
-func isNil(b backend.Backend) bool {
-	if b == nil {
-		return true
-	}
-	v := reflect.ValueOf(b)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }

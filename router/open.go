@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/ring"
 )
 
@@ -73,7 +74,7 @@ type opener struct {
 func (o *opener) open(address string) (backend.Backend, error) {
 	if o.cfg.Node != nil {
 		b, err := o.cfg.Node(address)
-		if err == nil && isNil(b) {
+		if err == nil && typednil.Is(b) {
 			err = &ConfigError{Field: "Node", Value: "nil for " + strconv.Quote(address), Bound: "must not be nil"}
 		}
 		return b, err

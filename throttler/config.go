@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -119,56 +121,75 @@ func (c Config) validate() error {
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
-	switch {
-	case c.Registry == nil:
-		errs = append(errs, c.Policy.Validate())
-	case c.Registry.held.Load() == nil:
-		bad("registry", "empty", "must be made by NewRegistry or OpenRegistry")
-	case c.Policy.Name != "" || len(c.Policy.Limits) > 0:
-		bad("policy", strconv.Quote(c.Policy.Name), "must be zero beside a registry, which has a default")
-	}
-	if c.Shadow.Name != "" || len(c.Shadow.Limits) > 0 {
-		for _, e := range refusals(c.Shadow.Validate()) {
-			bad("shadow: "+e.Field, e.Value, e.Bound)
+	within := func(field string, err error) { // its name is enough to find the policy by
+		for _, e := range refusals(err) {
+			inner := strings.TrimPrefix(e.Field, "policy ")
+			if i := strings.Index(inner, ": limit "); i >= 0 {
+				inner = inner[i+len(": "):]
+			}
+			bad(field+": "+inner, e.Value, e.Bound)
 		}
 	}
-	if c.ShadowBackend != nil && c.Shadow.Name == "" && len(c.Shadow.Limits) == 0 && c.Registry == nil {
-		bad("shadow backend", "given", "is for a shadow only: of the configuration or of a registry")
+	// A typed nil is what an ignored error of a constructor leaves.
+	present := func(field string, v any) {
+		if v != nil && typednil.Is(v) {
+			bad(field, fmt.Sprintf("nil %T", v), "must not be a nil pointer")
+		}
 	}
-	errs = append(errs, checkList("allow", c.Allow)...)
-	errs = append(errs, checkList("deny", c.Deny)...)
+	present("Backend", c.Backend)
+	noPolicy := c.Policy.Name == "" && len(c.Policy.Limits) == 0
+	switch {
+	case c.Registry == nil && noPolicy:
+		bad("Policy", "none", fmt.Sprintf("must have 1 to %d limits, or Registry must be set", limit.MaxLimits))
+	case c.Registry == nil:
+		within("Policy", c.Policy.Validate())
+	case c.Registry.held.Load() == nil:
+		bad("Registry", "empty", "must be made by NewRegistry or OpenRegistry")
+	case !noPolicy:
+		bad("Policy", strconv.Quote(c.Policy.Name), "must be zero beside a Registry, which has a default")
+	}
+	noShadow := c.Shadow.Name == "" && len(c.Shadow.Limits) == 0
+	if !noShadow {
+		within("Shadow", c.Shadow.Validate())
+	}
+	present("ShadowBackend", c.ShadowBackend)
+	if c.ShadowBackend != nil && noShadow && c.Registry == nil {
+		bad("ShadowBackend", fmt.Sprintf("%T", c.ShadowBackend), "is for a shadow only: Shadow or one of a Registry")
+	}
+	errs = append(errs, checkList("Allow", c.Allow)...)
+	errs = append(errs, checkList("Deny", c.Deny)...)
 	if c.Precheck > PrecheckAuto {
-		bad("precheck", c.Precheck.String(), "unknown")
-	}
-	if _, peeks := c.Backend.(backend.Peeker); c.Precheck != PrecheckNever && c.Backend != nil && !peeks {
-		bad("precheck", c.Precheck.String(), "the backend must be a Peeker")
+		bad("Precheck", c.Precheck.String(), "must be PrecheckNever, PrecheckAlways or PrecheckAuto")
+	} else if _, peeks := c.Backend.(backend.Peeker); c.Precheck != PrecheckNever && c.Backend != nil && !peeks {
+		bad("Precheck", c.Precheck.String(), fmt.Sprintf("must be PrecheckNever: the backend, a %T, is no Peeker", c.Backend))
 	}
 	if c.Failure > FailError {
-		bad("failure policy", c.Failure.String(), "unknown")
+		bad("Failure", c.Failure.String(), "must be FailLocal, FailClosed, FailOpen or FailError")
 	}
-	errs = append(errs, c.Stats.validate()...)
 	if c.Processes < 0 {
-		bad("processes", strconv.Itoa(c.Processes), "must not be negative")
-	}
-	if c.RetryAfter < 0 {
-		bad("retry after", c.RetryAfter.String(), "must not be negative")
-	}
-	if c.Timeout < 0 {
-		bad("timeout", c.Timeout.String(), "must not be negative")
-	}
-	switch {
-	case c.NearLimit != 0 && c.OnNearLimit == nil:
-		bad("near limit", fmt.Sprint(c.NearLimit), "is for OnNearLimit only")
-	case !(c.NearLimit >= 0 && c.NearLimit <= 1): // nor NaN
-		bad("near limit", fmt.Sprint(c.NearLimit), "must be from 0 to 1")
+		bad("Processes", strconv.Itoa(c.Processes), "must not be negative")
 	}
 	switch {
 	case c.Failure == FailOpen && c.OpenCap == limit.Limit{}:
-		bad("open cap", "none", "FailOpen must have a limit: an outage must not admit without end")
+		bad("OpenCap", "none", "FailOpen must have a limit: an outage must not admit without end")
 	case c.Failure == FailOpen:
-		errs = append(errs, c.OpenCap.Validate())
+		within("OpenCap", c.OpenCap.Validate())
 	case c.OpenCap != limit.Limit{}:
-		bad("open cap", c.OpenCap.String(), "is for FailOpen only")
+		bad("OpenCap", c.OpenCap.String(), "is for FailOpen only")
 	}
+	if c.RetryAfter < 0 {
+		bad("RetryAfter", c.RetryAfter.String(), "must not be negative")
+	}
+	if c.Timeout < 0 {
+		bad("Timeout", c.Timeout.String(), "must not be negative")
+	}
+	present("Observer", c.Observer)
+	switch {
+	case c.NearLimit != 0 && c.OnNearLimit == nil:
+		bad("NearLimit", fmt.Sprint(c.NearLimit), "is for OnNearLimit only")
+	case !(c.NearLimit >= 0 && c.NearLimit <= 1): // nor NaN
+		bad("NearLimit", fmt.Sprint(c.NearLimit), "must be from 0 to 1")
+	}
+	errs = append(errs, c.Stats.validate()...)
 	return errors.Join(errs...)
 }

@@ -20,16 +20,19 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		cfg  throttler.Config
 		want []string // fields
 	}{
-		{"no policy", throttler.Config{}, []string{"limits"}},
-		{"one bad limit", throttler.Config{Policy: one(limit.PerMinute(0))}, []string{`policy "test": limit 1: max`}},
-		{"open without a cap", throttler.Config{Policy: good, Failure: throttler.FailOpen}, []string{"open cap"}},
+		{"no policy", throttler.Config{}, []string{"Policy"}},
+		{"one bad limit", throttler.Config{Policy: one(limit.PerMinute(0))}, []string{"Policy: limit 1: max"}},
+		{"open without a cap", throttler.Config{Policy: good, Failure: throttler.FailOpen}, []string{"OpenCap"}},
 		{"a bad cap", throttler.Config{Policy: good, Failure: throttler.FailOpen, OpenCap: limit.PerMinute(-1)},
-			[]string{"max"}},
-		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"open cap"}},
+			[]string{"OpenCap: max"}},
+		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"OpenCap"}},
+		{"typed nils", throttler.Config{
+			Policy: good, Backend: (*backend.Memory)(nil), Shadow: good, ShadowBackend: (*backend.Lease)(nil), Observer: (*watching)(nil),
+		}, []string{"Backend", "ShadowBackend", "Observer"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,
 			RetryAfter: -1, Timeout: -1, OpenCap: limit.PerMinute(1),
-		}, []string{"policy name", "limits", "failure policy", "processes", "retry after", "timeout", "open cap"}},
+		}, []string{"Policy: name", "Policy: limits", "Failure", "Processes", "OpenCap", "RetryAfter", "Timeout"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -184,7 +187,10 @@ func TestDecisionPassesDoubtOn(t *testing.T) {
 func TestAnEmptyRegistryIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := throttler.New(throttler.Config{Registry: &throttler.Registry{}})
-	if got := fields(err); !slices.Equal(got, []string{"registry"}) {
+	if got := fields(err); !slices.Equal(got, []string{"Registry"}) {
 		t.Errorf("New = %v, want a refusal of the registry", err)
 	}
 }
+
+// watching is an Observer that is only there to be nil.
+type watching struct{ throttler.Observer }

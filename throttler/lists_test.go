@@ -153,7 +153,7 @@ func TestListsInAllowAll(t *testing.T) {
 func TestListsAreChecked(t *testing.T) {
 	t.Parallel()
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Allow: []string{"secret", ""}, Deny: []string{""}})
-	if got, want := fields(err), []string{"allow: entry 2", "deny: entry 1"}; !slices.Equal(got, want) {
+	if got, want := fields(err), []string{"Allow: entry 2", "Deny: entry 1"}; !slices.Equal(got, want) {
 		t.Errorf("fields %q, want %q", got, want)
 	}
 }

@@ -214,7 +214,7 @@ func TestNearLimitIsChecked(t *testing.T) {
 		{NearLimit: math.NaN(), OnNearLimit: tell},
 	} {
 		cfg.Policy = one(limit.PerHour(1))
-		if _, err := throttler.New(cfg); !slices.Equal(fields(err), []string{"near limit"}) {
+		if _, err := throttler.New(cfg); !slices.Equal(fields(err), []string{"NearLimit"}) {
 			t.Errorf("%v: %v", cfg.NearLimit, err)
 		}
 	}

@@ -134,7 +134,7 @@ func TestPrecheckConfig(t *testing.T) {
 		{Policy: one(limit.PerHour(1)), Precheck: throttler.PrecheckAuto, Backend: struct{ backend.Backend }{newMemory(t, nil)}},
 	} {
 		var e *limit.Error
-		if _, err := throttler.New(cfg); !errors.As(err, &e) || e.Field != "precheck" {
+		if _, err := throttler.New(cfg); !errors.As(err, &e) || e.Field != "Precheck" {
 			t.Errorf("%v", err)
 		}
 	}

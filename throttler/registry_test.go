@@ -192,7 +192,7 @@ func TestRegistryBesidePolicyFor(t *testing.T) {
 		}
 	}
 	_, err := throttler.New(throttler.Config{Registry: r, Policy: one(limit.PerHour(1))})
-	if got := fields(err); !slices.Equal(got, []string{"policy"}) {
+	if got := fields(err); !slices.Equal(got, []string{"Policy"}) {
 		t.Errorf("a policy beside a registry: %v", err)
 	}
 }

@@ -206,7 +206,7 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 			"deny": "` + key + `"
 		}`, []string{
 			`line 3: policy "free": limit 2: text`, `line 3: policy "free": limit 3: max`, `line 3: policy "free": limit 4: text`,
-			"line 4: policy name", "line 5: limits", `line 6: policy "same": limit 2: window`,
+			"line 4: policy name", `line 5: policy "none": limits`, `line 6: policy "same": limit 2: window`,
 			"line 7: policies: entry 1", "line 8: policy name", "line 10: default", "line 11: member",
 			"line 13: keys", "line 14: keys", "line 16: keys", "line 17: member",
 			"line 19: allow: entry 1", "line 19: allow: entry 3", "line 20: deny",
@@ -239,12 +239,35 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 func TestRegistryShowsLimitsAlone(t *testing.T) {
 	t.Parallel()
 	for text, shown := range map[string]bool{
-		"10/1x": true, "daily=10/1h~": true, "10/": true, "10.0.0.1": false, "7@example.com": false,
+		"10/1x": true, "daily=10/1h~": true, "10/": true, "5/1 s": true, "5 / 1s": true, "-5/1s": true, "1,000/1m": true,
+		"1.5/1s": true, "5 per second": true, "Daily=5/1h": true, "10.0.0.0/8": false, "2001:db8::/32": false, "10.0.0.1": false, "7@example.com": false,
 		"user=alice@example.com": false, "user=7": false, "4111-1111/x y": false,
 	} {
 		_, err := throttler.NewRegistry([]byte(`{"policies": {"free": ["`+text+`"]}, "default": "free"}`), throttler.RegistryConfig{})
 		if err == nil || strings.Contains(err.Error(), text) != shown {
 			t.Errorf("%s: %v, want it shown: %v", text, err, shown)
 		}
+	}
+}
+
+// A mistyped member or name is shown as it was written, with what it may have been meant for. Anything else may be a key.
+func TestRegistryNamesWhatWasMistyped(t *testing.T) {
+	t.Parallel()
+	for member, want := range map[string]string{
+		`"denny": ["k"]`:             `line 1: member = "denny": must be version, policies, default, keys, allow, deny or shadow: is it deny?`,
+		`"Keys": {}`:                 `member = "Keys": must be version, policies, default, keys, allow, deny or shadow: is it keys?`,
+		`"allowed": []`:              `member = "allowed": must be version, policies, default, keys, allow, deny or shadow: is it allow?`,
+		`"alice": "free"`:            `member = unknown: must be version`,
+		`"tenant:7": "pro"`:          `member = unknown: must be version`,
+		`"keys": {"k": "Gold Plan"}`: `keys = "Gold Plan": must be the name of a policy`,
+	} {
+		_, err := throttler.NewRegistry([]byte(tiers(", "+member)), throttler.RegistryConfig{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", member, err, want)
+		}
+	}
+	_, err := throttler.NewRegistry([]byte("{\"policies\": {\"free\": [\n\"5/1 s\"]},\n\"default\": \"free\"}"), throttler.RegistryConfig{})
+	if want := `line 1: policy "free": limit 1: text = "5/1 s": the part after / must be a duration, such as 90s or 1h30m`; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
@@ -116,8 +117,12 @@ func (d *document) read() {
 			d.list(v, name, &d.deny)
 		case "shadow":
 			d.object(v, name, d.shadowed)
-		default: // it isn't shown: it may be a key in the wrong place
-			d.refuse(v.at, "member", "unknown", "must be version, policies, default, keys, allow, deny or shadow")
+		default:
+			value, bound := "unknown", "must be version, policies, default, keys, allow, deny or shadow"
+			if meant := nearest(name, documentMembers); meant != "" {
+				value, bound = strconv.Quote(name), bound+": is it "+meant+"?"
+			}
+			d.refuse(v.at, "member", value, bound)
 		}
 	})
 	if !hasDefault {
@@ -154,6 +159,9 @@ func (d *document) policy(name string, v value) {
 	}
 	if len(d.errs) == before {
 		for _, e := range refusals(p.Validate()) {
+			if e.Field == "limits" {
+				e.Field = fmt.Sprintf("policy %s: limits", shown(name))
+			}
 			d.refuse(v.at, e.Field, e.Value, e.Bound)
 		}
 	}
@@ -254,7 +262,7 @@ func (d *document) refuse(at int, field, value, bound string) {
 
 func (d *document) problems() error {
 	if d.more > 0 {
-		d.errs = append(d.errs, fmt.Errorf("limit: %d more problems", d.more))
+		d.errs = append(d.errs, fmt.Errorf("%d more problems", d.more))
 	}
 	return errors.Join(d.errs...)
 }
@@ -277,13 +285,54 @@ func kind(v value) string {
 }
 
 // limitLike is what a mistyped limit looks like, and a key that is in the wrong place hardly ever. Only the former is shown.
-var limitLike = regexp.MustCompile(`^([a-z0-9_-]{1,32}=)?[0-9]+/[0-9a-z@+~-]*$`)
+var limitLike = regexp.MustCompile(
+	`^([A-Za-z0-9_-]{1,32} ?= ?)?[+-]?[0-9][0-9_,]*(\.[0-9]+)?([kKmM]|e[0-9]+)? ?(/|per ) ?[0-9A-Za-z@+~. -]*$`)
+
+var documentMembers = []string{"version", "policies", "default", "keys", "allow", "deny", "shadow"}
+
+// nearest is the word that a name is at most two typing errors away from, whatever its case; empty if there is none. A name
+// that is not near to one is not shown: it may be a key in the wrong place.
+func nearest(name string, words []string) string {
+	if len(name) > 16 {
+		return ""
+	}
+	best, found := 3, ""
+	for _, word := range words {
+		if n := edits(strings.ToLower(name), word); n < best {
+			best, found = n, word
+		}
+	}
+	return found
+}
+
+// edits is how many letters must be inserted, removed or replaced to make b of a.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			next := diagonal
+			if a[i] != b[j] {
+				next = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], next
+		}
+	}
+	return row[len(b)]
+}
 
 var policyName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 
-// shown is a policy's name, unless it can't be one: then somebody may have put a key in its place.
+// nameLike is what a policy's name looks like, or a mistyped one.
+var nameLike = regexp.MustCompile(`^[A-Za-z0-9_ -]{1,32}$`)
+
+// shown is a policy's name, unless it can't be meant for one: then somebody may have put a key in its place.
 func shown(name string) string {
-	if policyName.MatchString(name) {
+	if nameLike.MatchString(name) {
 		return strconv.Quote(name)
 	}
 	return "no name"

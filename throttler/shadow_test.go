@@ -247,7 +247,7 @@ func TestShadowOfARegistry(t *testing.T) {
 		}
 	}
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Shadow: limit.Policy{Name: "next"}})
-	if fmt.Sprint(fields(err)) != "[shadow: limits]" {
+	if fmt.Sprint(fields(err)) != "[Shadow: limits]" {
 		t.Errorf("a shadow without limits: %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func TestShadowBackend(t *testing.T) {
 		}
 	})
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), ShadowBackend: newMemory(t, nil)})
-	if got := fmt.Sprint(fields(err)); got != "[shadow backend]" {
+	if got := fmt.Sprint(fields(err)); got != "[ShadowBackend]" {
 		t.Errorf("a backend for no shadow: %v", err)
 	}
 }

@@ -33,16 +33,16 @@ type StatsConfig struct {
 
 func (c *StatsConfig) validate() (errs []error) {
 	bad := func(field, value, bound string) {
-		errs = append(errs, &limit.Error{Field: "stats: " + field, Value: value, Bound: bound})
+		errs = append(errs, &limit.Error{Field: "Stats." + field, Value: value, Bound: bound})
 	}
 	if c.WatchedKeys < 0 || c.WatchedKeys > maxWatchedKeys {
-		bad("watched keys", strconv.Itoa(c.WatchedKeys), "must be from 0 to "+strconv.Itoa(maxWatchedKeys))
+		bad("WatchedKeys", strconv.Itoa(c.WatchedKeys), "must be from 0 to "+strconv.Itoa(maxWatchedKeys))
 	}
 	if c.HalfLife < 0 {
-		bad("half-life", c.HalfLife.String(), "must not be negative")
+		bad("HalfLife", c.HalfLife.String(), "must not be negative")
 	}
 	if n := len(c.HashKey); n > 0 && n < 16 {
-		bad("hash key", strconv.Itoa(n)+" bytes", "must have at least 16")
+		bad("HashKey", strconv.Itoa(n)+" bytes", "must have at least 16")
 	}
 	return errs
 }

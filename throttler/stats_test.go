@@ -152,7 +152,7 @@ func TestStatsOff(t *testing.T) {
 	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{
 		WatchedKeys: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15),
 	}})
-	if got := fields(err); !slices.Equal(got, []string{"stats: watched keys", "stats: half-life", "stats: hash key"}) {
+	if got := fields(err); !slices.Equal(got, []string{"Stats.WatchedKeys", "Stats.HalfLife", "Stats.HashKey"}) {
 		t.Errorf("%v", err)
 	}
 }

@@ -84,17 +84,17 @@ func (c Config) validate() error {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
 	if c.Key == nil {
-		bad("key", "nil", "must name whom a call counts against")
+		bad("Key", "nil", "must name whom a call counts against")
 	}
 	for i, key := range c.Also {
 		if key == nil {
-			bad("also "+strconv.Itoa(i+1), "nil", "must not be nil")
+			bad("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
 		}
 	}
 	switch c.NoKey {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied:
 	default:
-		bad("no key", c.NoKey.String(), "must be InvalidArgument, Unauthenticated or PermissionDenied")
+		bad("NoKey", c.NoKey.String(), "must be InvalidArgument, Unauthenticated or PermissionDenied")
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(c.Methods)) {
 		errs = append(errs, c.Methods[pattern].validate(pattern))

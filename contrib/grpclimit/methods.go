@@ -29,10 +29,10 @@ type Method struct {
 
 func (m Method) validate(pattern string) error {
 	var errs []error
-	field := "method " + strconv.Quote(pattern)
+	field := "Methods[" + strconv.Quote(pattern) + "]"
 	if m.Cost < 0 || m.Cost > limit.MaxCount {
 		errs = append(errs, &limit.Error{
-			Field: field + ": cost", Value: strconv.FormatInt(m.Cost, 10),
+			Field: field + ".Cost", Value: strconv.FormatInt(m.Cost, 10),
 			Bound: "must be from 0 to " + strconv.FormatInt(limit.MaxCount, 10),
 		})
 	}
@@ -66,8 +66,10 @@ func PolicyFor(policies map[string]limit.Policy) (func(context.Context, string) 
 	for _, pattern := range slices.Sorted(maps.Keys(policies)) {
 		p := policies[pattern]
 		field := "method " + strconv.Quote(pattern)
-		if err := p.Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", field, err))
+		if joined, bad := p.Validate().(interface{ Unwrap() []error }); bad {
+			for _, err := range joined.Unwrap() {
+				errs = append(errs, fmt.Errorf("%s: %w", field, err))
+			}
 		}
 		if other := names[p.Name]; other != nil && !slices.Equal(other.Limits, p.Limits) {
 			errs = append(errs, &limit.Error{

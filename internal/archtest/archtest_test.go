@@ -35,12 +35,12 @@ var rules = map[string]rule{
 	"limit":                  {noStd: []string{"log/...", "net/...", "os/...", "syscall/..."}}, // pure: no I/O
 	"scripts":                {},
 	"ring":                   {imports: own("internal/keyhash")},
-	"featureflag":            {imports: own("internal/keyhash", "internal/smallfile")},
+	"featureflag":            {imports: own("internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"featureflag/redis.go":   {imports: []string{goRedis}},
-	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash"), goRedis, gomemcache)},
+	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash", "internal/typednil"), goRedis, gomemcache)},
 	"backend/backendtest":    {imports: append(own("backend", "limit"), "pgregory.net/rapid")},
-	"router":                 {imports: append(own("ring", "backend", "limit", "internal/smallfile"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":              {imports: own("backend", "limit", "internal/smallfile")},
+	"router":                 {imports: append(own("ring", "backend", "limit", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
+	"throttler":              {imports: own("backend", "limit", "internal/smallfile", "internal/typednil")},
 	"throttler/httplimit":    {imports: own("throttler", "limit")},
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
 	"examples/...":           {public: true},
@@ -51,6 +51,7 @@ var rules = map[string]rule{
 	"internal/smallfile":     {},
 	"internal/testserver":    {imports: []string{goRedis}},
 	"internal/testtier":      {},
+	"internal/typednil":      {},
 }
 
 // otelAPI are the packages of the OpenTelemetry API; everything else of it belongs to the application.

@@ -73,22 +73,22 @@ func (c Config) validate() error {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
 	if c.Key == nil {
-		bad("key", "nil", "must name whom a request counts against")
+		bad("Key", "nil", "must name whom a request counts against")
 	}
 	for i, key := range c.Also {
 		if key == nil {
-			bad("also "+strconv.Itoa(i+1), "nil", "must not be nil")
+			bad("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
 		}
 	}
 	switch {
 	case c.Headers&^(Draft08|GitHub|NoHeaders) != 0:
-		bad("headers", strconv.Itoa(int(c.Headers)), "unknown")
+		bad("Headers", strconv.Itoa(int(c.Headers)), "must be Draft08, GitHub, both or NoHeaders")
 	case c.Headers&NoHeaders != 0 && c.Headers != NoHeaders:
-		bad("headers", strconv.Itoa(int(c.Headers)), "NoHeaders excludes the others")
+		bad("Headers", strconv.Itoa(int(c.Headers)), "NoHeaders excludes the others")
 	}
 	for i := range len(c.Resource) {
 		if b := c.Resource[i]; b <= ' ' || b > '~' {
-			bad("resource", strconv.Quote(c.Resource), "must be visible ASCII")
+			bad("Resource", strconv.Quote(c.Resource), "must be visible ASCII")
 			break
 		}
 	}

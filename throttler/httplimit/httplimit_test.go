@@ -30,12 +30,12 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		cfg  httplimit.Config
 		want []string // fields
 	}{
-		{"no key", th, httplimit.Config{}, []string{"key"}},
-		{"unknown headers", th, httplimit.Config{Key: secretKey, Headers: 1 << 7}, []string{"headers"}},
-		{"a resource that is no header value", th, httplimit.Config{Key: secretKey, Resource: "a\r\nb"}, []string{"resource"}},
+		{"no key", th, httplimit.Config{}, []string{"Key"}},
+		{"unknown headers", th, httplimit.Config{Key: secretKey, Headers: 1 << 7}, []string{"Headers"}},
+		{"a resource that is no header value", th, httplimit.Config{Key: secretKey, Resource: "a\r\nb"}, []string{"Resource"}},
 		{"all at once", nil, httplimit.Config{
 			Also: []httplimit.KeyFunc{secretKey, nil}, Headers: httplimit.NoHeaders | httplimit.GitHub, Resource: "é",
-		}, []string{"throttler", "key", "also 2", "headers", "resource"}},
+		}, []string{"throttler", "Key", "Also[1]", "Headers", "Resource"}},
 	} {
 		m, err := httplimit.New(test.th, test.cfg)
 		if m != nil || err == nil {
@@ -44,7 +44,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		}
 		var got []string
 		for line := range strings.Lines(err.Error()) {
-			line = strings.TrimPrefix(strings.TrimPrefix(line, "httplimit: "), "limit: ")
+			line = strings.TrimPrefix(line, "httplimit: ")
 			field, _, _ := strings.Cut(line, " =")
 			got = append(got, field)
 		}
