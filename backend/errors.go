@@ -30,8 +30,9 @@ const (
 	Unavailable Kind = iota + 1
 	// Interrupted: the caller's own context ended first. It says nothing about the server.
 	Interrupted
-	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at the key. No try
-	// succeeds until somebody mends it.
+	// Misconfigured: the server answers, but refuses, or is refused: credentials, permissions, a certificate that one side
+	// doesn't accept, a foreign value at the key, a Memcached without room for the item. No try succeeds until somebody
+	// fixes it.
 	Misconfigured
 	// Corrupt: what is stored at the key is not a state.
 	Corrupt

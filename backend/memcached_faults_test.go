@@ -373,9 +373,9 @@ func TestMemcachedNoRoom(t *testing.T) {
 	}
 	askMemcached(t, server.Addr, fillers.String()+"version")
 	_, err := b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Unavailable, false)
+	wantError(t, err, backend.Misconfigured, false)
 	_, err = b.Take(context.Background(), request("before")) // also where it only replaces
-	wantError(t, err, backend.Unavailable, false)
+	wantError(t, err, backend.Misconfigured, false)
 	if used := memcachedUsed(t, server.Addr, "before"); used != 1 {
 		t.Errorf("what was counted before is %d now, was 1", used)
 	}

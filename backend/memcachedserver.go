@@ -170,10 +170,8 @@ func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
 		return Interrupted, mayHaveRun, shown
 	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &connect):
 		return Unavailable, false, shown
-	case errors.Is(err, errNoSwap):
+	case errors.Is(err, errNoSwap), noRoom:
 		return Misconfigured, false, shown
-	case noRoom:
-		return Unavailable, false, shown
 	}
 	return Unavailable, mayHaveRun, shown
 }

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strconv"
@@ -24,6 +25,10 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	switch {
 	case before && errors.Is(err, context.Canceled):
 		return Interrupted, false, shown
+	case isUntrusted(err):
+		return Misconfigured, false, shown
+	case isReply(err):
+		return kindOfReply(err), false, shown
 	case before:
 		return Unavailable, false, shown
 	case errors.Is(err, limit.ErrCorruptState):
@@ -32,8 +37,6 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 		return Unavailable, false, shown
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return Unavailable, false, shown
-	case isReply(err):
-		return kindOfReply(err), false, shown
 	case errors.Is(err, context.Canceled):
 		return Interrupted, true, shown
 	}
@@ -44,6 +47,30 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 // one key.
 func concernsPolicy(err error) bool {
 	return kindOfReply(err) != Corrupt && refusal(err) == nil && !redis.HasErrorPrefix(cause(err), "WRONGTYPE")
+}
+
+// isUntrusted reports whether TLS failed in a way that only a person can fix: a certificate that one side doesn't accept, or
+// no protocol that both speak. Whichever side noticed, no command was read.
+func isUntrusted(err error) bool {
+	if _, refused := errors.AsType[*tls.CertificateVerificationError](err); refused {
+		return true
+	}
+	if _, notTLS := errors.AsType[tls.RecordHeaderError](err); notTLS {
+		return true
+	}
+	remote, ok := errors.AsType[*net.OpError](err)
+	if !ok || remote.Op != "remote error" { // an alert, whose type crypto/tls keeps to itself
+		return false
+	}
+	alert := remote.Err.Error()
+	for _, says := range [...]string{
+		"certificate", "handshake failure", "protocol version", "access denied", "unrecognized name", "insufficient security level",
+	} {
+		if strings.Contains(alert, says) {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal is what a script answers to a request that acts under another version of a move than the key; else nil.

@@ -41,6 +41,8 @@ var rows = []row{
 	{id: "window-over", fault: "window over, replica still holds it", promise: "what is over counts for nothing"},
 	{id: "error-replies", fault: "LOADING, BUSY, OOM, READONLY, NOREPLICAS, MASTERDOWN, NOSCRIPT, WRONGTYPE, NOPERM, NOAUTH, max clients",
 		promise: "typed; a configuration error is loud and doesn't count as a node that is down"},
+	{id: "misconfigured", fault: "wrong password, no rights, an expired, foreign or unknown certificate, at the start and later",
+		promise: "typed as configuration, with the node; with RequireReachable nothing starts; otherwise FailLocal admits its share, ceil(Max / processes)"},
 	{id: "redirections", fault: "MOVED, ASK, CLUSTERDOWN: slots of a Redis Cluster move under load, then one of 3 shards is killed",
 		promise: "MOVED and ASK are followed, none fails; a cluster that is down gives no verdict: typed, not charged; at most one count a call"},
 	{id: "frozen-shard", fault: "one of 3 shards of a Redis Cluster frozen for 3 s (SIGSTOP)",

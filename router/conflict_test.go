@@ -48,6 +48,10 @@ func TestReservationOutlivesATopologyConflict(t *testing.T) {
 		t.Errorf("Settle = %v, want the topology named by a ConfigError", err)
 	}
 
+	if err := th.Ping(ctx); !errors.Is(err, router.ErrTopologyConflict) {
+		t.Errorf("Ping = %v, want the conflict: no call would be made", err)
+	}
+
 	update(t, r, topo(5, 1, 2, 3))
 	if err := held.Settle(ctx, 1); err != nil {
 		t.Fatalf("Settle under a newer topology = %v", err)

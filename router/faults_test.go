@@ -206,3 +206,23 @@ func TestOpenNeedsNoServer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestClusterPassword: also where the map of the slots is refused, the error says that it is the configuration.
+func TestClusterPassword(t *testing.T) {
+	t.Parallel()
+	shard := testserver.Cluster(t, 1, 0)[0].Primary
+	if err := shard.Client().ConfigSet(t.Context(), "requirepass", "secret").Err(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := router.Open(router.Topology{Groups: []router.Group{{Name: "a", Cluster: []string{shard.Addr}}}},
+		router.Config{Redis: &redis.Options{Password: "guess"}, Heartbeat: -1, Backend: backend.RedisConfig{Timeout: 2 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for what, err := range map[string]error{"ping": r.Ping(t.Context()), "take": take(t, r)} {
+		if kind(err) != backend.Misconfigured {
+			t.Errorf("%s: %v, want Misconfigured", what, err)
+		}
+	}
+}

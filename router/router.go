@@ -197,7 +197,8 @@ func (r *Router) enter(err error) (*snapshot, error) {
 }
 
 // Ping implements [backend.Pinger]: it asks every node that can be asked, all at once, and joins what they say. It
-// goes past the breakers, for the question is how the servers are.
+// goes past the breakers, for the question is how the servers are. Of a Redis Cluster one of its primaries answers for all. A
+// router that a conflicting topology has stopped fails, whatever its servers say.
 func (r *Router) Ping(ctx context.Context) error {
 	if r.closed.Load() {
 		return backend.ErrClosed
@@ -205,7 +206,11 @@ func (r *Router) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	}
-	return each(nodesOf(r.snapshot.Load().groups), func(n *node) error { // those of former topologies may be gone
+	s := r.snapshot.Load()
+	if s.refused != nil {
+		return &backend.Error{Op: "ping", Kind: backend.Misconfigured, Err: s.refused}
+	}
+	return each(nodesOf(s.groups), func(n *node) error { // those of former topologies may be gone
 		if pinger, ok := n.backend.(backend.Pinger); ok {
 			return pinger.Ping(ctx)
 		}

@@ -81,6 +81,13 @@ type Config struct {
 	// leaves it to heartbeats to find a frozen node. Zero: the backend's own.
 	Timeout time.Duration
 
+	// RequireReachable makes New call Ping, for 5 s at most, and fail with its error: a wrong password, a certificate that is not
+	// trusted or an address that nobody listens at then ends the start, and not one decision is left to the failure policy
+	// because of it. It asks every server of the Backend, so that one that is down keeps a process from starting; whoever
+	// wants to start all the same calls Ping and looks at the Kind of its errors. ShadowBackend isn't asked. False: New does
+	// no network I/O.
+	RequireReachable bool
+
 	// Observer is told of every decision, for metrics and traces; see package otelthrottle. Nil: none.
 	Observer Observer
 
@@ -97,8 +104,9 @@ type Config struct {
 	// Stats says what the Throttler counts of its own decisions, for an operator to see. Zero: nothing.
 	Stats StatsConfig
 
-	// Logger is told of outages and of what an operator must mend, at most once a minute for each kind.
-	// Nil: slog.Default().
+	// Logger is told of outages: at level Warn at most once a minute for each kind of cause. What only a person can fix
+	// (backend.Misconfigured and backend.Corrupt: credentials, certificates, rights, foreign values) is logged at level Error
+	// every five seconds for as long as requests meet it. Nil: slog.Default().
 	Logger *slog.Logger
 }
 

@@ -267,7 +267,7 @@ func (stuck) Take(ctx context.Context, _ backend.Request) (backend.Result, error
 	return backend.Result{}, ctx.Err()
 }
 
-// An outage is logged once a minute for each kind; what somebody has to mend as an error.
+// An outage is logged once a minute for each kind; what somebody has to fix as an error, every five seconds.
 func TestOutageLog(t *testing.T) {
 	t.Parallel()
 	const key = "alice@example.com"
@@ -294,8 +294,8 @@ func TestOutageLog(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			got := book.levels()
-			if got[slog.LevelError] != 2*minute || got[slog.LevelWarn] != 3*minute || len(got) != 2 {
-				t.Errorf("logged %v in %d minutes, want 2 errors and 3 warnings for each", got, minute)
+			if got[slog.LevelError] != 2*12*minute || got[slog.LevelWarn] != 3*minute || len(got) != 2 {
+				t.Errorf("logged %v in %d minutes, want 24 errors and 3 warnings for each", got, minute)
 			}
 		}
 		b.failWith(func(string) error { return errors.New("a foreign backend's error") })

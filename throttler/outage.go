@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +14,7 @@ import (
 )
 
 // OutageObserver is an Observer that is told of outages whenever the Logger is: at most once a minute for each kind of
-// cause. Each decision without the backend is told of by DecisionEnd: its Source is Fallback.
+// cause, and every five seconds of one that only a person can fix. Each decision without the backend is told of by DecisionEnd: its Source is Fallback.
 type OutageObserver interface {
 	Outage(ctx context.Context, data OutageData)
 }
@@ -56,7 +57,7 @@ type outages struct {
 // outage takes note of a request that the failure policy decides, and tells the logger and the observer.
 func (t *Throttler) outage(ctx context.Context, policy *limit.Policy, cause error) {
 	told := t.log.warn(ctx, "sluice: no verdict from the backend, the failure policy decides", cause,
-		slog.String("failure_policy", t.cfg.Failure.String()))
+		slog.String("failure_policy", t.cfg.Failure.String()), slog.Int("processes", t.cfg.Processes))
 	t.outages.note(told)
 	if told && t.observers.outages != nil {
 		t.observers.outages.Outage(ctx, OutageData{Policy: policy, Failure: t.cfg.Failure, Cause: cause})
@@ -112,19 +113,24 @@ type warnings struct {
 	last   [8]atomic.Int64 // by backend.Kind: when it was logged, Unix seconds
 }
 
-const logEvery = 60 // seconds
+const (
+	logEvery   = 60 // seconds
+	errorEvery = 5  // seconds, of what only a person can fix
+
+	fixMe = "sluice: misconfigured, a person must fix it: "
+)
 
 // warn reports whether it said anything.
 func (w *warnings) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
 	var e *backend.Error
-	kind, level := backend.Kind(0), slog.LevelWarn
+	kind, level, every := backend.Kind(0), slog.LevelWarn, int64(logEvery)
 	if errors.As(cause, &e) {
-		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt {
-			level = slog.LevelError // nobody is better off waiting
+		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt { // waiting helps nobody
+			message, level, every = fixMe+strings.TrimPrefix(message, "sluice: "), slog.LevelError, errorEvery
 		}
 	}
 	last, now := &w.last[int(kind)%len(w.last)], time.Now().Unix()
-	if before := last.Load(); now-before >= logEvery && last.CompareAndSwap(before, now) {
+	if before := last.Load(); now-before >= every && last.CompareAndSwap(before, now) {
 		w.logger.LogAttrs(ctx, level, message, append(attrs, slog.Any("error", cause))...)
 		return true
 	}

@@ -44,7 +44,11 @@ type Throttler struct {
 	attends   bool // whether there is more to do than to decide
 }
 
-// New checks the configuration, and reports every problem in it at once. It does no network I/O; Ping does.
+// reachableWithin bounds the Ping of New.
+const reachableWithin = 5 * time.Second
+
+// New checks the configuration, and reports every problem in it at once. It does no network I/O unless the configuration
+// has RequireReachable; Ping does.
 func New(cfg Config) (*Throttler, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -73,8 +77,17 @@ func New(cfg Config) (*Throttler, error) {
 		t.shadows.always != nil || t.near != nil || t.counts != nil || t.top != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
-	t.fallback, err = newFallback(&t.cfg)
-	return t, err
+	if t.fallback, err = newFallback(&t.cfg); err != nil {
+		return nil, err
+	}
+	if cfg.RequireReachable {
+		ctx, cancel := context.WithTimeout(context.Background(), reachableWithin)
+		defer cancel()
+		if err := t.Ping(ctx); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
 }
 
 // Allow is AllowN with a cost of 1.
@@ -91,7 +104,9 @@ func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decis
 	return d, err
 }
 
-// Ping asks the backend whether it would answer.
+// Ping asks the backend whether it would answer: every server of it, also those whose circuit breaker is open. Its error
+// has a [backend.Error] in its chain, or several joined, whose Kind tells what only a person can fix (backend.Misconfigured)
+// from what may pass (backend.Unavailable). It is for a start and for readiness checks.
 func (t *Throttler) Ping(ctx context.Context) error {
 	switch {
 	case t.closed.Load():

@@ -59,6 +59,7 @@ type Server struct {
 	kind   kind
 	dir    string
 	client func() *redis.Client
+	tls    string // the address that TLS is served at; empty for none
 
 	mu      sync.Mutex // guards process
 	process *process   // the latest one, possibly dead; nil before the first
