@@ -24,7 +24,8 @@ type Reservation struct {
 	decision Decision
 	throttle *Throttler
 	cost     int64
-	charges  []charge // what may have to go back; empty ones for keys on an allow list
+	keys     int
+	charges  []charge // what may have to go back, in the order of the keys; empty ones for keys on an allow list
 	settled  atomic.Bool
 }
 
@@ -40,11 +41,11 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 		return nil, err
 	}
 	t.kept(live, &d, &c)
-	return &Reservation{decision: d, throttle: t, cost: cost, charges: []charge{c}}, nil
+	return &Reservation{decision: d, throttle: t, cost: cost, keys: 1, charges: []charge{c}}, nil
 }
 
-// ReserveAll is Reserve on several keys, as AllowAll charges them, and with its decision. Settling it settles the charge of
-// each key.
+// ReserveAll is Reserve on several keys, as AllowAll charges them, and with its decision. Settle settles the charge of each
+// key alike, SettleEach each on its own.
 func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (*Reservation, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
@@ -53,7 +54,10 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	if err != nil {
 		return nil, err
 	}
-	return &Reservation{decision: d, throttle: t, cost: cost, charges: charges}, nil
+	for i := range charges {
+		charges[i].key = i
+	}
+	return &Reservation{decision: d, throttle: t, cost: cost, keys: len(keys), charges: charges}, nil
 }
 
 // Decision is the decision of the reservation.
@@ -64,16 +68,43 @@ func (r *Reservation) Decision() Decision { return r.decision }
 // an ErrSettled. After an error that is sure to have given nothing back it may be called again; of several keys, for those
 // of which that is so.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
+	return r.settle(ctx, func(int) int64 { return actual }, r.check(actual))
+}
+
+// SettleEach is Settle with an actual cost for each key, in the order of ReserveAll's keys: one may get all back that another
+// has to pay for.
+func (r *Reservation) SettleEach(ctx context.Context, actual []int64) error {
+	var bad error
+	if len(actual) != r.keys {
+		bad = &limit.Error{
+			Field: "actual costs", Value: strconv.Itoa(len(actual)), Bound: "must be one for each of the " + strconv.Itoa(r.keys) + " keys",
+		}
+	}
+	for _, cost := range actual {
+		bad = errors.Join(bad, r.check(cost))
+	}
+	return r.settle(ctx, func(key int) int64 { return actual[key] }, bad)
+}
+
+func (r *Reservation) check(actual int64) error {
+	if actual >= 0 && actual <= r.cost {
+		return nil
+	}
+	return &limit.Error{
+		Field: "actual cost", Value: strconv.FormatInt(actual, 10),
+		Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(r.cost, 10),
+	}
+}
+
+// settle gives back what is not the actual cost of each key, unless bad is what is wrong with that.
+func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, bad error) error {
 	switch {
 	case ctx == nil:
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	case !r.decision.Allowed:
 		return nil
-	case actual < 0 || actual > r.cost:
-		return &limit.Error{
-			Field: "actual cost", Value: strconv.FormatInt(actual, 10),
-			Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(r.cost, 10),
-		}
+	case bad != nil:
+		return bad
 	case r.throttle.closed.Load():
 		return ErrClosed
 	case ctx.Err() != nil:
@@ -83,24 +114,24 @@ func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	}
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
-	if err := r.giveBack(ctx, r.cost-actual); err != nil {
+	if err := r.giveBack(ctx, actual); err != nil {
 		return fmt.Errorf("throttler: settle: %w", err)
 	}
 	return nil
 }
 
-// giveBack gives amount of each charge back, all at once. Charges of which that is sure to have failed are kept for the next
-// Settle.
-func (r *Reservation) giveBack(ctx context.Context, amount int64) error {
+// giveBack gives back what each charge is above the actual cost, all at once. Charges of which that is sure to have failed are
+// kept for the next Settle.
+func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
-		err := r.throttle.giveBack(ctx, &r.charges[0], amount)
+		err := r.throttle.giveBack(ctx, &r.charges[0], r.cost-actual(r.charges[0].key))
 		r.settled.Store(!nothingSent(err))
 		return err
 	}
 	errs := make([]error, len(r.charges))
 	var all sync.WaitGroup
 	for i := range r.charges {
-		all.Go(func() { errs[i] = r.throttle.giveBack(ctx, &r.charges[i], amount) })
+		all.Go(func() { errs[i] = r.throttle.giveBack(ctx, &r.charges[i], r.cost-actual(r.charges[i].key)) })
 	}
 	all.Wait()
 	var open []charge

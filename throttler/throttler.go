@@ -166,6 +166,7 @@ type charge struct {
 	req     backend.Request
 	receipt limit.Receipt
 	shadow  *shadowCharge // what goes back with it; nil for nothing
+	key     int           // of a Reservation: which of its keys this is of
 }
 
 // take is decide for a request that may be given back. The charge is empty unless the request was admitted.

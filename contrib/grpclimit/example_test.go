@@ -126,8 +126,8 @@ func ExampleConfig() {
 	}
 	// Output:
 	// NotFound [] [90]
-	// OK [90] []
 	// OK [80] []
+	// OK [70] []
 	// /grpc.health.v1.Health/Check grpclimit: the call has no key
 	// Unauthenticated [] []
 }

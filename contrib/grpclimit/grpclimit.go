@@ -45,10 +45,19 @@ type Config struct {
 	// that follow. The one message of a stream that only the server goes on with counts too. Nil: 0 for each.
 	MessageCost func(ctx context.Context, c Call) int64
 
-	// Refund says whether a call that ended with this code is given back what it cost. The status waits for that: it is
+	// Refund says whether a call that ended with this code is given back what it cost, but for Keep. A client who can bring the
+	// code about whenever it likes, as it can Canceled, NotFound or InvalidArgument, has as many calls as it wants unless
+	// something is kept. The status waits for that: it is
 	// one more call to the backend, of a second at most. A panic that passes counts as codes.Internal. With a backend
 	// that is no backend.Refunder nothing is given back, and nobody is asked. Nil: never.
 	Refund func(code codes.Code) bool
+
+	// Keep is what a call that Refund gives back costs all the same; one that costs no more gets nothing back. With it a client
+	// gets at most Max / Keep calls from a limit of Max. Zero: all goes back.
+	Keep int64
+
+	// RefundAlso gives back to the keys of Also, too. False: they stay charged in full.
+	RefundAlso bool
 
 	// NoKey is the code for a call that has no key, or more than one of a kind: InvalidArgument, Unauthenticated or
 	// PermissionDenied. Zero: InvalidArgument.
@@ -90,6 +99,15 @@ func (c Config) validate() error {
 		if key == nil {
 			bad("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
 		}
+	}
+	if c.Keep < 0 {
+		bad("Keep", strconv.FormatInt(c.Keep, 10), "must not be negative")
+	}
+	if c.Keep != 0 && c.Refund == nil {
+		bad("Keep", strconv.FormatInt(c.Keep, 10), "is for Refund only")
+	}
+	if c.RefundAlso && (c.Refund == nil || len(c.Also) == 0) {
+		bad("RefundAlso", "true", "is for Refund and Also only")
 	}
 	switch c.NoKey {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied:
@@ -145,7 +163,7 @@ func (i *Interceptor) Unary(
 		return nil, err
 	}
 	code := codes.Internal // of a panic
-	defer func() { i.settle(ctx, c, a.held, code) }()
+	defer func() { i.settle(ctx, c, a, code) }()
 	resp, err := handler(context.WithValue(ctx, decisionKey{}, a.decision), req)
 	code = codeOf(err)
 	// Not before: headers keep the client from retrying when the handler fails.
@@ -167,6 +185,7 @@ type admission struct {
 	limits   metadata.MD
 	keys     []string
 	held     *throttler.Reservation // nil if nothing can be given back
+	cost     int64
 }
 
 // admit charges a call. The error is the status of a refusal; its trailer is set.
@@ -175,11 +194,12 @@ func (i *Interceptor) admit(ctx context.Context, c Call, m Method, w answer) (*a
 	if err != nil {
 		return nil, i.noVerdict(ctx, c, err)
 	}
-	d, held, err := i.charge(ctx, m.Throttler, keys, i.cost(ctx, c, m))
+	cost := i.cost(ctx, c, m)
+	d, held, err := i.charge(ctx, m.Throttler, keys, cost)
 	if err := i.refusal(ctx, c, w, &d, err); err != nil {
 		return nil, err
 	}
-	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held}, nil
+	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held, cost: cost}, nil
 }
 
 func (i *Interceptor) keysOf(ctx context.Context, c Call) ([]string, error) {

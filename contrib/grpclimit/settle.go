@@ -5,21 +5,26 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-
-	"github.com/sluice-go/sluice/throttler"
 )
 
 // settleTimeout bounds what is given back after the handler: it goes on when the client has gone.
 const settleTimeout = time.Second
 
-// settle gives a call's charges back if its outcome says so.
-func (i *Interceptor) settle(ctx context.Context, c Call, held *throttler.Reservation, code codes.Code) {
-	if held == nil || !i.cfg.Refund(code) {
+// settle gives a call's charges back if its outcome says so, but for what is kept.
+func (i *Interceptor) settle(ctx context.Context, c Call, a *admission, code codes.Code) {
+	if a.held == nil || !i.cfg.Refund(code) {
 		return
+	}
+	actual := make([]int64, len(a.keys))
+	for n := range actual {
+		actual[n] = a.cost
+		if n == 0 || i.cfg.RefundAlso {
+			actual[n] = min(i.cfg.Keep, a.cost)
+		}
 	}
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	if err := held.Cancel(back); err != nil && i.cfg.OnError != nil {
+	if err := a.held.SettleEach(back, actual); err != nil && i.cfg.OnError != nil {
 		i.cfg.OnError(ctx, c, err)
 	}
 }

@@ -63,6 +63,38 @@ func TestRefund(t *testing.T) {
 	}
 }
 
+// A code that a client can bring about is no way past the limits: what is kept bounds it, and the other keys pay in full.
+func TestRefundKeeps(t *testing.T) {
+	t.Parallel()
+	const address = "address"
+	for _, test := range []struct {
+		keep int64
+		also bool
+		user, address,
+		admitted int64
+	}{
+		{0, true, 0, 0, 200}, {1, true, 96, 96, 96}, {1, false, 20, 100, 20}, {5, true, 100, 100, 20}, {7, true, 100, 100, 20},
+	} {
+		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+		c := client(t, &service{unary: func(context.Context) error { return status.Error(codes.NotFound, "no") }},
+			newLimits(t, th, grpclimit.Config{
+				Cost: five, Keep: test.keep, RefundAlso: test.also,
+				Also:   []grpclimit.KeyFunc{func(context.Context, grpclimit.Call) (string, error) { return address, nil }},
+				Refund: func(code codes.Code) bool { return code == codes.NotFound },
+			}))
+		var admitted int64
+		for range 200 {
+			if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) == codes.NotFound {
+				admitted++
+			}
+		}
+		if u, a := used(t, th, secret), used(t, th, address); u != test.user || a != test.address || admitted != test.admitted {
+			t.Errorf("keep %d, also %t: %d and %d used by %d calls, want %d and %d by %d",
+				test.keep, test.also, u, a, admitted, test.user, test.address, test.admitted)
+		}
+	}
+}
+
 // A panic counts as what a server that recovers makes of it, and goes on.
 func TestRefundAfterPanic(t *testing.T) {
 	t.Parallel()

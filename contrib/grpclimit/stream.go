@@ -23,7 +23,7 @@ func (i *Interceptor) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		return err
 	}
 	code := codes.Internal // of a panic
-	defer func() { i.settle(ctx, c, a.held, code) }()
+	defer func() { i.settle(ctx, c, a, code) }()
 	s := &stream{
 		ServerStream: ss, ctx: context.WithValue(ctx, decisionKey{}, a.decision),
 		interceptor: i, call: c, throttle: m.Throttler, keys: a.keys, limits: a.limits,

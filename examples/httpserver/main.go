@@ -124,11 +124,11 @@ func newHandler(t *throttler.Throttler) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A report is charged before it is made. A client that has it already gets its quota back.
+	// A report is charged before it is made. A client that has it already pays a fifth.
 	report, err := httplimit.New(t, httplimit.Config{
 		Key:     client,
 		Cost:    func(*http.Request) int64 { return 5 },
-		Settle:  httplimit.GiveBack(httplimit.Outcome.NotModified),
+		Settle:  httplimit.GiveBack(1, httplimit.Outcome.NotModified),
 		Headers: httplimit.Draft08 | httplimit.GitHub,
 	})
 	if err != nil {

@@ -71,13 +71,14 @@ func TestTour(t *testing.T) {
 	if res, _ := get("/report", "If-None-Match", `"v1"`); res.StatusCode != http.StatusNotModified {
 		t.Errorf("report that the client has: %s", res.Status)
 	}
-	if _, body := get("/usage"); body != "5 used in the last minute\n" {
-		t.Errorf("a 304 costs nothing, yet usage says: %s", body)
+	if _, body := get("/usage"); body != "6 used in the last minute\n" {
+		t.Errorf("a 304 costs 1 of 5, yet usage says: %s", body)
 	}
+	now = now.Add(time.Second)
 	if res, _ := get("/report"); res.StatusCode != http.StatusOK {
 		t.Errorf("report: %s", res.Status)
 	}
-	if _, body := get("/usage"); body != "10 used in the last minute\n" {
+	if _, body := get("/usage"); body != "11 used in the last minute\n" {
 		t.Errorf("usage after a report: %s", body)
 	}
 	if res, _ := get("/healthz"); res.StatusCode != http.StatusOK {

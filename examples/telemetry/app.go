@@ -187,7 +187,7 @@ func (a *application) handler() http.Handler {
 	}, ok))
 	mux.Handle("GET /report", limited(a.search, "X-User", httplimit.Config{ // is given back what it did not take
 		Cost:   func(*http.Request) int64 { return 3 },
-		Settle: httplimit.GiveBack(httplimit.Outcome.NotModified),
+		Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified),
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })))
 	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, r *http.Request) {
 		key, err := httplimit.Header("X-User")(r)

@@ -20,7 +20,7 @@ func BenchmarkWrap(b *testing.B) {
 		{"draft headers", httplimit.Config{}},
 		{"all headers", httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}},
 		{"settled", httplimit.Config{
-			Headers: httplimit.NoHeaders, Settle: httplimit.GiveBack(httplimit.Outcome.NotModified),
+			Headers: httplimit.NoHeaders, Settle: httplimit.GiveBack(0, httplimit.Outcome.NotModified),
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

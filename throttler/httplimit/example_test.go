@@ -52,16 +52,17 @@ func Example() {
 	// 429 "burst";r=0;t=60, "daily";r=998;t=86400 "60"
 }
 
-// A page that has not changed is free, as are the server's own failures.
+// A page that has not changed costs a tenth, as do the server's own failures.
 func ExampleGiveBack() {
-	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(100)}}})
+	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(1000)}}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer t.Close()
 	limits, err := httplimit.New(t, httplimit.Config{
 		Key:    httplimit.ClientAddr(),
-		Settle: httplimit.GiveBack(httplimit.Outcome.NotModified, httplimit.Outcome.Failed),
+		Cost:   func(*http.Request) int64 { return 10 },
+		Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified, httplimit.Outcome.Failed),
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -77,10 +78,10 @@ func ExampleGiveBack() {
 		fmt.Println(status, left.Remaining)
 	}
 	// Output:
-	// 200 99
-	// 304 99
-	// 502 99
-	// 404 98
+	// 200 990
+	// 304 989
+	// 502 988
+	// 404 978
 }
 
 // Behind proxies the client is the last address that none of them has. What a client writes itself is not believed.

@@ -28,10 +28,15 @@ type Config struct {
 	Cost func(r *http.Request) int64
 
 	// Settle says, after the handler, what the request has cost in the end: from 0 to o.Cost. The rest is given
-	// back, which takes one more call to the backend. Anything else is refused and leaves all of it charged, see
+	// back to Key, which takes one more call to the backend. A client who can bring about an outcome that costs 0 has
+	// unlimited requests: see GiveBack. Anything else is refused and leaves all of it charged, see
 	// OnSettleError. It also runs after a panic, which then goes on. GiveBack makes simple ones. Nil: o.Cost, and
 	// responses are not watched.
 	Settle func(r *http.Request, o Outcome) int64
+
+	// SettleAlso gives the rest back to the keys of Also, too. False: they stay charged in full, so that a limit on the
+	// address counts requests, whatever comes of them.
+	SettleAlso bool
 
 	// Headers are the fields that tell a client its limits. Zero: Draft08.
 	Headers Headers
@@ -71,6 +76,9 @@ func (c Config) validate() error {
 	var errs []error
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
+	}
+	if c.SettleAlso && (c.Settle == nil || len(c.Also) == 0) {
+		bad("SettleAlso", "true", "is for Settle and Also only")
 	}
 	if c.Key == nil {
 		bad("Key", "nil", "must name whom a request counts against")

@@ -197,7 +197,7 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 				th := newThrottler(t, test.th)
 				cfg := test.cfg
 				if settle {
-					cfg.Settle = httplimit.GiveBack()
+					cfg.Settle = httplimit.GiveBack(0)
 				}
 				var told error
 				if hook {
@@ -293,8 +293,8 @@ func TestDenied(t *testing.T) {
 func TestNever(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []httplimit.Config{
-		{}, {Settle: httplimit.GiveBack()}, {Also: []httplimit.KeyFunc{httplimit.ClientAddr()}},
-		{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: httplimit.GiveBack()},
+		{}, {Settle: httplimit.GiveBack(0)}, {Also: []httplimit.KeyFunc{httplimit.ClientAddr()}},
+		{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: httplimit.GiveBack(0)},
 	} {
 		for _, cost := range []int64{11, limit.MaxCount, 1 << 62} {
 			b := newCounts(t)
@@ -371,7 +371,7 @@ func TestDeniedHandler(t *testing.T) {
 func TestAlso(t *testing.T) {
 	t.Parallel()
 	small := policy(limit.PerHour(2))
-	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack()} {
+	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack(0)} {
 		b := newCounts(t)
 		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)),
 			PolicyFor: func(_ context.Context, key string) *limit.Policy {
@@ -406,7 +406,7 @@ func TestAlsoWithSettleDuringAnOutage(t *testing.T) {
 		})
 		h := wrap(t, th, httplimit.Config{
 			Also:   []httplimit.KeyFunc{func(*http.Request) (string, error) { return "second", nil }},
-			Settle: httplimit.GiveBack(),
+			Settle: httplimit.GiveBack(0),
 		}, func(_ http.ResponseWriter, r *http.Request) {
 			if d, _ := httplimit.FromContext(r.Context()); d.Guarantee != throttler.Bounded || !errors.Is(d.Cause, errAway) {
 				t.Errorf("%+v, want Bounded because of the outage", d)
@@ -507,7 +507,7 @@ func (h transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestConcurrently(t *testing.T) {
 	t.Parallel()
 	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
-	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(httplimit.Outcome.NotModified)},
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0, httplimit.Outcome.NotModified)},
 		func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodHead {
 				w.WriteHeader(http.StatusNotModified)

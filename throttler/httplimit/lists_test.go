@@ -50,7 +50,7 @@ func TestLists(t *testing.T) {
 // Who is denied doesn't touch the quota of the others that the request names.
 func TestListsDenyFirst(t *testing.T) {
 	t.Parallel()
-	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack()} {
+	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack(0)} {
 		b := newCounts(t)
 		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1)), Deny: []string{"addr:*"}})
 		h := wrap(t, th, httplimit.Config{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: settle}, ok)

@@ -34,7 +34,7 @@ func TestOnRedis(t *testing.T) {
 		})
 		s := server(t, wrap(t, th, httplimit.Config{
 			Key:    httplimit.FirstOf(httplimit.Header("X-Api-Key"), httplimit.ClientAddr()),
-			Settle: httplimit.GiveBack(httplimit.Outcome.NotModified),
+			Settle: httplimit.GiveBack(0, httplimit.Outcome.NotModified),
 		}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("If-None-Match") != "" {
 				w.WriteHeader(http.StatusNotModified)

@@ -28,22 +28,35 @@ type Outcome struct {
 	Hijacked bool
 }
 
-// NotModified reports a 304: the client had the answer already.
+// NotModified reports a 304: the client had the answer already, or says so. With If-None-Match: * it gets one from
+// http.ServeContent and most frameworks whenever it likes: let GiveBack keep some of the cost.
 func (o Outcome) NotModified() bool { return o.Status == http.StatusNotModified }
 
 // Failed reports that the server failed: a 5xx or a panic. Give failures back only where no client can cause them
 // at will.
 func (o Outcome) Failed() bool { return o.Status >= 500 || o.Panicked }
 
-// GiveBack makes a [Config.Settle] that gives all of the cost back if any of the conditions holds, and none of it
-// otherwise:
+// GiveBack makes a [Config.Settle] that gives the cost back, but for what it keeps, if any of the conditions holds, and none of
+// it otherwise:
 //
-//	Settle: httplimit.GiveBack(httplimit.Outcome.NotModified, httplimit.Outcome.Failed)
-func GiveBack(when ...func(Outcome) bool) func(*http.Request, Outcome) int64 {
+//	Cost:   func(*http.Request) int64 { return 10 }, // the limits count tenths of a request
+//	Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified, httplimit.Outcome.Failed),
+//
+// Keep bounds what is done for nothing: a client who brings the outcome about every time gets at most Max / keep requests from
+// a limit of Max, here ten times as many as one who never does. A request that costs no more than keep gets nothing back, so
+// that requests need a Cost above it. With a keep of 0 all goes back, and who can bring the outcome about has no limit: it
+// is for outcomes that no client can cause. GiveBack panics if keep is negative.
+//
+// Keeping part of the cost was preferred to a bound on how often it is given back: that would be a second count for each key,
+// a call more for each request, and a policy that nobody sees in the headers.
+func GiveBack(keep int64, when ...func(Outcome) bool) func(*http.Request, Outcome) int64 {
+	if keep < 0 {
+		panic("httplimit: GiveBack: keep must not be negative")
+	}
 	return func(_ *http.Request, o Outcome) int64 {
 		for _, holds := range when {
 			if holds(o) {
-				return 0
+				return min(keep, o.Cost)
 			}
 		}
 		return o.Cost
@@ -57,6 +70,7 @@ const settleTimeout = time.Second
 type charges struct {
 	reserved *throttler.Reservation
 	cost     int64
+	keys     int
 }
 
 // reserve is decide for charges that can be settled.
@@ -65,14 +79,22 @@ func (m *Middleware) reserve(ctx context.Context, keys []string, cost int64) (th
 	if err != nil {
 		return throttler.Decision{}, nil, err
 	}
-	return r.Decision(), &charges{reserved: r, cost: cost}, nil
+	return r.Decision(), &charges{reserved: r, cost: cost, keys: len(keys)}, nil
 }
 
-// settle gives back what the request did not cost, also for a client who has gone.
-func (c *charges) settle(ctx context.Context, actual int64) error {
+// settle gives back what the request did not cost, also for a client who has gone: to the first key, or to all.
+func (c *charges) settle(ctx context.Context, actual int64, all bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	return c.reserved.Settle(ctx, actual)
+	if all || c.keys == 1 {
+		return c.reserved.Settle(ctx, actual)
+	}
+	each := make([]int64, c.keys)
+	each[0] = actual
+	for i := 1; i < len(each); i++ {
+		each[i] = c.cost
+	}
+	return c.reserved.SettleEach(ctx, each)
 }
 
 // serveAndSettle lets a panic pass by without recovering from it, so that its trace stays whole.
@@ -81,7 +103,7 @@ func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next
 	returned := false
 	defer func() {
 		actual := m.cfg.Settle(r, rec.outcome(r, held.cost, !returned))
-		if err := held.settle(r.Context(), actual); err != nil && m.cfg.OnSettleError != nil {
+		if err := held.settle(r.Context(), actual, m.cfg.SettleAlso); err != nil && m.cfg.OnSettleError != nil {
 			m.cfg.OnSettleError(r, err)
 		}
 	}()

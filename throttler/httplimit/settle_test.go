@@ -47,9 +47,9 @@ func status(code int) http.HandlerFunc {
 
 func TestGiveBack(t *testing.T) {
 	t.Parallel()
-	keep := httplimit.GiveBack()
-	free304 := httplimit.GiveBack(httplimit.Outcome.NotModified)
-	freeFailures := httplimit.GiveBack(httplimit.Outcome.NotModified, httplimit.Outcome.Failed)
+	keep := httplimit.GiveBack(0)
+	free304 := httplimit.GiveBack(0, httplimit.Outcome.NotModified)
+	freeFailures := httplimit.GiveBack(0, httplimit.Outcome.NotModified, httplimit.Outcome.Failed)
 	for _, test := range []struct {
 		name   string
 		settle func(*http.Request, httplimit.Outcome) int64
@@ -81,6 +81,66 @@ func TestGiveBack(t *testing.T) {
 		}()
 		if got := used(t, th, secret); got != test.want {
 			t.Errorf("%s: %d used, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+// A client can bring a 304 about whenever it likes. What is kept of the cost bounds how much it gets for that, and the limit on
+// its address counts each request in full.
+func TestNotModifiedIsNoWayPastTheLimit(t *testing.T) {
+	t.Parallel()
+	page := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"v1"`)
+		http.ServeContent(w, r, "page.html", time.Time{}, strings.NewReader("a page"))
+	}
+	for name, test := range map[string]struct {
+		cost, keep, max int64
+		also            int64 // Max of the address; 0 for none
+		settleAlso      bool
+		want            int
+	}{
+		"nothing kept":                 {1, 0, 3, 0, false, 1000},
+		"cost 1":                       {1, 1, 3, 0, false, 3},
+		"a tenth":                      {10, 1, 30, 0, false, 21}, // each has to find 10
+		"half":                         {10, 5, 30, 0, false, 5},
+		"nothing, and an address":      {1, 0, 3, 50, false, 50},
+		"a tenth, and an address":      {10, 1, 1000, 100, false, 10},
+		"a tenth of the address's too": {10, 1, 1000, 100, true, 91},
+	} {
+		th := newThrottler(t, throttler.Config{
+			Policy: policy(limit.PerHour(test.max)),
+			PolicyFor: func(_ context.Context, key string) *limit.Policy {
+				if strings.HasPrefix(key, "addr:") {
+					return &limit.Policy{Name: "address", Limits: []limit.Limit{limit.PerHour(test.also)}}
+				}
+				return nil
+			},
+		})
+		cfg := httplimit.Config{
+			Key:        httplimit.Header("X-User"),
+			Cost:       func(*http.Request) int64 { return test.cost },
+			Settle:     httplimit.GiveBack(test.keep, httplimit.Outcome.NotModified),
+			SettleAlso: test.settleAlso,
+		}
+		if test.also > 0 {
+			cfg.Also = []httplimit.KeyFunc{httplimit.ClientAddr()}
+		}
+		h := wrap(t, th, cfg, page)
+		served := 0
+		for range 1000 {
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("If-None-Match", "*")
+			r.Header.Set("X-User", "42")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code == http.StatusNotModified {
+				served++
+			} else if w.Code != http.StatusTooManyRequests {
+				t.Fatalf("%s: status %d", name, w.Code)
+			}
+		}
+		if served != test.want {
+			t.Errorf("%s: %d of 1,000 served, want %d", name, served, test.want)
 		}
 	}
 }
@@ -199,7 +259,7 @@ func TestSettleAfterTheClientHasGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b := newCounts(t)
 	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
-	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(httplimit.Outcome.Failed)},
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0, httplimit.Outcome.Failed)},
 		func(w http.ResponseWriter, _ *http.Request) {
 			cancel()
 			w.WriteHeader(500)
@@ -262,7 +322,7 @@ func TestSettleNeedsARefunder(t *testing.T) {
 	th := newThrottler(t, throttler.Config{
 		Backend: struct{ backend.Backend }{newCounts(t)}, Policy: policy(limit.PerHour(10)),
 	})
-	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack()}, func(http.ResponseWriter, *http.Request) {
+	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0)}, func(http.ResponseWriter, *http.Request) {
 		t.Error("the handler ran")
 	})
 	if w := get(h); w.Code != http.StatusInternalServerError {
@@ -277,7 +337,7 @@ func TestNotWrappedWithoutNeed(t *testing.T) {
 	var got http.ResponseWriter
 	keep := func(w http.ResponseWriter, _ *http.Request) { got = w }
 	for _, cfg := range []httplimit.Config{
-		{}, {Settle: httplimit.GiveBack()}, {Settle: httplimit.GiveBack(), Denied: http.HandlerFunc(keep)},
+		{}, {Settle: httplimit.GiveBack(0)}, {Settle: httplimit.GiveBack(0), Denied: http.HandlerFunc(keep)},
 	} {
 		w := httptest.NewRecorder()
 		wrap(t, th, cfg, keep).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
