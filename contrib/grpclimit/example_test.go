@@ -96,7 +96,7 @@ func ExampleConfig() {
 	t := frozen(throttler.Config{Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(100)}}})
 	defer t.Close()
 	limits, err := grpclimit.New(t, grpclimit.Config{
-		Key:   grpclimit.Metadata("api-key"),
+		Key:   grpclimit.Metadata("api-key", nil),
 		Also:  []grpclimit.KeyFunc{grpclimit.PeerAddr()},
 		NoKey: codes.Unauthenticated,
 		Methods: map[string]grpclimit.Method{

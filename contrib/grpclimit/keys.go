@@ -2,10 +2,12 @@ package grpclimit
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
+	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -58,13 +60,15 @@ func PeerAddr(trusted ...netip.Prefix) KeyFunc {
 	}
 }
 
-// Metadata takes a value of the call's metadata, such as an API key, as httplimit.HeaderKey of that name: only its
-// SHA-256 reaches a backend. Without it, or if it is empty, there is an [ErrNoKey]; a call that has two is refused, for
+// Metadata takes a value of the call's metadata, such as an API key, as httplimit.HeaderKey of that name and with this secret:
+// only a hash of it reaches a backend. The documentation of httplimit.HeaderKey says which values need a secret; nil is for
+// others, and Metadata panics if it has less than 16 bytes. Without the value, or if it is empty, there is an [ErrNoKey]; a call that has two is refused, for
 // who says which of them is believed later?
 //
 // A value that nobody has checked is the client's choice: with a new one comes a new quota. Put the Interceptor behind
 // the authentication, or limit the address as well, by [Config.Also].
-func Metadata(name string) KeyFunc {
+func Metadata(name string, secret []byte) KeyFunc {
+	_ = httplimit.HeaderKey(name, "", secret) // panics now rather than in a call
 	return func(ctx context.Context, _ Call) (string, error) {
 		switch values := metadata.ValueFromIncomingContext(ctx, name); {
 		case len(values) > 1:
@@ -72,15 +76,16 @@ func Metadata(name string) KeyFunc {
 		case len(values) == 0 || values[0] == "":
 			return "", ErrNoKey
 		default:
-			return httplimit.HeaderKey(name, values[0]), nil
+			return httplimit.HeaderKey(name, values[0], secret), nil
 		}
 	}
 }
 
-// TLSIdentity takes whom the client's certificate names, as [TLSKey]: its SPIFFE ID, or else its subject ("CN=a,O=b"),
+// TLSIdentity takes whom the client's certificate names, as [TLSKey] with this secret: its SPIFFE ID, or else its subject ("CN=a,O=b"),
 // or else its DNS names ("dns:a.example,b.example", sorted). A certificate that crypto/tls has not verified is none,
 // and gives an [ErrNoKey]: the server needs tls.RequireAndVerifyClientCert or tls.VerifyClientCertIfGiven.
-func TLSIdentity() KeyFunc {
+func TLSIdentity(secret []byte) KeyFunc {
+	_ = TLSKey("", secret) // panics now rather than in a call
 	return func(ctx context.Context, _ Call) (string, error) {
 		p, ok := peer.FromContext(ctx)
 		if !ok {
@@ -94,7 +99,7 @@ func TLSIdentity() KeyFunc {
 		if identity == "" {
 			return "", ErrNoKey
 		}
-		return TLSKey(identity), nil
+		return TLSKey(identity, secret), nil
 	}
 }
 
@@ -109,15 +114,26 @@ func identityOf(leaf *x509.Certificate) string {
 	return "dns:" + strings.Join(slices.Sorted(slices.Values(leaf.DNSNames)), ",")
 }
 
-// TLSKey is the key that [TLSIdentity] gives an identity, to look at its counts or reset them: "tls:" and its SHA-256 in
-// base64.
-func TLSKey(identity string) string {
-	sum := sha256.Sum256([]byte(identity))
-	return "tls:" + base64.RawURLEncoding.EncodeToString(sum[:])
+// TLSKey is the key that [TLSIdentity] gives an identity, to look at its counts or reset them: "tls:" and a hash of the identity
+// in base64, the HMAC-SHA256 of that prefix and the identity, or with a nil secret the identity's SHA-256. Names of services
+// are no secret and need none; names of people can be guessed and do. It panics if the secret is neither nil nor of 16 bytes
+// or more.
+func TLSKey(identity string, secret []byte) string {
+	const kind = "tls:"
+	if secret == nil {
+		sum := sha256.Sum256([]byte(identity))
+		return kind + base64.RawURLEncoding.EncodeToString(sum[:])
+	}
+	if len(secret) < 16 {
+		panic("grpclimit: the secret that keys are hashed with must have at least 16 bytes, or be nil")
+	}
+	mac := hmac.New(sha256.New, secret)
+	_, _ = io.WriteString(mac, kind+identity)
+	return kind + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // FirstOf takes the first key that the call has: a KeyFunc that fails with [ErrNoKey], or gives an empty key, passes to
-// the next; any other error refuses the call. Mind who chooses which of them applies: after FirstOf(Metadata("api-key"),
+// the next; any other error refuses the call. Mind who chooses which of them applies: after FirstOf(Metadata("api-key", nil),
 // PeerAddr()) made-up API keys escape the limit on the address, unless they were refused before.
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	return func(ctx context.Context, c Call) (string, error) {

@@ -78,7 +78,7 @@ func TestPeerAddr(t *testing.T) {
 
 func TestMetadata(t *testing.T) {
 	t.Parallel()
-	key := grpclimit.Metadata("Api-Key")
+	key := grpclimit.Metadata("Api-Key", nil)
 	for _, test := range []struct {
 		name  string
 		ctx   context.Context
@@ -96,7 +96,7 @@ func TestMetadata(t *testing.T) {
 		if (err == nil) != test.ok || errors.Is(err, grpclimit.ErrNoKey) != test.noKey {
 			t.Errorf("%s: %q, %v", test.name, got, err)
 		}
-		if test.ok && got != httplimit.HeaderKey("api-key", secret) {
+		if test.ok && got != httplimit.HeaderKey("api-key", secret, nil) {
 			t.Errorf("%s: %q, want what HeaderKey gives", test.name, got)
 		}
 	}
@@ -104,14 +104,14 @@ func TestMetadata(t *testing.T) {
 
 func TestFirstOf(t *testing.T) {
 	t.Parallel()
-	key := grpclimit.FirstOf(grpclimit.Metadata("api-key"), grpclimit.PeerAddr())
+	key := grpclimit.FirstOf(grpclimit.Metadata("api-key", nil), grpclimit.PeerAddr())
 	const addr = "192.0.2.1:80"
 	for _, test := range []struct {
 		name string
 		ctx  context.Context
 		want string // empty: an error
 	}{
-		{"the first", from(t, addr, "api-key", "a"), httplimit.HeaderKey("api-key", "a")},
+		{"the first", from(t, addr, "api-key", "a"), httplimit.HeaderKey("api-key", "a", nil)},
 		{"the second", from(t, addr), "addr:192.0.2.1"},
 		{"an empty one is none", from(t, addr, "api-key", ""), "addr:192.0.2.1"},
 		{"two API keys don't lead to the address", from(t, addr, "api-key", "a", "api-key", "b"), ""},
@@ -200,7 +200,7 @@ func TestTLSIdentity(t *testing.T) {
 		{"one that nobody has verified", []tls.Certificate{stranger.issue(x509.Certificate{Subject: subject})}, tls.RequireAnyClientCert, ""},
 	} {
 		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(5))})
-		i := newLimits(t, th, grpclimit.Config{Key: grpclimit.TLSIdentity(), NoKey: codes.Unauthenticated})
+		i := newLimits(t, th, grpclimit.Config{Key: grpclimit.TLSIdentity(nil), NoKey: codes.Unauthenticated})
 		server := trusted.issue(x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 		addr := serve(t, &service{}, append(options(i), grpc.Creds(credentials.NewTLS(&tls.Config{
 			Certificates: []tls.Certificate{server}, ClientAuth: test.auth, ClientCAs: trusted.pool(),
@@ -218,16 +218,43 @@ func TestTLSIdentity(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
-		if got := used(t, th, grpclimit.TLSKey(test.want)); got != 1 {
+		if got := used(t, th, grpclimit.TLSKey(test.want, nil)); got != 1 {
 			t.Errorf("%s: %d used by %q, want 1", test.name, got, test.want)
 		}
 	}
 
 	// Without TLS nobody has an identity.
-	if _, err := grpclimit.TLSIdentity()(from(t, "192.0.2.1:80"), grpclimit.Call{}); !errors.Is(err, grpclimit.ErrNoKey) {
+	if _, err := grpclimit.TLSIdentity(nil)(from(t, "192.0.2.1:80"), grpclimit.Call{}); !errors.Is(err, grpclimit.ErrNoKey) {
 		t.Errorf("no TLS: %v", err)
 	}
-	if got, want := grpclimit.TLSKey("abc"), "tls:ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0"; got != want {
+	if got, want := grpclimit.TLSKey("abc", nil), "tls:ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0"; got != want {
 		t.Errorf("TLSKey = %q, want %q: all counts of all keys would start afresh", got, want)
+	}
+}
+
+// With a secret nobody who reads the keys can try values against them.
+func TestKeysWithASecret(t *testing.T) {
+	t.Parallel()
+	mine := []byte("sixteen bytes or")
+	got, err := grpclimit.Metadata("authorization", mine)(from(t, "", "authorization", "Basic x"), grpclimit.Call{})
+	if err != nil || got != httplimit.HeaderKey("authorization", "Basic x", mine) || got == httplimit.HeaderKey("authorization", "Basic x", nil) {
+		t.Errorf("%q, %v, want what HeaderKey gives with the secret", got, err)
+	}
+	if a, b := grpclimit.TLSKey("CN=alice", mine), grpclimit.TLSKey("CN=alice", nil); a == b || len(a) != len(b) {
+		t.Errorf("%q with a secret and %q without", a, b)
+	}
+	for name, call := range map[string]func(){
+		"Metadata":    func() { grpclimit.Metadata("a", mine[:15]) },
+		"TLSIdentity": func() { grpclimit.TLSIdentity(mine[:15]) },
+		"TLSKey":      func() { grpclimit.TLSKey("a", []byte{}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s takes a short secret", name)
+				}
+			}()
+			call()
+		}()
 	}
 }

@@ -190,7 +190,7 @@ func (a *application) handler() http.Handler {
 		Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified),
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })))
 	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, r *http.Request) {
-		key, err := httplimit.Header("X-User")(r)
+		key, err := httplimit.Header("X-User", nil)(r)
 		if err != nil {
 			httplimit.WriteError(w, r, err)
 			return
@@ -216,7 +216,7 @@ func (a *application) handler() http.Handler {
 
 // limited puts a limit in front of a handler, by a header that a gateway has checked.
 func limited(t *throttler.Throttler, header string, cfg httplimit.Config, next http.Handler) http.Handler {
-	cfg.Key = httplimit.Header(header)
+	cfg.Key = httplimit.Header(header, nil)
 	m, err := httplimit.New(t, cfg)
 	if err != nil {
 		panic(err) // nothing in it comes from outside

@@ -114,7 +114,7 @@ func ExampleConfig() {
 	}
 	defer t.Close()
 	limits, err := httplimit.New(t, httplimit.Config{
-		Key:     httplimit.Header("X-Api-Key"),
+		Key:     httplimit.Header("X-Api-Key", nil),
 		Also:    []httplimit.KeyFunc{httplimit.ClientAddr()},
 		Skip:    func(r *http.Request) bool { return r.URL.Path == "/healthz" },
 		Headers: httplimit.Draft08 | httplimit.GitHub,
@@ -166,14 +166,14 @@ func ExampleForwardedClientAddr() {
 
 // Callers with an account by their key, which something before has checked; all others by their address.
 func ExampleFirstOf() {
-	key := httplimit.FirstOf(httplimit.Header("X-Account"), httplimit.ClientAddr())
+	key := httplimit.FirstOf(httplimit.Header("X-Account", nil), httplimit.ClientAddr())
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = "192.0.2.1:4711"
 	fmt.Println(key(r))
 
 	r.Header.Set("X-Account", "42")
 	k, err := key(r)
-	fmt.Println(k == httplimit.HeaderKey("X-Account", "42"), strings.Contains(k, "42"), err) // the value itself is not stored
+	fmt.Println(k == httplimit.HeaderKey("X-Account", "42", nil), strings.Contains(k, "42"), err) // the value itself is not stored
 	// Output:
 	// addr:192.0.2.1 <nil>
 	// true false <nil>

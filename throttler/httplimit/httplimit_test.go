@@ -153,7 +153,7 @@ var noVerdict = []struct {
 		status: 400, is: httplimit.ErrNoKey},
 	{name: "two API keys", cfg: httplimit.Config{Key: func(r *http.Request) (string, error) {
 		r.Header = http.Header{"X-Api-Key": {"a", "b"}}
-		return httplimit.Header("X-Api-Key")(r)
+		return httplimit.Header("X-Api-Key", nil)(r)
 	}}, status: 400, is: errAny},
 	{name: "a second key is missing", cfg: httplimit.Config{Also: []httplimit.KeyFunc{
 		func(*http.Request) (string, error) { return "", nil },

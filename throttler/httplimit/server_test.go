@@ -33,7 +33,7 @@ func TestOnRedis(t *testing.T) {
 			Policy: policy(limit.Fixed(4, 1000*time.Hour).Named("hours"), limit.Sliding(8, time.Hour, time.Minute)),
 		})
 		s := server(t, wrap(t, th, httplimit.Config{
-			Key:    httplimit.FirstOf(httplimit.Header("X-Api-Key"), httplimit.ClientAddr()),
+			Key:    httplimit.FirstOf(httplimit.Header("X-Api-Key", nil), httplimit.ClientAddr()),
 			Settle: httplimit.GiveBack(0, httplimit.Outcome.NotModified),
 		}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("If-None-Match") != "" {
@@ -77,7 +77,7 @@ func TestOnRedis(t *testing.T) {
 		}
 	}
 	names, err := store.Client().Keys(t.Context(), "*").Result()
-	if err != nil || len(names) != 1 || names[0] != "sl:test:"+httplimit.HeaderKey("X-Api-Key", secret) {
+	if err != nil || len(names) != 1 || names[0] != "sl:test:"+httplimit.HeaderKey("X-Api-Key", secret, nil) {
 		t.Errorf("stored keys: %q, %v, want one, and not the API key itself", names, err)
 	}
 }

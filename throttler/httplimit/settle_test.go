@@ -117,7 +117,7 @@ func TestNotModifiedIsNoWayPastTheLimit(t *testing.T) {
 			},
 		})
 		cfg := httplimit.Config{
-			Key:        httplimit.Header("X-User"),
+			Key:        httplimit.Header("X-User", nil),
 			Cost:       func(*http.Request) int64 { return test.cost },
 			Settle:     httplimit.GiveBack(test.keep, httplimit.Outcome.NotModified),
 			SettleAlso: test.settleAlso,
