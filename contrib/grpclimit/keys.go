@@ -47,7 +47,16 @@ func (e *keyError) Unwrap() error { return e.err }
 // gives the same keys (httplimit.AddrKey), so that an address may share one quota over HTTP and gRPC. It panics if a
 // prefix is invalid or trusts everybody. A server behind a Unix socket needs a KeyFunc of its own.
 func PeerAddr(trusted ...netip.Prefix) KeyFunc {
-	key := httplimit.ClientAddr(trusted...)
+	return PeerAddrOf(httplimit.AddrConfig{Trusted: trusted})
+}
+
+// PeerAddrOf is PeerAddr with a configuration, whose prefix of IPv6 addresses may be another than 64 bits. Its Forwarded must be
+// false: calls have x-forwarded-for.
+func PeerAddrOf(cfg httplimit.AddrConfig) KeyFunc {
+	if cfg.Forwarded {
+		panic("grpclimit: Forwarded must be false")
+	}
+	key := cfg.ClientAddr()
 	return func(ctx context.Context, _ Call) (string, error) {
 		p, ok := peer.FromContext(ctx)
 		if !ok || p.Addr == nil {

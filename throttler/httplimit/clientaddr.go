@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -19,38 +20,81 @@ var errRemoteAddr = errors.New("httplimit: RemoteAddr is not an IP address")
 // Trusted proxies must set or append to the field themselves; one that hands a client's own field on unchanged lets
 // the client choose its address. A server behind a Unix socket has no peer address, and needs a KeyFunc of its own.
 // ClientAddr panics if a prefix is invalid or trusts everybody (0 bits), as then the client's claim would decide.
-func ClientAddr(trusted ...netip.Prefix) KeyFunc {
-	return clientAddr("X-Forwarded-For", lastInList, parseHop, trusted)
-}
+func ClientAddr(trusted ...netip.Prefix) KeyFunc { return AddrConfig{Trusted: trusted}.ClientAddr() }
 
 // ForwardedClientAddr is [ClientAddr] for proxies that write Forwarded (RFC 7239) in place of X-Forwarded-For. There
 // is none that reads both: the field that the proxies don't write is the client's.
 func ForwardedClientAddr(trusted ...netip.Prefix) KeyFunc {
-	return clientAddr("Forwarded", lastInQuotedList, parseForwarded, trusted)
+	return AddrConfig{Trusted: trusted, Forwarded: true}.ClientAddr()
 }
 
-// AddrKey is the key that [ClientAddr] gives an address, to look at its counts, reset them or put it on a list (Allow and Deny
+// AddrConfig says how clients are told apart by their addresses. The zero value is what [ClientAddr] has.
+type AddrConfig struct {
+	// Trusted are the proxies whose word is believed, see ClientAddr.
+	Trusted []netip.Prefix
+
+	// Forwarded reads Forwarded (RFC 7239) in place of X-Forwarded-For.
+	Forwarded bool
+
+	// IPv6Prefix is how many leading bits of an IPv6 address are one client, from 16 to 128. Zero: 64.
+	//
+	// A network gives a subscriber at least a /64, most homes get a /56 and most companies a /48, and hosts of a data centre a
+	// /64 each or a single address. By /64 a subscriber with a /48 has 65,536 quotas; by /48 many subscribers share one where
+	// the network hands out less. With 64 a second limit on the /48, by Also, bounds both. All processes must have the same.
+	IPv6Prefix int
+}
+
+// ClientAddr is the KeyFunc of a configuration. It panics if a trusted prefix is invalid or trusts everybody, or if IPv6Prefix is
+// out of its range.
+func (c AddrConfig) ClientAddr() KeyFunc {
+	if c.Forwarded {
+		return c.clientAddr("Forwarded", lastInQuotedList, parseForwarded)
+	}
+	return c.clientAddr("X-Forwarded-For", lastInList, parseHop)
+}
+
+// AddrKey is [AddrConfig.AddrKey] of the zero AddrConfig.
+func AddrKey(addr netip.Addr) string { return AddrConfig{}.AddrKey(addr) }
+
+// AddrKey is the key that ClientAddr gives an address, to look at its counts, reset them or put it on a list (Allow and Deny
 // of throttler.Config, and a Registry's), where another spelling, such as "addr:2001:db8::1", lists nobody: "addr:192.0.2.1", or
-// "addr:2001:db8:1:2::/64", because an IPv6 client has a whole /64 to itself. IPv4 in IPv6 is IPv4, and so is what a NAT64
-// makes of it with the prefix 64:ff9b::/96, or all its clients would have one quota; zones are dropped. It is empty for the
-// zero Addr.
-func AddrKey(addr netip.Addr) string {
-	addr = plain(addr)
+// "addr:2001:db8:1:2::/64", its prefix. Zones are dropped. It is empty for the zero Addr.
+//
+// IPv4 in IPv6 is IPv4, and so is an IPv6 address that only stands for one: what a NAT64 makes of it with the prefix
+// 64:ff9b::/96, or all its clients would have one quota; what 6to4 makes of it (2002::/16), or one host would have 65,536; and
+// Teredo's (2001::/32), whose clients share the prefix of their server. A 6to4 or Teredo address that holds one which is not
+// global, such as 10.0.0.1, stays IPv6, or it would be on the lists that a private address is on.
+func (c AddrConfig) AddrKey(addr netip.Addr) string {
+	addr = standsFor(plain(addr))
 	if !addr.Is6() {
 		if !addr.IsValid() {
 			return ""
 		}
 		return "addr:" + addr.String()
 	}
-	prefix, _ := addr.Prefix(64) // fails for more bits than an address has
+	prefix, err := addr.Prefix(c.bits())
+	if err != nil {
+		panic("httplimit: " + err.Error()) // bits has checked it
+	}
 	return "addr:" + prefix.String()
 }
 
+func (c AddrConfig) bits() int {
+	switch {
+	case c.IPv6Prefix == 0:
+		return 64
+	case c.IPv6Prefix < 16 || c.IPv6Prefix > 128:
+		panic("httplimit: IPv6Prefix = " + strconv.Itoa(c.IPv6Prefix) + ": must be from 16 to 128, or 0 for 64")
+	}
+	return c.IPv6Prefix
+}
+
 // clientAddr walks over the hops in the lines of a field from the right; last splits one off.
-func clientAddr(field string, last func(string) (rest, hop string, more bool),
-	parse func(string) (netip.Addr, bool), trusted []netip.Prefix) KeyFunc {
-	proxies := make([]netip.Prefix, len(trusted))
-	for i, p := range trusted {
+func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string, more bool),
+	parse func(string) (netip.Addr, bool)) KeyFunc {
+	c.IPv6Prefix = c.bits()
+	proxies := make([]netip.Prefix, len(c.Trusted))
+	for i, p := range c.Trusted {
 		if addr := plain(p.Addr()); addr.BitLen() < p.Addr().BitLen() && p.Bits() >= 96 {
 			p = netip.PrefixFrom(addr, p.Bits()-96)
 		}
@@ -73,7 +117,7 @@ func clientAddr(field string, last func(string) (rest, hop string, more bool),
 			return "", errRemoteAddr
 		}
 		if !isProxy(addr) {
-			return AddrKey(addr), nil
+			return c.AddrKey(addr), nil
 		}
 		lines := r.Header[field]
 		for i := len(lines) - 1; i >= 0; i-- {
@@ -82,14 +126,14 @@ func clientAddr(field string, last func(string) (rest, hop string, more bool),
 				rest, hop, more = last(rest)
 				caller, ok := parse(hop)
 				if !ok {
-					return AddrKey(addr), nil
+					return c.AddrKey(addr), nil
 				}
 				if addr = caller; !isProxy(addr) {
-					return AddrKey(addr), nil
+					return c.AddrKey(addr), nil
 				}
 			}
 		}
-		return AddrKey(addr), nil
+		return c.AddrKey(addr), nil
 	}
 }
 
@@ -170,6 +214,37 @@ func parseHop(s string) (netip.Addr, bool) {
 	}
 	addr, err := netip.ParseAddr(s)
 	return plain(addr), err == nil
+}
+
+// standsFor is the IPv4 address of the host that has an address of 6to4 (RFC 3056) or Teredo (RFC 4380), if it is global; else the
+// address itself. It is not for deciding who is trusted: those who choose such an address would choose that, too.
+func standsFor(addr netip.Addr) netip.Addr {
+	if !addr.Is6() {
+		return addr
+	}
+	all := addr.As16()
+	host := addr
+	switch {
+	case sixToFour.Contains(addr):
+		host = netip.AddrFrom4([4]byte(all[2:6]))
+	case teredo.Contains(addr):
+		host = netip.AddrFrom4([4]byte{^all[12], ^all[13], ^all[14], ^all[15]})
+	}
+	if isGlobal(host) {
+		return host
+	}
+	return addr
+}
+
+var (
+	sixToFour = netip.MustParsePrefix("2002::/16")
+	teredo    = netip.MustParsePrefix("2001::/32")
+	shared    = netip.MustParsePrefix("100.64.0.0/10") // of carriers (RFC 6598)
+)
+
+// isGlobal reports whether an address can be that of a host on the Internet.
+func isGlobal(addr netip.Addr) bool {
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !shared.Contains(addr) && !(addr.Is4() && addr.As4()[0] == 0)
 }
 
 // nat64 is where a NAT64 puts the IPv4 addresses of clients (RFC 6052): in the last 32 bits.

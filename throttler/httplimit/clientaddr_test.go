@@ -238,3 +238,66 @@ func trustedAddr(peer string, lines []string) string {
 	}
 	return peer
 }
+
+// Whoever has many IPv6 addresses has one quota for all that are his.
+func TestAddrKeyOfOneHost(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		bits       int
+		addr, want string
+	}{
+		{0, "2001:db8:1:2:3:4:5:6", "addr:2001:db8:1:2::/64"},
+		{64, "2001:db8:1:2:3:4:5:6", "addr:2001:db8:1:2::/64"},
+		{48, "2001:db8:1:2:3:4:5:6", "addr:2001:db8:1::/48"},
+		{56, "2001:db8:1:2ff::1", "addr:2001:db8:1:200::/56"},
+		{128, "2001:db8::1", "addr:2001:db8::1/128"},
+		{16, "2001:db8::1", "addr:2001::/16"},
+		{48, "192.0.2.1", "addr:192.0.2.1"},
+		{48, "::ffff:192.0.2.1", "addr:192.0.2.1"},
+
+		{0, "2002:c000:0201::1", "addr:192.0.2.1"}, // 6to4: a /48 for each IPv4 address
+		{0, "2002:c000:0201:ffff::1", "addr:192.0.2.1"},
+		{128, "2002:c000:0201:ffff:1::", "addr:192.0.2.1"},
+		{48, "2002:c000:0201::1%eth0", "addr:192.0.2.1"},
+		{0, "2002:0a00:0001::1", "addr:2002:a00:1::/64"}, // 10.0.0.1 is nobody on the Internet, and may be on a list
+		{0, "2002:7f00:0001::1", "addr:2002:7f00:1::/64"},
+		{0, "2002:6440:0001::1", "addr:2002:6440:1::/64"}, // 100.64.0.1
+		{0, "2002::1", "addr:2002::/64"},
+		{0, "2003:c000:0201::1", "addr:2003:c000:201::/64"},
+
+		{0, "2001:0:5ef5:79fb:0:59b:3fff:fdfe", "addr:192.0.2.1"}, // Teredo: the client's address with all bits inverted
+		{48, "2001:0:5ef5:79fb:8000:1:3fff:fdfe", "addr:192.0.2.1"},
+		{0, "2001:0:5ef5:79fb::f5ff:fffe", "addr:2001:0:5ef5:79fb::/64"}, // 10.0.0.1
+		{0, "2001:1::1", "addr:2001:1::/64"},
+
+		{0, "64:ff9b::192.0.2.1", "addr:192.0.2.1"},
+		{48, "64:ff9b::c000:201", "addr:192.0.2.1"},
+		{0, "64:ff9b:1::192.0.2.1", "addr:64:ff9b:1::/64"}, // a NAT64 of one's own (RFC 8215): where the address is isn't known
+	} {
+		cfg := httplimit.AddrConfig{IPv6Prefix: test.bits}
+		addr := netip.MustParseAddr(test.addr)
+		if got := cfg.AddrKey(addr); got != test.want {
+			t.Errorf("%s by %d: %q, want %q", test.addr, test.bits, got, test.want)
+		}
+		got, err := cfg.ClientAddr()(request(netip.AddrPortFrom(addr, 80).String(), nil))
+		if err != nil || got != test.want {
+			t.Errorf("%s by %d: a request has %q, %v, want %q", test.addr, test.bits, got, err, test.want)
+		}
+	}
+	// An address that stands for a trusted one is not trusted.
+	key := httplimit.AddrConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}}.ClientAddr()
+	got, err := key(request("[2002:c000:0201::1]:80", http.Header{"X-Forwarded-For": {"198.51.100.9"}}))
+	if err != nil || got != "addr:192.0.2.1" {
+		t.Errorf("a 6to4 address of a proxy: %q, %v, want what it claims ignored", got, err)
+	}
+	for _, bits := range []int{-1, 15, 129} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%d bits are accepted", bits)
+				}
+			}()
+			httplimit.AddrConfig{IPv6Prefix: bits}.ClientAddr()
+		}()
+	}
+}
