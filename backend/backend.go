@@ -70,6 +70,10 @@ type Result struct {
 	// Now is the moment of the decision by the clock of whoever decided, in Unix microseconds.
 	Now int64
 
+	// Behind is by how much that clock may have been ahead of Now, because it is read over a network. Now is never
+	// ahead of it. Zero where the decider has the clock.
+	Behind time.Duration
+
 	// State is what is known of the key after the decision, to be the floor of a later take. It is empty where the
 	// backend can't lose what it knows.
 	State limit.State

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -31,7 +32,7 @@ func (c *serverClock) heard(serverMicros int64, asked time.Time, borrowed bool) 
 		age := now.Sub(last.at)
 		slow := age < clockSlow && took > 2*last.took+time.Millisecond
 		if slow || borrowed && age < clockTrusted {
-			if _, _, ok := c.now(); ok {
+			if _, ok := c.now(); ok {
 				return
 			}
 		}
@@ -44,20 +45,30 @@ const (
 	clockTrusted = 30 * time.Second // and one older than this before it is used: two clocks drift apart
 	clockSlow    = 10 * time.Second // and this is how long a better one is preferred to slower ones
 	clockJump    = time.Second
+	clockDrift   = 2000 // in that much time two clocks drift apart by 1 at most: NTP slews by up to 500 ppm
 )
 
-// now returns the server's time in Unix microseconds and how old the last reading is. It is not ok before the
-// first, nor when the wall clock has passed another time than the monotonic one: then either this host slept,
-// which no monotonic clock counts, or its wall clock was stepped. That the wall clock may say, and no more.
-func (c *serverClock) now() (micros int64, age time.Duration, ok bool) {
+// serverTime is what is known of a server's time.
+type serverTime struct {
+	micros int64         // Unix time
+	age    time.Duration // of the reading that it rests on
+	behind time.Duration // by how much the server may be ahead of micros
+}
+
+// now returns the server's time. It is not ok before the first reading, nor when the wall clock has passed another time
+// than the monotonic one: then either this host was suspended, which no monotonic clock counts, or its wall clock was
+// stepped. That the wall clock may say, and no more.
+func (c *serverClock) now() (t serverTime, ok bool) {
 	last := c.last.Load()
 	if last == nil {
-		return 0, 0, false
+		return serverTime{}, false
 	}
 	now := time.Now()
-	age = now.Sub(last.at)
+	age := now.Sub(last.at)
 	jump := now.Round(0).Sub(last.at.Round(0)) - age
-	return last.micros + age.Microseconds(), age, -clockJump < jump && jump < clockJump
+	return serverTime{
+		micros: last.micros + age.Microseconds(), age: age, behind: last.took + age/clockDrift + max(jump, 0),
+	}, -clockJump < jump && jump < clockJump
 }
 
 // ahead is how far a server's clock is ahead of this host's wall clock, which nothing is decided by, if it was read halfway
@@ -80,4 +91,46 @@ func newProcessClock() processClock {
 
 func (c *processClock) now() int64 {
 	return c.startMicros + time.Since(c.start).Microseconds()
+}
+
+// spanClock measures spans of time, those in which this host was suspended included: the monotonic clock stops meanwhile,
+// and the wall clock is ahead afterwards. A wall clock that is stepped forward looks the same; backwards changes nothing. So
+// spans are never too short, and too long after such a step only.
+type spanClock struct {
+	start time.Time
+	next  atomic.Int64 // when to compare the clocks again, by the monotonic one
+	extra atomic.Int64 // what the wall clock has jumped ahead so far
+
+	mu   sync.Mutex // guards lead
+	lead int64      // of the wall clock before the monotonic one, when they were compared last
+}
+
+const (
+	spanCompared = int64(time.Millisecond) // how often; a host that resumes needs longer before any process runs
+	spanJitter   = int64(time.Millisecond) // what passes at most between the readings of the two, nearly always
+)
+
+func newSpanClock() *spanClock { return &spanClock{start: time.Now()} }
+
+// now is in nanoseconds.
+func (c *spanClock) now() int64 {
+	passed := int64(time.Since(c.start)) // half of the time that reading both clocks takes
+	if passed >= c.next.Load() {
+		c.compare(time.Now())
+	}
+	return passed + c.extra.Load()
+}
+
+func (c *spanClock) compare(now time.Time) {
+	passed := int64(now.Sub(c.start))
+	lead := int64(now.Round(0).Sub(c.start.Round(0))) - passed
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if jump := lead - c.lead; jump > spanJitter {
+		c.extra.Add(jump)
+		c.lead = lead
+	} else if jump < -spanJitter {
+		c.lead = lead
+	}
+	c.next.Store(passed + spanCompared)
 }

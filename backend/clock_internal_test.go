@@ -11,7 +11,7 @@ import (
 func TestServerClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c serverClock
-		if _, _, ok := c.now(); ok {
+		if _, ok := c.now(); ok {
 			t.Error("a clock that was never set is trusted")
 		}
 		const server = 4_000_000_000_000_000 // far from this host's time
@@ -19,13 +19,13 @@ func TestServerClock(t *testing.T) {
 		for _, passed := range []time.Duration{0, time.Microsecond, time.Second, clockTrusted + time.Second} {
 			begin := time.Now()
 			<-time.After(passed)
-			if now, age, ok := c.now(); !ok || now != server+age.Microseconds() || age < passed || time.Since(begin) != passed {
-				t.Errorf("after %s: %d us, age %s, ok %t", passed, now-server, age, ok)
+			if now, ok := c.now(); !ok || now.micros != server+now.age.Microseconds() || now.age < passed || time.Since(begin) != passed {
+				t.Errorf("after %s: %d us, age %s, ok %t", passed, now.micros-server, now.age, ok)
 			}
 		}
 		c.heard(server-1_000_000, time.Now(), false) // a server's clock may step back
-		if now, age, ok := c.now(); !ok || now != server-1_000_000 || age != 0 {
-			t.Errorf("after a step back: %d us, age %s, ok %t", now-server, age, ok)
+		if now, ok := c.now(); !ok || now.micros != server-1_000_000 || now.age != 0 {
+			t.Errorf("after a step back: %d us, age %s, ok %t", now.micros-server, now.age, ok)
 		}
 	})
 }
@@ -38,8 +38,11 @@ func TestServerClockPrefersQuickReplies(t *testing.T) {
 			asked := time.Now()
 			<-time.After(took)
 			c.heard(time.Now().Add(-lag).UnixMicro(), asked, false)
-			now, _, _ := c.now()
-			return time.Since(time.UnixMicro(now))
+			now, _ := c.now()
+			if got := time.Since(time.UnixMicro(now.micros)); got > now.behind {
+				t.Errorf("the server is %s ahead, and may be %s", got, now.behind)
+			}
+			return time.Since(time.UnixMicro(now.micros))
 		}
 		for _, test := range []struct {
 			after, lag, took, want time.Duration
@@ -66,8 +69,12 @@ func TestServerClockJump(t *testing.T) {
 		var c serverClock
 		c.heard(1, time.Now(), false)
 		c.last.Store(&reading{1, monotonicAhead(c.last.Load().at, jump), 0})
-		if _, _, ok := c.now(); ok != want {
+		now, ok := c.now()
+		if ok != want {
 			t.Errorf("a jump of %s: trusted %t, want %t", jump, ok, want)
+		}
+		if ok && now.behind < jump-time.Millisecond {
+			t.Errorf("after a suspend of %s the server may be %s ahead", jump, now.behind)
 		}
 	}
 }
@@ -77,8 +84,8 @@ func TestServerClockAfterSleep(t *testing.T) {
 	var c serverClock
 	c.last.Store(&reading{1, monotonicAhead(time.Now(), 2*clockJump), 0})
 	c.heard(5_000_000, time.Now().Add(-time.Second), false)
-	if now, _, ok := c.now(); !ok || now < 5_000_000 {
-		t.Errorf("after a slow reply: %d us, ok %t", now, ok)
+	if now, ok := c.now(); !ok || now.micros < 5_000_000 {
+		t.Errorf("after a slow reply: %d us, ok %t", now.micros, ok)
 	}
 }
 
@@ -121,9 +128,9 @@ func TestClockBorrowed(t *testing.T) {
 		start := time.Now()
 		want := func(micros int64) {
 			t.Helper()
-			now, _, ok := c.now()
-			if now -= time.Since(start).Microseconds(); !ok || now != micros {
-				t.Errorf("the clock says %d, %t; want %d", now, ok, micros)
+			now, ok := c.now()
+			if now.micros -= time.Since(start).Microseconds(); !ok || now.micros != micros {
+				t.Errorf("the clock says %d, %t; want %d", now.micros, ok, micros)
 			}
 		}
 		hear := func(micros int64, borrowed bool) {
@@ -147,4 +154,39 @@ func TestClockBorrowed(t *testing.T) {
 		hear(others, true)
 		want(others)
 	})
+}
+
+// TestSpanClock: spans include those in which the host was suspended. After a step of the wall clock they may be too long, and
+// are never too short.
+func TestSpanClock(t *testing.T) {
+	c := newSpanClock()
+	var monotonic, wall time.Duration // since the start
+	span := func(monotonicBy, wallBy time.Duration) time.Duration {
+		at := func() time.Time { return monotonicAhead(c.start.Add(wall), monotonic-wall) }
+		c.compare(at())
+		before := int64(monotonic) + c.extra.Load()
+		monotonic, wall = monotonic+monotonicBy, wall+wallBy
+		c.compare(at())
+		return time.Duration(int64(monotonic) + c.extra.Load() - before)
+	}
+	for i, test := range []struct{ monotonic, wall, want time.Duration }{
+		{time.Second, time.Second, time.Second},
+		{time.Second, time.Hour, time.Hour},                          // suspended
+		{time.Second, time.Second, time.Second},                      // and only once
+		{time.Second, -10 * time.Minute, time.Second},                // stepped back
+		{time.Second, 5 * time.Second, 5 * time.Second},              // suspended, after such a step too
+		{time.Second, time.Second - time.Microsecond, time.Second},   // read one after the other
+		{10 * time.Millisecond, time.Second / 2, time.Second / 2},    // suspended, shortly
+		{time.Millisecond, time.Millisecond + 400, time.Millisecond}, // jitter
+		{time.Second, 24 * 365 * time.Hour, 24 * 365 * time.Hour},    // stepped forward
+		{time.Second, -24 * 365 * time.Hour, time.Second},            // and back
+		{time.Second, time.Second, time.Second},
+	} {
+		if got := span(test.monotonic, test.wall); (got - test.want).Abs() > time.Millisecond {
+			t.Errorf("%d: %s by the monotonic clock, %s by the wall clock: %s, want %s", i, test.monotonic, test.wall, got, test.want)
+		}
+	}
+	if allocs := testing.AllocsPerRun(100, func() { c.now() }); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
 }

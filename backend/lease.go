@@ -39,7 +39,8 @@ type LeaseConfig struct {
 	// MaxKeys bounds of how many keys a view is kept, about; one takes some 700 bytes. Zero: 65,536.
 	MaxKeys int
 
-	// Now replaces the clock, for tests. It measures spans of time only. Nil: the monotonic clock of the process.
+	// Now replaces the clock, for tests. It measures spans of time only. Nil: the monotonic clock of the process, and the
+	// wall clock to notice that the host was suspended.
 	Now func() time.Time
 }
 
@@ -105,7 +106,11 @@ func (c LeaseConfig) validate(inner Backend) error {
 // charged to, so that no window holds more than its Max. A token bucket has no windows: its bound grows by the leases on
 // it, each of at most a second; such decisions are [Bounded], with the cause [ErrBucketLeased]. What a process has
 // leased and not spent, others are denied: at most the batch less one for each process. It goes back after
-// LeaseConfig.Life and on Close. A process that dies takes it along until the window ends.
+// LeaseConfig.Life and on Close; a return that certainly was not sent is tried again for as long as it counts, one of unknown
+// outcome never. A process that dies takes it along until the window ends.
+//
+// A lease ends early by what the decider's clock may be ahead of what is known of it ([Result.Behind]), and a host that was
+// suspended meanwhile spends none of it.
 //
 // A batch that is spent fast has its successor fetched before it is used up, so that nobody waits for that; both together
 // are no more than a batch. A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in
@@ -150,7 +155,7 @@ type LeaseStats struct {
 	Fetches  int64 // batches asked for
 	Returned int64 // cost of leases that went back
 	Lost     int64 // cost of batches that was charged, perhaps, and is in no lease nor back: it counts until its windows end
-	Stranded int64 // cost that is leased now and not spent, or on its way back
+	Stranded int64 // cost that is leased now and not spent, or waits to go back
 	Keys     int   // of which a view is kept
 }
 
@@ -169,8 +174,7 @@ func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
-	start := time.Now()
-	l.clock = func() int64 { return int64(time.Since(start)) }
+	l.clock = newSpanClock().now
 	if cfg.Now != nil {
 		l.clock = func() int64 { return cfg.Now().UnixNano() }
 	}

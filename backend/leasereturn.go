@@ -2,6 +2,9 @@ package backend
 
 import (
 	"context"
+	"errors"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +17,10 @@ type remainder struct {
 	hash    uint64
 	req     Request
 	receipt limit.Receipt // Cost is how much
+
+	until int64 // from then on nothing of it counts
+	after int64 // it is not sent before
+	wait  int64 // how long it waited for the last try; 0 before the first
 }
 
 const (
@@ -21,6 +28,10 @@ const (
 	givingBack      = 16              // calls at once
 	closingIn       = 5 * time.Second // is how long Close gives back
 	givingBackAtEnd = 64              // calls at once, while closing
+
+	// A return that was certainly not sent is tried again, each time after twice the wait.
+	firstReturnWait   = int64(100 * time.Millisecond)
+	longestReturnWait = int64(10 * time.Second)
 )
 
 // endLocked ends a lease: what is left of it goes back. If that is half of it the next batch is half as large.
@@ -47,14 +58,20 @@ func (s *leaseShard) endAllLocked(c *keyed[view], now int64) {
 // oweLocked has a part of what a batch was charged given back, as far as it still counts. Until that is done the key gets
 // no other batch: one for each process is what others may be denied for.
 func (s *leaseShard) oweLocked(c *keyed[view], charged *Result, policy *limit.Policy, amount, now int64) {
-	if amount == 0 || c.value.serverAt(now) >= charged.CountsUntil() {
+	if amount == 0 {
+		return
+	}
+	counts := charged.CountsUntil() - c.value.serverAt(now)
+	if counts <= 0 {
 		return
 	}
 	if len(s.due) >= maxDue {
 		s.stats.Lost += amount
 		return
 	}
-	r := remainder{c.value.hash, Request{Key: c.key(), Policy: policy}, charged.Receipt()}
+	r := remainder{
+		hash: c.value.hash, req: Request{Key: c.key(), Policy: policy}, receipt: charged.Receipt(), until: now + counts*1000,
+	}
 	r.receipt.Cost = amount
 	s.due = append(s.due, r)
 	s.owed += amount
@@ -80,7 +97,7 @@ func (l *Lease) sweep() {
 		case <-tick.C:
 			l.end(func(deadline, now int64) bool { return now >= deadline })
 		}
-		all := l.due()
+		all := l.due(l.clock())
 		for i := range all {
 			select {
 			case slots <- struct{}{}:
@@ -89,7 +106,7 @@ func (l *Lease) sweep() {
 				return
 			}
 			busy.Go(func() {
-				l.giveBack(context.Background(), &all[i])
+				l.giveBack(context.Background(), &all[i], false)
 				<-slots
 			})
 		}
@@ -117,15 +134,18 @@ func (l *Lease) end(over func(deadline, now int64) bool) {
 	}
 }
 
-// due returns what has to go back.
-func (l *Lease) due() []remainder {
+// due returns what has to go back by now.
+func (l *Lease) due(now int64) []remainder {
 	var all []remainder
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		all = append(all, s.due...)
-		clear(s.due)
-		s.due = s.due[:0]
+		s.due = slices.DeleteFunc(s.due, func(r remainder) bool {
+			if r.after <= now {
+				all = append(all, r)
+			}
+			return r.after <= now
+		})
 		s.mu.Unlock()
 	}
 	return all
@@ -145,24 +165,32 @@ func (l *Lease) giveBackAll() {
 	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
 	defer cancel()
 	l.end(func(int64, int64) bool { return true })
-	all := l.due()
+	all := l.due(math.MaxInt64)
 	var next atomic.Int64
 	var busy sync.WaitGroup
 	for range min(givingBackAtEnd, len(all)) {
 		busy.Go(func() {
 			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
-				l.giveBack(ctx, &all[i-1])
+				l.giveBack(ctx, &all[i-1], true)
 			}
 		})
 	}
 	busy.Wait()
 }
 
-func (l *Lease) giveBack(ctx context.Context, r *remainder) {
+// giveBack sends a return, which waits for another try if it was certainly not sent, unless this is the last one.
+func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
 	err := l.inner.(Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost)
 	s := &l.shards[r.hash>>l.shift]
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := l.clock()
+	if r.wait = min(max(2*r.wait, firstReturnWait), longestReturnWait); err != nil && !last && notSent(err) &&
+		len(s.due) < maxDue && now+r.wait < r.until {
+		r.after = now + r.wait
+		s.due = append(s.due, *r)
+		return
+	}
 	s.owed -= r.receipt.Cost
 	if err != nil {
 		s.stats.Lost += r.receipt.Cost
@@ -176,4 +204,20 @@ func (l *Lease) giveBack(ctx context.Context, r *remainder) {
 			v.recheck, v.resets = 0, 0
 		}
 	}
+}
+
+// notSent reports whether an error makes it certain that nothing was given back, as [Refunder] says.
+func notSent(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return !e.MayHaveCharged
+	}
+	if _, moved := errors.AsType[*limit.MovedError](err); moved {
+		return true
+	}
+	for _, before := range []error{limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, before) {
+			return true
+		}
+	}
+	return false
 }

@@ -132,7 +132,7 @@ func (v *view) hasLocked(req *Request, now int64) bool {
 
 // vouchLocked says when and by whom an admission from the lease is decided, and how sure that is.
 func (v *view) vouchLocked(now int64, result *Result) {
-	result.Now, result.Source = v.serverAt(now), Leased
+	result.Now, result.Behind, result.Source = v.serverAt(now), v.batch.charged.Behind, Leased
 	result.Guarantee, result.Cause = v.batch.charged.Guarantee, v.batch.charged.Cause
 }
 
@@ -301,9 +301,10 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 	if !result.Allowed {
 		return
 	}
-	// Both ends of the reply's way are held against the lease: the decider's clock may be ahead of what it said.
+	// Both ends of the reply's way are held against the lease, for a decider that says when it decided, and what it may be
+	// ahead of that, for one whose clock was read before: others may begin the next window by its true time.
 	took := now - f.asked
-	f.deadline = f.asked + min(int64(l.cfg.Life), (result.SpendBefore(result.Now)-result.Now)*1000-took)
+	f.deadline = f.asked + min(int64(l.cfg.Life), (result.SpendBefore(result.Now)-result.Now)*1000-took-int64(result.Behind))
 	f.spare = f.size - f.promised
 	if !wanted || s.closed {
 		s.oweLocked(c, &f.charged, f.policy, f.spare, now)

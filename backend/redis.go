@@ -315,10 +315,11 @@ func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error 
 
 func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
 	deadline := r.calls.deadline()
-	now, err := r.nowMicros(ctx, deadline)
+	at, err := r.serverTime(ctx, deadline)
 	if err != nil {
 		return Result{}, err
 	}
+	now := at.micros
 	e := newErrand(&r.errands)
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
@@ -335,7 +336,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	if err != nil {
 		return Result{}, err
 	}
-	result := Result{Now: now, Source: Primary}
+	result := Result{Now: now, Behind: at.behind, Source: Primary}
 	if text == "" {
 		err = limit.ErrCorruptState
 	} else {
@@ -449,11 +450,11 @@ func (r *Redis) NowMicros() int64 {
 	if r.cfg.Now != nil {
 		return r.cfg.Now().UnixMicro()
 	}
-	now, _, ok := r.clock.now()
+	now, ok := r.clock.now()
 	if !ok {
 		return 0
 	}
-	return now
+	return now.micros
 }
 
 // Close waits for the calls under way, which end within the timeout, and closes the clients that OpenRedis made.
@@ -481,21 +482,26 @@ func (r *Redis) name(req *Request) string {
 	return storedName(r.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
-// nowMicros is the server's time. Only the first call, and one after a long silence, waits for the server to say
-// it; a reading that ages is renewed in the background.
 func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error) {
+	now, err := r.serverTime(ctx, deadline)
+	return now.micros, err
+}
+
+// serverTime is the server's time. Only the first call, and one after a long silence, waits for the server to say
+// it; a reading that ages is renewed in the background.
+func (r *Redis) serverTime(ctx context.Context, deadline time.Time) (serverTime, error) {
 	if r.cfg.Now != nil {
-		return r.cfg.Now().UnixMicro(), nil
+		return serverTime{micros: r.cfg.Now().UnixMicro()}, nil
 	}
-	now, age, ok := r.clock.now()
-	if !ok || age > clockTrusted {
+	now, ok := r.clock.now()
+	if !ok || now.age > clockTrusted {
 		if _, err := r.readClock(ctx, deadline); err != nil {
-			return 0, err
+			return serverTime{}, err
 		}
-		now, _, _ = r.clock.now()
+		now, _ = r.clock.now()
 		return now, nil
 	}
-	if age > clockFresh && r.syncing.CompareAndSwap(false, true) {
+	if now.age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
 			_, _ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again

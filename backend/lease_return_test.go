@@ -1,0 +1,119 @@
+package backend_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// TestReturnsThatWereNotSentAreKept: a server can't be reached while leases on a day's quota end. What was not sent goes back
+// once the server can be reached.
+func TestReturnsThatWereNotSentAreKept(t *testing.T) {
+	t.Parallel()
+	const batch, admitted = 250, 1 + 4
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	inner := openRedis(t, proxy.Addr, backend.RedisConfig{Prefix: "away:", Timeout: 100 * time.Millisecond})
+	direct := openRedis(t, server.Addr, backend.RedisConfig{Prefix: "away:"})
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: batch, Steady: true, Processes: 1, Life: 300 * time.Millisecond})
+	p := &limit.Policy{Limits: []limit.Limit{limit.PerDay(1000)}}
+	keys := []string{"a", "b", "c", "d"}
+	for _, key := range keys {
+		for range admitted {
+			if r, err := lease.Take(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1}); err != nil || !r.Allowed {
+				t.Fatalf("allowed %t, %v", r.Allowed, err)
+			}
+		}
+	}
+	held := lease.Stats().Stranded
+	proxy.Cut()
+	time.Sleep(2 * time.Second) // the leases end, and returns fail, some more than once
+	if s := lease.Stats(); s.Lost != 0 || s.Stranded != held {
+		t.Errorf("while the server is away: %+v, want %d stranded and none lost", s, held)
+	}
+	proxy.Heal()
+	for end := time.Now().Add(patient); lease.Stats().Stranded > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	var used int64
+	for _, key := range keys {
+		r, err := direct.Peek(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		used += 1000 - r.Binding().Remaining
+	}
+	if s := lease.Stats(); used != int64(len(keys)*admitted) || s.Lost != 0 || s.Returned != held || held < batch {
+		t.Errorf("%d used after %d admissions: %+v, want %d returned", used, len(keys)*admitted, s, held)
+	}
+}
+
+// unsteady is a Memory whose refunds fail as it is told.
+type unsteady struct {
+	*backend.Memory
+	fail  func(calls int) error
+	calls int
+}
+
+func (u *unsteady) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
+	u.calls++
+	if err := u.fail(u.calls); err != nil {
+		return err
+	}
+	return u.Memory.Refund(ctx, req, r, n)
+}
+
+// TestReturnsThatFail: what may have been carried out is not sent again; what was not is, as long as it counts, and less often
+// the longer it fails.
+func TestReturnsThatFail(t *testing.T) {
+	away := func(may bool) error {
+		return &backend.Error{Op: "refund", Kind: backend.Unavailable, MayHaveCharged: may, Err: errLost}
+	}
+	for _, test := range []struct {
+		name                string
+		fail                func(calls int) error
+		after               time.Duration
+		closes              bool
+		returned, lost      int64
+		fewest, most, still int64 // calls, and cost that is stranded
+	}{
+		{"unknown outcome", func(int) error { return away(true) }, 30 * time.Minute, false, 0, 99, 1, 1, 0},
+		{"not sent, once", func(n int) error {
+			if n > 1 {
+				return nil
+			}
+			return away(false)
+		}, 30 * time.Minute, false, 99, 0, 2, 2, 0},
+		{"not sent, for long", func(int) error { return away(false) }, 30 * time.Minute, false, 0, 0, 20, 200, 99},
+		{"not sent, then over", func(int) error { return away(false) }, 2 * time.Hour, false, 0, 99, 20, 400, 0},
+		{"not sent, at Close", func(int) error { return away(false) }, time.Minute, true, 0, 99, 2, 20, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner, p := &unsteady{Memory: newMemory(t, backend.MemoryConfig{}), fail: test.fail}, hour(100_000)
+				lease := newLease(t, inner, backend.LeaseConfig{Batch: 100, Steady: true})
+				warm(t, lease, p)
+				warm(t, lease, p)
+				time.Sleep(test.after)
+				if test.closes {
+					if err := lease.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+				synctest.Wait()
+				s := lease.Stats()
+				if s.Returned != test.returned || s.Lost != test.lost || s.Stranded != test.still {
+					t.Errorf("%+v, want %d returned, %d lost, %d stranded", s, test.returned, test.lost, test.still)
+				}
+				if n := int64(inner.calls); n < test.fewest || n > test.most {
+					t.Errorf("%d calls, want %d to %d", n, test.fewest, test.most)
+				}
+			})
+		})
+	}
+}
