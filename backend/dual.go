@@ -45,7 +45,8 @@ type DualConfig struct {
 	// it is decided only; and one that is asked for so often that shadow calls overtake each other. Nil: none.
 	Shadow func(key string) bool
 
-	// ShadowQueue is how many shadow calls may wait; more are dropped. Zero: 1024.
+	// ShadowQueue is how many shadow calls may wait; more are dropped, and so is what exceeds 1 MiB of keys longer than 200
+	// bytes. Zero: 1024.
 	ShadowQueue int
 
 	// ShadowWorkers is how many shadow calls may be under way at once. Zero: 4.

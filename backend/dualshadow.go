@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -14,6 +15,7 @@ import (
 // policy can have, so that no decision knows of them.
 type shadows struct {
 	queue   chan shadow
+	room    keyhash.Room // in the queue
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -52,7 +54,7 @@ func newShadows(queue, workers int) *shadows {
 
 // ask leaves a question behind if there is room.
 func (s *shadows) ask(side *side, req *Request, decided *Result) {
-	if len(s.queue) == cap(s.queue) {
+	if len(s.queue) == cap(s.queue) || !s.room.Enter(req.Key) {
 		s.dropped.Add(1)
 		return
 	}
@@ -65,6 +67,7 @@ func (s *shadows) ask(side *side, req *Request, decided *Result) {
 	select {
 	case s.queue <- question:
 	default:
+		s.room.Leave(question.key)
 		s.dropped.Add(1)
 	}
 }
@@ -76,6 +79,7 @@ func (s *shadows) work() {
 			return
 		case q := <-s.queue:
 			s.compare(&q)
+			s.room.Leave(q.key)
 		}
 	}
 }

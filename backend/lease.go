@@ -36,7 +36,7 @@ type LeaseConfig struct {
 	// or a reset by another process may have made room. Zero: 1 s. Negative: no denials by the local view.
 	Recheck time.Duration
 
-	// MaxKeys bounds of how many keys a view is kept, about; one takes some 700 bytes. Zero: 65,536.
+	// MaxKeys bounds of how many keys a view is kept, about; one takes some 700 bytes, and at most some 900. Zero: 65,536.
 	MaxKeys int
 
 	// Now replaces the clock, for tests. It measures spans of time only. Nil: the monotonic clock of the process, and the
@@ -114,7 +114,7 @@ func (c LeaseConfig) validate(inner Backend) error {
 //
 // A batch that is spent fast has its successor fetched before it is used up, so that nobody waits for that; both together
 // are no more than a batch. A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in
-// use. After a Reset, which gives everything back, other processes may still spend the leases that they hold.
+// use. Keys of more than 200 bytes are not leased: a view keeps a digest of them, which is enough to deny. After a Reset, which gives everything back, other processes may still spend the leases that they hold.
 //
 // Put the Lease outermost: it may hold a Router or a Dual, but neither may hold it. It owns what it holds: Close closes
 // it. Batches held locally, and one fetch at a time, are Rockset's ideas ("How we improved the concurrency and
@@ -187,12 +187,12 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	if err := l.refuse(req.CheckTake(ctx)); err != nil {
 		return result, err
 	}
-	s, hash := l.shard(req.Key)
+	s, name := l.shard(&req)
 	now := l.clock()
 	s.mu.Lock()
-	c := s.cells.find(hash, &req)
+	c := s.cells.find(name)
 	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
-		return l.askLocked(ctx, s, hash, &req, req.Floor)
+		return l.askLocked(ctx, s, name, &req, req.Floor)
 	}
 	v := &c.value
 	hot := now-v.seen < int64(l.cfg.Life)
@@ -212,7 +212,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	}
 	v.recheck = now + int64(l.cfg.Recheck)
 	if denied { // this one asks, the others need not
-		asked, err := l.askLocked(ctx, s, hash, &req, v.floorLocked())
+		asked, err := l.askLocked(ctx, s, name, &req, v.floorLocked())
 		if err != nil {
 			return result, nil // no failure policy knows better
 		}
@@ -225,11 +225,11 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 		s.mu.Unlock()
 		return l.await(ctx, s, c, f, &req, now)
 	}
-	return l.askLocked(ctx, s, hash, &req, v.floorLocked())
+	return l.askLocked(ctx, s, name, &req, v.floorLocked())
 }
 
 // askLocked leaves the lock, sends a request on, and learns from the answer.
-func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *Request, floor *limit.State) (Result, error) {
+func (l *Lease) askLocked(ctx context.Context, s *leaseShard, name cellName, req *Request, floor *limit.State) (Result, error) {
 	s.stats.Straight++
 	s.mu.Unlock()
 	req.Trace.lease(Passed, nil)
@@ -240,9 +240,9 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, req *
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, now := s.cells.find(hash, req), l.clock()
+	c, now := s.cells.find(name), l.clock()
 	if c == nil && !s.closed {
-		if c = s.addLocked(hash, req, now); c != nil {
+		if c = s.addLocked(name, now); c != nil {
 			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
 		}
 	}
@@ -274,9 +274,9 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	if !ok {
 		return result, ErrUnsupported
 	}
-	s, hash := l.shard(req.Key)
+	s, name := l.shard(&req)
 	s.mu.Lock()
-	if c, now := s.cells.find(hash, &req), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
+	if c, now := s.cells.find(name), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -307,26 +307,26 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
-	s, hash := l.shard(req.Key)
+	s, name := l.shard(&req)
 	s.mu.Lock()
-	c := s.cells.find(hash, &req)
+	c := s.cells.find(name)
 	unspent := c != nil && c.value.unspendLocked(&receipt, amount, l.clock())
 	s.mu.Unlock()
 	if unspent {
 		return nil
 	}
-	defer l.recheck(s, hash, &req)
+	defer l.recheck(s, name)
 	return refunder.Refund(ctx, req, receipt, amount)
 }
 
-// recheck lets the next request be sent in spite of what the view denies, because room was made. The view itself learns of
+// recheck lets requests be sent in spite of what the view denies, because room was made, until an answer comes. The view itself learns of
 // it by an answer only: its state is changed by joining others, never by doing to it what was done elsewhere, for one that
 // has been joined since may have it already.
-func (l *Lease) recheck(s *leaseShard, hash uint64, req *Request) {
+func (l *Lease) recheck(s *leaseShard, name cellName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.cells.find(hash, req); c != nil {
-		c.value.recheck, c.value.resets = 0, 0
+	if c := s.cells.find(name); c != nil {
+		c.value.recheck, c.value.resets, c.value.doubt = 0, 0, true
 	}
 }
 
@@ -339,14 +339,14 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	if !ok {
 		return ErrUnsupported
 	}
-	s, hash := l.shard(req.Key)
+	s, name := l.shard(&req)
 	s.mu.Lock()
-	if c := s.cells.find(hash, &req); c != nil {
+	if c := s.cells.find(name); c != nil {
 		s.endAllLocked(c, l.clock())
 		c.value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
-	defer l.recheck(s, hash, &req)
+	defer l.recheck(s, name)
 	return resetter.Reset(ctx, req)
 }
 
@@ -438,9 +438,9 @@ func (l *Lease) refuse(err error) error {
 	return err
 }
 
-func (l *Lease) shard(key string) (*leaseShard, uint64) {
-	hash := maphash.String(l.seed, key)
-	return &l.shards[hash>>l.shift], hash
+func (l *Lease) shard(req *Request) (*leaseShard, cellName) {
+	name := req.cellName(l.seed)
+	return &l.shards[name.hash>>l.shift], name
 }
 
 // leaseShard is a part of the views.
@@ -461,13 +461,13 @@ type leaseShard struct {
 const forgetAmong = 16 // is how many views a full shard looks at to forget one
 
 // addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
-func (s *leaseShard) addLocked(hash uint64, req *Request, now int64) *keyed[view] {
+func (s *leaseShard) addLocked(name cellName, now int64) *keyed[view] {
 	if s.cells.taken >= s.max && !s.forgetLocked(now) {
 		return nil
 	}
-	c := newKeyed[view](req)
-	c.value.hash = hash
-	s.cells.add(hash, c)
+	c := newKeyed[view](name)
+	c.value.hash = name.hash
+	s.cells.add(name.hash, c)
 	return c
 }
 

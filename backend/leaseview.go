@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -20,6 +21,7 @@ type view struct {
 	server    int64       // the decider's time, in Unix microseconds, when it was heard of; 0 for never
 	heard     int64
 	recheck   int64 // from when on a denial is checked again
+	doubt     bool  // this process has given something back since: nothing is denied before an answer comes
 	remaining int64 // of the binding limit, as it was heard; until resets, in Unix microseconds
 	resets    int64
 
@@ -151,7 +153,7 @@ func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
 
 // denyLocked denies a request that what is known denies.
 func (v *view) denyLocked(req *Request, now int64, result *Result) bool {
-	if v.server == 0 {
+	if v.server == 0 || v.doubt {
 		return false
 	}
 	at := v.at(req, now)
@@ -179,7 +181,7 @@ func (v *view) learnLocked(req *Request, result *Result, now int64) {
 		v.state.Join(req.Policy, at, &result.State)
 		v.state.Forget(at)
 	}
-	v.lost = false
+	v.lost, v.doubt = false, false
 	if v.server == 0 || result.Now > v.serverAt(now) || now-v.heard > int64(time.Second) {
 		v.server, v.heard = result.Now, now
 	}
@@ -223,6 +225,9 @@ func (l *Lease) boardLocked(ctx context.Context, s *leaseShard, c *keyed[view], 
 	}
 	if v.ahead != nil { // which hasn't what is needed, and ends when another one lands
 		s.turnLocked(c, now)
+	}
+	if len(req.Key) > keyhash.Longest { // what would go back later needs the whole key
+		return nil
 	}
 	size := v.nextSizeLocked(&l.cfg, req.Policy, hot, now)
 	if size <= req.Cost || s.closed {
@@ -358,7 +363,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		s.mu.Unlock()
 		return result, nil
 	}
-	return l.askLocked(ctx, s, c.value.hash, req, c.value.floorLocked())
+	return l.askLocked(ctx, s, c.cellName(c.value.hash), req, c.value.floorLocked())
 }
 
 func hasBucket(p *limit.Policy) bool {

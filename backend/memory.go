@@ -14,7 +14,7 @@ import (
 // MemoryConfig configures a Memory. The zero value is ready to use.
 type MemoryConfig struct {
 	// MaxKeys bounds how many keys are remembered, about: the bound is kept per shard. A key takes some 250 bytes
-	// for one limit. Keys whose windows are over are forgotten first; a full Memory that meets none among the few
+	// for one limit, and at most some 450: of one longer than 200 bytes a digest is kept. Keys whose windows are over are forgotten first; a full Memory that meets none among the few
 	// it looks at forgets a live one, that which ends soonest, and decisions that this may have loosened say Bounded.
 	// Zero: 1,048,576. Negative: no bound.
 	MaxKeys int
@@ -89,11 +89,11 @@ func (m *Memory) Take(ctx context.Context, req Request) (r Result, err error) {
 	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
-	shard, hash := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
+	shard, name := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
 	at := req.at(m.now())
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	c := shard.findOrAddLocked(name, at.Micros)
 	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor, true); err != nil {
 		return r, err
 	}
@@ -108,10 +108,10 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 		return r, err
 	}
 	at := req.at(m.now())
-	shard, hash := m.shard(&req)
+	shard, name := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(hash, &req)
+	c := shard.cells.find(name)
 	if c == nil {
 		c = &keyed[remembered]{value: remembered{doubt: shard.lost}}
 	}
@@ -144,10 +144,10 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 		return err
 	}
 	at := req.at(m.now())
-	shard, hash := m.shard(req)
+	shard, name := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(hash, req)
+	c := shard.cells.find(name)
 	if c == nil {
 		c = new(keyed[remembered]) // of which nothing is kept
 	}
@@ -164,10 +164,10 @@ func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	snapshot := Snapshot{Now: m.now(), Source: Local}
-	shard, hash := m.shard(&req)
+	shard, name := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if c := shard.cells.find(hash, &req); c != nil {
+	if c := shard.cells.find(name); c != nil {
 		snapshot.State = c.value.state.Clone()
 	}
 	return snapshot, nil
@@ -179,10 +179,10 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 		return err
 	}
 	at := req.at(m.now())
-	shard, hash := m.shard(&req)
+	shard, name := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	c := shard.findOrAddLocked(name, at.Micros)
 	_, err := c.state.Arrive(req.Policy, at, req.Move, &state, false)
 	return err
 }
@@ -193,10 +193,10 @@ func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	at := req.at(m.now())
-	shard, hash := m.shard(&req)
+	shard, name := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	c := shard.findOrAddLocked(name, at.Micros)
 	if _, err := c.state.Seal(at, req.Move); err != nil {
 		return Snapshot{}, err
 	}
@@ -250,18 +250,18 @@ func (m *Memory) refuse(err error) error {
 	return err
 }
 
-func (m *Memory) shard(req *Request) (*memoryShard, uint64) {
-	hash := maphash.String(m.seed, req.Key)
-	return &m.shards[hash>>m.shift], hash
+func (m *Memory) shard(req *Request) (*memoryShard, cellName) {
+	name := req.cellName(m.seed)
+	return &m.shards[name.hash>>m.shift], name
 }
 
-func (s *memoryShard) findOrAddLocked(hash uint64, req *Request, nowMicros int64) *remembered {
-	c := s.cells.find(hash, req)
+func (s *memoryShard) findOrAddLocked(name cellName, nowMicros int64) *remembered {
+	c := s.cells.find(name)
 	if c == nil {
 		s.sweepLocked(nowMicros)
-		c = newKeyed[remembered](req)
+		c = newKeyed[remembered](name)
 		c.value.doubt = s.lost
-		s.cells.add(hash, c)
+		s.cells.add(name.hash, c)
 	}
 	return &c.value
 }

@@ -1,9 +1,12 @@
 package backend
 
 import (
+	"hash/maphash"
 	"math/bits"
 	"runtime"
 	"strings"
+
+	"github.com/sluice-go/sluice/internal/keyhash"
 )
 
 // shardBits is how many bits of a hash choose a shard of those that keep maxKeys keys together; not positive for any number.
@@ -16,6 +19,17 @@ func shardBits(maxKeys int) int {
 	return width
 }
 
+// cellName is how a key under a policy is found in a table.
+type cellName struct {
+	hash        uint64
+	policy, key string // the key as [keyhash.Kept]: memory is bounded in bytes, too
+}
+
+func (r *Request) cellName(seed maphash.Seed) cellName {
+	key := keyhash.Kept(r.Key)
+	return cellName{maphash.String(seed, key), r.Policy.Name, key}
+}
+
 // keyed is what is kept of one key under one policy.
 type keyed[V any] struct {
 	value V
@@ -23,13 +37,15 @@ type keyed[V any] struct {
 	at    int
 }
 
-func newKeyed[V any](req *Request) *keyed[V] {
-	return &keyed[V]{name: strings.Join([]string{req.Policy.Name, req.Key}, ""), at: len(req.Policy.Name)}
+func newKeyed[V any](n cellName) *keyed[V] {
+	return &keyed[V]{name: strings.Join([]string{n.policy, n.key}, ""), at: len(n.policy)}
 }
 
-func (c *keyed[V]) is(req *Request) bool {
-	return len(c.name) == c.at+len(req.Key) && c.key() == req.Key && c.policy() == req.Policy.Name
+func (c *keyed[V]) is(n cellName) bool {
+	return len(c.name) == c.at+len(n.key) && c.key() == n.key && c.policy() == n.policy
 }
+
+func (c *keyed[V]) cellName(hash uint64) cellName { return cellName{hash, c.policy(), c.key()} }
 
 func (c *keyed[V]) policy() string { return c.name[:c.at] }
 
@@ -51,16 +67,16 @@ type slot[V any] struct {
 
 const fewestSlots = 8
 
-// find returns the cell of a request, or nil.
-func (t *table[V]) find(hash uint64, req *Request) *keyed[V] {
+// find returns the cell of a name, or nil.
+func (t *table[V]) find(n cellName) *keyed[V] {
 	if t.taken == 0 {
 		return nil
 	}
-	for i := t.home(hash); ; i = t.after(i) {
+	for i := t.home(n.hash); ; i = t.after(i) {
 		switch s := &t.slots[i]; {
 		case s.cell == nil:
 			return nil
-		case s.hash == hash && s.cell.is(req):
+		case s.hash == n.hash && s.cell.is(n):
 			return s.cell
 		}
 	}

@@ -49,7 +49,7 @@ type Config struct {
 	// its own. Zero: none.
 	//
 	// At most four calls are under way at a time, so that with a server 1 ms away some 4,000 requests a second are asked
-	// again at most. What waits beyond 1,024 is dropped, and counted in Throttler.ShadowStats: what was dropped wasn't
+	// again at most. What waits beyond 1,024, or 1 MiB of keys longer than 200 bytes, is dropped, and counted in Throttler.ShadowStats: what was dropped wasn't
 	// charged either, so that later requests are denied less often than they would be.
 	Shadow limit.Policy
 
@@ -69,6 +69,10 @@ type Config struct {
 	// Processes). Set it where many share a backend. Zero: 1, so that each admits the whole Max while the backend
 	// is away.
 	Processes int
+
+	// FallbackKeys bounds how many keys FailLocal counts in this process, as backend.MemoryConfig.MaxKeys does. Where more are
+	// asked for in an outage, some begin anew, and get more than their share. Zero: 1,048,576. Negative: no bound.
+	FallbackKeys int
 
 	// OpenCap is what FailOpen admits at most, in this process, over all keys together. FailOpen requires it.
 	OpenCap limit.Limit
@@ -94,8 +98,9 @@ type Config struct {
 	// OnNearLimit is told when the backend admits a request that leaves at most the share NearLimit of a limit's quota: to
 	// warn a customer, say. It is told once for each key, limit and window (of a sliding limit or a bucket: until the
 	// quota would have been back). One goroutine calls it, one call after the other, and Close waits for it, so that
-	// it must not close the Throttler; it delays no request. It is not told where many thousands of keys are near their limits at once, or it is too slow for
-	// them. Nil: nobody is.
+	// it must not close the Throttler; it delays no request. Notices are
+	// dropped where many thousands of keys are near their limits at once, and when 256 of them wait, or 1 MiB of keys longer
+	// than 200 bytes. If nil, no notice is made.
 	OnNearLimit func(NearLimitData)
 
 	// NearLimit is the share of a quota, up to 1. Zero: 0.1.

@@ -107,7 +107,7 @@ func newFallback(cfg *Config) (f fallback, err error) {
 	}
 	f.processes = int64(cfg.Processes)
 	f.openCap = limit.Policy{Name: "open cap", Limits: []limit.Limit{cfg.OpenCap}} // no valid name: nobody else has it
-	f.memory, err = backend.NewMemory(backend.MemoryConfig{})
+	f.memory, err = backend.NewMemory(backend.MemoryConfig{MaxKeys: cfg.FallbackKeys})
 	return f, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -34,6 +35,7 @@ type nearLimits struct {
 
 	begin   sync.Once
 	queue   chan NearLimitData // made by begin
+	room    keyhash.Room       // in the queue
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -118,11 +120,15 @@ func (n *nearLimits) leave(data NearLimitData) bool {
 		n.queue = make(chan NearLimitData, nearLimitQueue)
 		n.running.Go(n.work)
 	})
+	if !n.room.Enter(data.Key) {
+		return false
+	}
 	data.Key = strings.Clone(data.Key) // it may be part of something large
 	select {
 	case n.queue <- data:
 		return true
 	default:
+		n.room.Leave(data.Key)
 		return false
 	}
 }
@@ -134,6 +140,7 @@ func (n *nearLimits) work() {
 			return
 		case data := <-n.queue:
 			n.tell(data)
+			n.room.Leave(data.Key)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -73,6 +74,7 @@ type shadows struct {
 
 	begin   sync.Once
 	queue   chan shadow // made by begin
+	room    keyhash.Room
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -120,6 +122,10 @@ func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
 	if its == nil {
 		return
 	}
+	if !t.shadows.room.Enter(req.Key) {
+		t.shadows.dropped.Add(1)
+		return
+	}
 	question := shadow{key: strings.Clone(req.Key), policy: req.Policy, shadow: its, cost: req.Cost} // the key is the caller's
 	if c != nil {
 		question.charge = new(shadowCharge)
@@ -134,11 +140,15 @@ func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
 // resetShadow leaves it behind to give a key its full quota back under the shadow, too.
 func (t *Throttler) resetShadow(live *policies, req *backend.Request) {
 	if its := t.shadowOf(live, req.Policy); its != nil {
+		if !t.shadows.room.Enter(req.Key) {
+			t.shadows.dropped.Add(1)
+			return
+		}
 		t.shadows.leave(shadow{key: strings.Clone(req.Key), shadow: its, cost: req.Cost, reset: true})
 	}
 }
 
-// leave leaves a question for the goroutines, if there is room.
+// leave leaves a question, whose key has entered the room, for the goroutines, if there is a place.
 func (s *shadows) leave(q shadow) bool {
 	s.begin.Do(func() {
 		s.queue = make(chan shadow, shadowQueue)
@@ -150,6 +160,7 @@ func (s *shadows) leave(q shadow) bool {
 	case s.queue <- q:
 		return true
 	default:
+		s.room.Leave(q.key)
 		s.dropped.Add(1)
 		return false
 	}
@@ -169,6 +180,7 @@ func (s *shadows) work() {
 			default:
 				s.ask(&q)
 			}
+			s.room.Leave(q.key)
 		}
 	}
 }
@@ -268,7 +280,13 @@ func (t *Throttler) giveShadowBack(c *shadowCharge, amount int64) {
 	known, charged := c.known, c.receipt.Cost
 	c.owed = amount
 	c.mu.Unlock()
-	if known && charged > 0 {
-		t.shadows.leave(shadow{charge: c, refund: amount})
+	if !known || charged == 0 {
+		return
 	}
+	key := c.question.key
+	if !t.shadows.room.Enter(key) {
+		t.shadows.dropped.Add(1)
+		return
+	}
+	t.shadows.leave(shadow{key: key, charge: c, refund: amount})
 }

@@ -40,7 +40,7 @@ var rules = map[string]rule{
 	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash", "internal/typednil"), goRedis, gomemcache)},
 	"backend/backendtest":    {imports: append(own("backend", "limit"), "pgregory.net/rapid")},
 	"router":                 {imports: append(own("ring", "backend", "limit", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":              {imports: own("backend", "limit", "internal/smallfile", "internal/typednil")},
+	"throttler":              {imports: own("backend", "limit", "internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"throttler/httplimit":    {imports: own("throttler", "limit")},
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
 	"examples/...":           {public: true},
