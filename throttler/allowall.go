@@ -14,13 +14,17 @@ import (
 const giveBackTimeout = time.Second
 
 // AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. Each key has
-// the policy that PolicyFor gives it. A key listed twice is charged twice.
+// the policy that PolicyFor gives it. A key listed twice is charged twice. The order of the keys doesn't matter.
 //
 // The keys may be counted in different places, so this is not atomic: they are charged one after the other, and
-// what was charged is given back when a later one denies; meanwhile others may find that quota missing. Beside a key on
-// a deny list none is charged. Of a denial the decision is that of the key that denied; of an admission it is the one
-// that has the least left, with the weakest guarantee of all. The backend must be a backend.Refunder if there is more than
-// one key.
+// what was charged is given back when a later one denies. So that a key which is used up denies nobody else, the keys are
+// charged in the order of what is known to be left of them, the least first; beside a key of which nothing is known at most one
+// call of this process at a time charges another without a look at it before. What a call has charged and gives back may then be
+// missing to others for two round trips, and of a denial in this process meanwhile RetryAfter is at most 100 ms.
+//
+// Beside a key on a deny list none is charged. Of a denial the decision is that of the key that denied; of an admission it is
+// the one that has the least left, with the weakest guarantee of all. The backend must be a backend.Refunder if there is more
+// than one key; it should be a backend.Peeker.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
@@ -35,15 +39,36 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 		defer t.calls.Done()
 	}
 	live := t.live()
-	if d, refused, err := t.refusesOne(ctx, live, keys, cost); refused {
+	var few [4]part
+	parts := append(few[:0], make([]part, len(keys))...)
+	if d, refused, err := t.refusesOne(ctx, live, keys, cost, parts); refused {
 		return d, nil, err
 	}
+	several, begun, stands := len(parts) > 1, 1, false
+	if several {
+		t.order(ctx, live, parts, cost)
+		defer func() {
+			for i := range begun {
+				t.moments.end(&parts[i], !stands && i < begun-1) // the last one was not charged
+			}
+		}()
+	}
 	var least, weakest Decision
+	leastAt, weakestAt := 0, 0
 	charges := make([]charge, 0, len(keys))
 	var decisions []Decision // to tell of, if there is somebody to tell
-	for i, key := range keys {
-		d, c, err := t.take(ctx, live, key, cost)
+	for i := range parts {
+		p := &parts[i]
+		if i > 0 {
+			t.moments.begin(p)
+			begun++
+		}
+		d, c, err := t.take(ctx, live, p.key, cost)
+		if several && err == nil {
+			t.moments.learn(p, &d)
+		}
 		if err != nil || !d.Allowed {
+			t.moments.soften(p.hash, own(parts[:begun], p, several), &d)
 			t.giveAllBack(ctx, charges)
 			return d, nil, err
 		}
@@ -51,13 +76,14 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 		if t.attends {
 			decisions = append(decisions, d)
 		}
-		if i == 0 || d.Remaining < least.Remaining {
-			least = d
+		if i == 0 || d.Remaining < least.Remaining || d.Remaining == least.Remaining && p.at < leastAt {
+			least, leastAt = d, p.at
 		}
-		if i == 0 || d.Guarantee > weakest.Guarantee {
-			weakest = d
+		if i == 0 || d.Guarantee > weakest.Guarantee || d.Guarantee == weakest.Guarantee && p.at < weakestAt {
+			weakest, weakestAt = d, p.at
 		}
 	}
+	stands = true
 	for i := range decisions {
 		t.kept(live, &decisions[i], &charges[i])
 	}
@@ -67,7 +93,8 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 
 // refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
 // is denied could take away what belongs to others if it did.
-func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64) (Decision, bool, error) {
+// It notes the keys in parts.
+func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64, parts []part) (Decision, bool, error) {
 	start := time.Now()
 	if len(keys) == 0 {
 		req, _ := t.request(ctx, live, "", cost)
@@ -75,8 +102,9 @@ func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []strin
 		return t.refuse(ctx, start, &req, err), true, err
 	}
 	denied := ""
-	for _, key := range keys {
+	for i, key := range keys {
 		req, err := t.request(ctx, live, key, cost)
+		parts[i] = part{at: i, key: key, hash: t.moments.hash(&req)}
 		var d Decision
 		if listed := t.listed(live, key, err, &d); err != nil && !listed {
 			return t.refuse(ctx, start, &req, err), true, err

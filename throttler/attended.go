@@ -90,6 +90,8 @@ func (t *Throttler) follow(ctx context.Context, live *policies, req backend.Requ
 	case result.Allowed:
 		t.cast(live, &req, nil)
 		t.near.saw(&req, d)
+	case t.moments.used.Load():
+		t.moments.soften(t.moments.hash(&req), 0, d)
 	}
 	return nil
 }

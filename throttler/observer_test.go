@@ -157,7 +157,10 @@ func TestObserverOfRefunds(t *testing.T) {
 	if d, err := th.AllowAll(t.Context(), []string{"other", "k"}, 2); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
-	if d, err := th.AllowAll(t.Context(), []string{"other", "k"}, 2); err != nil || d.Allowed {
+	if d, err := th.AllowN(t.Context(), "empty", 4); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	if d, err := th.AllowAll(t.Context(), []string{"other", "empty"}, 2); err != nil || d.Allowed { // nothing is known of it
 		t.Fatal(d, err)
 	}
 	var got []string
@@ -170,8 +173,8 @@ func TestObserverOfRefunds(t *testing.T) {
 	if want := []string{"3 unavailable", "3 ", "2 "}; !slices.Equal(got, want) {
 		t.Errorf("refunds %q, want %q", got, want)
 	}
-	if len(book.ended) != 5 { // the reservation's, and one for each key
-		t.Errorf("%d decisions, want 5", len(book.ended))
+	if len(book.ended) != 6 { // the reservation's, that of AllowN, and one for each key
+		t.Errorf("%d decisions, want 6", len(book.ended))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -33,6 +34,7 @@ type Throttler struct {
 	done      chan struct{}  // closed by Close
 	closing   sync.Mutex     // held while closed changes, and while a call is counted
 	calls     sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
+	moments   moments
 	observers observers
 	lists     *lists // nil for none
 	outages   outages
@@ -66,6 +68,7 @@ func New(cfg Config) (*Throttler, error) {
 		}
 		t.backend, t.owned = memory, memory
 	}
+	t.moments.seed, t.moments.start = maphash.MakeSeed(), time.Now()
 	t.observers = newObservers(cfg.Observer)
 	t.outages.born = time.Now()
 	t.lists = newLists(cfg.Allow, cfg.Deny)
@@ -202,6 +205,8 @@ func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost
 	d.fill(&result)
 	if c != nil {
 		*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
+	} else if !d.Allowed && t.moments.used.Load() {
+		t.moments.soften(t.moments.hash(&backend.Request{Key: key, Policy: policy}), 0, d)
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ type Config struct {
 	Key KeyFunc
 
 	// Also are further keys that must admit the call too, such as the address beside the user; each has the policy
-	// that the Throttler's PolicyFor gives it. See throttler.Throttler.AllowAll for what that promises.
+	// that the Throttler's PolicyFor gives it. Key and Also may be in any
+	// order. See throttler.Throttler.AllowAll for what that promises.
 	Also []KeyFunc
 
 	// Methods says what is different for a method ("/pkg.Service/Method") or for all others of a service

@@ -17,7 +17,8 @@ type Config struct {
 	Key KeyFunc
 
 	// Also are further keys that must admit the request too, such as the address beside the user; each has the
-	// policy that the Throttler's PolicyFor gives it. See throttler.Throttler.AllowAll for what that promises.
+	// policy that the Throttler's PolicyFor gives it. Key and Also may be in any
+	// order. See throttler.Throttler.AllowAll for what that promises.
 	Also []KeyFunc
 
 	// Skip names requests that are not limited at all, such as health checks. Nil: none.
