@@ -77,6 +77,12 @@ var rows = []row{
 		promise: "0 above Max; the key that is used up is denied, as without the other callers (P15)"},
 	{id: "clients-reset", fault: "an HTTP/2 client that resets its streams, more than 1,000 a second",
 		promise: "a few connections a second; other clients are answered as before (P15)"},
+	{id: "slow-clock", fault: "the first reading of the server's clock 200 ms late, in one of two processes with leases",
+		promise: "0 above Max: leases end early by as much"},
+	{id: "used-up-address", fault: "an exhausted address asks 32 at a time in each of two processes, together with another caller's user: either order, with and without a Lease",
+		promise: "the other caller is denied nothing for it, and no RetryAfter is that of a window"},
+	{id: "long-keys", fault: "keys of 256 KiB, in every table and queue of a process",
+		promise: "memory is bounded in bytes; keys that differ in the tail are counted apart"},
 	{id: "many-keys", fault: "one hot key and 50,000 random keys",
 		promise: "0 above Max of the hot key; memory, goroutines and connections are bounded"},
 }

@@ -1,0 +1,72 @@
+//go:build unix
+
+package integration_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+// TestLongKeys asks for keys of 256 KiB that differ in the tail, while the server is there and while it is gone. It runs alone,
+// for it looks at the memory of the whole process.
+func TestLongKeys(t *testing.T) {
+	const keys, size, most = 200, 256 << 10, 10 << 20
+	l := limit.PerDay(2)
+	s := startRedis(t)
+	groups, _ := groupsOf(s.addr)
+	blocked := make(chan struct{})
+	c := ours(t, 1, setup{
+		groups: groups, policy: one(l), failure: throttler.FailLocal, processes: 1, lease: &backend.LeaseConfig{MaxKeys: 4096},
+		router: router.Config{Backend: patient},
+		throttler: func(cfg *throttler.Config) {
+			cfg.FallbackKeys, cfg.Stats.WatchedKeys, cfg.Shadow = 4096, 1000, one(limit.PerDay(1))
+			cfg.NearLimit, cfg.OnNearLimit = 1, func(throttler.NearLimitData) { <-blocked }
+		},
+	})
+	t.Cleanup(func() { close(blocked) }) // before Close, which waits for it
+	key := make([]byte, size)
+	for i := range key {
+		key[i] = 'k'
+	}
+	play := func(first uint64) (over int64) {
+		for n := range uint64(keys) {
+			binary.BigEndian.PutUint64(key[size-8:], first+n)
+			admitted := int64(0)
+			for range 4 {
+				d, err := c.sluiceOf(0).Allow(t.Context(), string(key))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Allowed {
+					admitted++
+				}
+			}
+			if admitted < l.Max {
+				t.Fatalf("%d admitted of key %d, want %d", admitted, n, l.Max)
+			}
+			over += admitted - l.Max
+		}
+		return over
+	}
+	before := heapInUse()
+	over := play(0)
+	there := heapInUse() - before
+	s.kill()
+	over += play(keys) // others: the local view still denies those
+	gone := heapInUse() - before
+	runtime.KeepAlive(c)
+	if there > most || gone > most {
+		t.Errorf("after %d keys of %d KiB %d KiB more are in use, and %d KiB after as many without a server", keys, size>>10, there>>10, gone>>10)
+	}
+	shown := of(c, over)
+	shown.note = fmt.Sprintf("%d keys of %d KiB: heap grew by %.1f MB, and by %.1f MB with as many in an outage", keys, size>>10,
+		float64(max(0, there))/(1<<20), float64(max(0, gone))/(1<<20))
+	report(t, "long-keys", result{sluice: shown})
+}
