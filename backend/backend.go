@@ -309,11 +309,14 @@ func (r *Request) clone() Request {
 }
 
 // at is the moment now for the request's key.
-func (r *Request) at(nowMicros int64) limit.At {
+func (r *Request) at(nowMicros int64) limit.At { return r.atOf(r.Key, nowMicros) }
+
+// atOf is the moment now for a key of which the request has the digest.
+func (r *Request) atOf(key string, nowMicros int64) limit.At {
 	at := limit.At{Micros: nowMicros}
 	for i := range r.Policy.Limits {
 		if r.Policy.Limits[i].Alignment == limit.KeyStaggered {
-			at.Phase = keyhash.Sum(r.Key)
+			at.Phase = keyhash.Sum(key)
 			break
 		}
 	}

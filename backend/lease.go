@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -187,12 +188,12 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	if err := l.refuse(req.CheckTake(ctx)); err != nil {
 		return result, err
 	}
-	s, name := l.shard(&req)
+	s, hash, name := l.shard(&req)
 	now := l.clock()
 	s.mu.Lock()
-	c := s.cells.find(name)
+	c := s.cells.find(hash, name)
 	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
-		return l.askLocked(ctx, s, name, &req, req.Floor)
+		return l.askLocked(ctx, s, hash, name, &req, req.Floor)
 	}
 	v := &c.value
 	hot := now-v.seen < int64(l.cfg.Life)
@@ -212,7 +213,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	}
 	v.recheck = now + int64(l.cfg.Recheck)
 	if denied { // this one asks, the others need not
-		asked, err := l.askLocked(ctx, s, name, &req, v.floorLocked())
+		asked, err := l.askLocked(ctx, s, hash, name, &req, v.floorLocked())
 		if err != nil {
 			return result, nil // no failure policy knows better
 		}
@@ -225,11 +226,11 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 		s.mu.Unlock()
 		return l.await(ctx, s, c, f, &req, now)
 	}
-	return l.askLocked(ctx, s, name, &req, v.floorLocked())
+	return l.askLocked(ctx, s, hash, name, &req, v.floorLocked())
 }
 
 // askLocked leaves the lock, sends a request on, and learns from the answer.
-func (l *Lease) askLocked(ctx context.Context, s *leaseShard, name cellName, req *Request, floor *limit.State) (Result, error) {
+func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *limit.State) (Result, error) {
 	s.stats.Straight++
 	s.mu.Unlock()
 	req.Trace.lease(Passed, nil)
@@ -240,9 +241,9 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, name cellName, req
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, now := s.cells.find(name), l.clock()
+	c, now := s.cells.find(hash, name), l.clock()
 	if c == nil && !s.closed {
-		if c = s.addLocked(name, now); c != nil {
+		if c = s.addLocked(hash, name, now); c != nil {
 			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
 		}
 	}
@@ -274,9 +275,9 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	if !ok {
 		return result, ErrUnsupported
 	}
-	s, name := l.shard(&req)
+	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	if c, now := s.cells.find(name), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
+	if c, now := s.cells.find(hash, name), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -307,25 +308,25 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
-	s, name := l.shard(&req)
+	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	c := s.cells.find(name)
+	c := s.cells.find(hash, name)
 	unspent := c != nil && c.value.unspendLocked(&receipt, amount, l.clock())
 	s.mu.Unlock()
 	if unspent {
 		return nil
 	}
-	defer l.recheck(s, name)
+	defer l.recheck(s, hash, name)
 	return refunder.Refund(ctx, req, receipt, amount)
 }
 
 // recheck lets requests be sent in spite of what the view denies, because room was made, until an answer comes. The view itself learns of
 // it by an answer only: its state is changed by joining others, never by doing to it what was done elsewhere, for one that
 // has been joined since may have it already.
-func (l *Lease) recheck(s *leaseShard, name cellName) {
+func (l *Lease) recheck(s *leaseShard, hash uint64, name *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.cells.find(name); c != nil {
+	if c := s.cells.find(hash, name); c != nil {
 		c.value.recheck, c.value.resets, c.value.doubt = 0, 0, true
 	}
 }
@@ -339,14 +340,14 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	if !ok {
 		return ErrUnsupported
 	}
-	s, name := l.shard(&req)
+	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	if c := s.cells.find(name); c != nil {
+	if c := s.cells.find(hash, name); c != nil {
 		s.endAllLocked(c, l.clock())
 		c.value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
-	defer l.recheck(s, name)
+	defer l.recheck(s, hash, name)
 	return resetter.Reset(ctx, req)
 }
 
@@ -438,9 +439,13 @@ func (l *Lease) refuse(err error) error {
 	return err
 }
 
-func (l *Lease) shard(req *Request) (*leaseShard, cellName) {
-	name := req.cellName(l.seed)
-	return &l.shards[name.hash>>l.shift], name
+// shard also returns the request by which what is kept of the key is found.
+func (l *Lease) shard(req *Request) (s *leaseShard, hash uint64, name *Request) {
+	if name = req; len(req.Key) > keyhash.Longest {
+		name = req.digested()
+	}
+	hash = maphash.String(l.seed, name.Key)
+	return &l.shards[hash>>l.shift], hash, name
 }
 
 // leaseShard is a part of the views.
@@ -461,13 +466,13 @@ type leaseShard struct {
 const forgetAmong = 16 // is how many views a full shard looks at to forget one
 
 // addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
-func (s *leaseShard) addLocked(name cellName, now int64) *keyed[view] {
+func (s *leaseShard) addLocked(hash uint64, name *Request, now int64) *keyed[view] {
 	if s.cells.taken >= s.max && !s.forgetLocked(now) {
 		return nil
 	}
 	c := newKeyed[view](name)
-	c.value.hash = name.hash
-	s.cells.add(name.hash, c)
+	c.value.hash = hash
+	s.cells.add(hash, c)
 	return c
 }
 

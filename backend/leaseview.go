@@ -363,7 +363,7 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		s.mu.Unlock()
 		return result, nil
 	}
-	return l.askLocked(ctx, s, c.cellName(c.value.hash), req, c.value.floorLocked())
+	return l.askLocked(ctx, s, c.value.hash, req, req, c.value.floorLocked()) // a long key is not fetched for
 }
 
 func hasBucket(p *limit.Policy) bool {

@@ -45,7 +45,7 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 		},
 		"Dual, shadow": func(t *testing.T) backend.Backend {
 			yes := func(string) bool { return true }
-			dual, err := backend.NewDual(backend.DualConfig{Old: stuck{memory(t), blocked}, New: memory(t), UseNew: yes, Shadow: yes})
+			dual, err := backend.NewDual(backend.DualConfig{Old: stuck{memory(t), blocked}, New: memory(t), Decide: constant(true), Shadow: yes})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -89,11 +90,12 @@ func (m *Memory) Take(ctx context.Context, req Request) (r Result, err error) {
 	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
-	shard, name := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
-	at := req.at(m.now())
+	key := req.Key
+	shard, hash := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
+	at := req.atOf(key, m.now())
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(name, at.Micros)
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
 	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor, true); err != nil {
 		return r, err
 	}
@@ -108,10 +110,10 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 		return r, err
 	}
 	at := req.at(m.now())
-	shard, name := m.shard(&req)
+	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(name)
+	c := shard.cells.find(hash, &req)
 	if c == nil {
 		c = &keyed[remembered]{value: remembered{doubt: shard.lost}}
 	}
@@ -144,10 +146,10 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 		return err
 	}
 	at := req.at(m.now())
-	shard, name := m.shard(req)
+	shard, hash := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(name)
+	c := shard.cells.find(hash, req)
 	if c == nil {
 		c = new(keyed[remembered]) // of which nothing is kept
 	}
@@ -164,10 +166,10 @@ func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	snapshot := Snapshot{Now: m.now(), Source: Local}
-	shard, name := m.shard(&req)
+	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if c := shard.cells.find(name); c != nil {
+	if c := shard.cells.find(hash, &req); c != nil {
 		snapshot.State = c.value.state.Clone()
 	}
 	return snapshot, nil
@@ -179,10 +181,10 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 		return err
 	}
 	at := req.at(m.now())
-	shard, name := m.shard(&req)
+	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(name, at.Micros)
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
 	_, err := c.state.Arrive(req.Policy, at, req.Move, &state, false)
 	return err
 }
@@ -193,10 +195,10 @@ func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	at := req.at(m.now())
-	shard, name := m.shard(&req)
+	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.findOrAddLocked(name, at.Micros)
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
 	if _, err := c.state.Seal(at, req.Move); err != nil {
 		return Snapshot{}, err
 	}
@@ -250,18 +252,22 @@ func (m *Memory) refuse(err error) error {
 	return err
 }
 
-func (m *Memory) shard(req *Request) (*memoryShard, cellName) {
-	name := req.cellName(m.seed)
-	return &m.shards[name.hash>>m.shift], name
+// shard also makes the key of a request, which is the callee's own, one that tables keep.
+func (m *Memory) shard(req *Request) (*memoryShard, uint64) {
+	if len(req.Key) > keyhash.Longest {
+		req.Key = keyhash.Kept(req.Key)
+	}
+	hash := maphash.String(m.seed, req.Key)
+	return &m.shards[hash>>m.shift], hash
 }
 
-func (s *memoryShard) findOrAddLocked(name cellName, nowMicros int64) *remembered {
-	c := s.cells.find(name)
+func (s *memoryShard) findOrAddLocked(hash uint64, req *Request, nowMicros int64) *remembered {
+	c := s.cells.find(hash, req)
 	if c == nil {
 		s.sweepLocked(nowMicros)
-		c = newKeyed[remembered](name)
+		c = newKeyed[remembered](req)
 		c.value.doubt = s.lost
-		s.cells.add(name.hash, c)
+		s.cells.add(hash, c)
 	}
 	return &c.value
 }

@@ -33,8 +33,8 @@ func TestMemoryCollisions(t *testing.T) {
 	for range 20_000 {
 		// The names of the policies and the keys together are "11", "111" in more than one way.
 		l := life{hashes[random.IntN(len(hashes))], strings.Repeat("1", 1+random.IntN(3)), policies[random.IntN(2)]}
-		name := cellName{l.hash, l.Policy.Name, l.key}
-		switch c := s.cells.find(name); {
+		req := &Request{Key: l.key, Policy: l.Policy, Cost: 1}
+		switch c := s.cells.find(l.hash, req); {
 		case (c != nil) != (used[l] > 0):
 			t.Fatalf("%v: found %t after %d takes", l, c != nil, used[l])
 		case c != nil && random.IntN(4) == 0:
@@ -42,9 +42,9 @@ func TestMemoryCollisions(t *testing.T) {
 			delete(used, l)
 			continue
 		}
-		c := s.findOrAddLocked(name, now)
+		c := s.findOrAddLocked(l.hash, req, now)
 		used[l]++
-		v := c.state.Take(l.Policy, limit.At{Micros: now}, 1)
+		v := c.state.Take(req.Policy, limit.At{Micros: now}, 1)
 		if got, want := v.Binding().Remaining, 1000-used[l]; got != want {
 			t.Fatalf("%v: %d left, want %d", l, got, want)
 		}

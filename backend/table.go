@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"hash/maphash"
 	"math/bits"
 	"runtime"
 	"strings"
@@ -19,37 +18,28 @@ func shardBits(maxKeys int) int {
 	return width
 }
 
-// cellName is how a key under a policy is found in a table.
-type cellName struct {
-	hash        uint64
-	policy, key string // the key as [keyhash.Kept]: memory is bounded in bytes, too
-}
-
-func (r *Request) cellName(seed maphash.Seed) cellName {
-	key := keyhash.Kept(r.Key)
-	return cellName{maphash.String(seed, key), r.Policy.Name, key}
-}
-
-// keyed is what is kept of one key under one policy.
+// keyed is what is kept of one key under one policy. Memory is bounded in bytes, too: the request by which it is found has a
+// key as [keyhash.Kept].
 type keyed[V any] struct {
 	value V
 	name  string // the policy's name, and from at on the key: close together, a lookup reads both
 	at    int
 }
 
-func newKeyed[V any](n cellName) *keyed[V] {
-	return &keyed[V]{name: strings.Join([]string{n.policy, n.key}, ""), at: len(n.policy)}
+func newKeyed[V any](req *Request) *keyed[V] {
+	return &keyed[V]{name: strings.Join([]string{req.Policy.Name, req.Key}, ""), at: len(req.Policy.Name)}
 }
 
-func (c *keyed[V]) is(n cellName) bool {
-	return len(c.name) == c.at+len(n.key) && c.key() == n.key && c.policy() == n.policy
+func (c *keyed[V]) is(req *Request) bool {
+	return len(c.name) == c.at+len(req.Key) && c.key() == req.Key && c.policy() == req.Policy.Name
 }
-
-func (c *keyed[V]) cellName(hash uint64) cellName { return cellName{hash, c.policy(), c.key()} }
 
 func (c *keyed[V]) policy() string { return c.name[:c.at] }
 
 func (c *keyed[V]) key() string { return c.name[c.at:] }
+
+// digested is a request for the same cell that has a long key as it is kept.
+func (r *Request) digested() *Request { return &Request{Key: keyhash.Kept(r.Key), Policy: r.Policy} }
 
 // table finds what is kept of keys by hash. It is open-addressed, with the hashes beside the pointers: a lookup mostly reads one
 // line of it and then the cell that it is after. Among 10,000 keys a take needs 0.9 of the processor time that it needs
@@ -67,16 +57,16 @@ type slot[V any] struct {
 
 const fewestSlots = 8
 
-// find returns the cell of a name, or nil.
-func (t *table[V]) find(n cellName) *keyed[V] {
+// find returns the cell of a request, or nil.
+func (t *table[V]) find(hash uint64, req *Request) *keyed[V] {
 	if t.taken == 0 {
 		return nil
 	}
-	for i := t.home(n.hash); ; i = t.after(i) {
+	for i := t.home(hash); ; i = t.after(i) {
 		switch s := &t.slots[i]; {
 		case s.cell == nil:
 			return nil
-		case s.hash == n.hash && s.cell.is(n):
+		case s.hash == hash && s.cell.is(req):
 			return s.cell
 		}
 	}
