@@ -189,6 +189,13 @@ func (b *book) asked(req *backend.Request, receipt *limit.Receipt, amount int64)
 	}
 }
 
+// unasked is a refund that was certainly not sent, or refused: it may be asked for again.
+func (b *book) unasked(req *backend.Request, receipt *limit.Receipt, amount int64) {
+	for i, p := range b.pages[req.Key] {
+		p.at(p.slotOf(receipt, i)).asked -= min(amount, receipt.Cost)
+	}
+}
+
 // backed checks that what is admitted of a charge is no more than it.
 func (b *book) backed(key string, p *page, c *count) {
 	if c.admitted > c.charged-c.asked {

@@ -326,7 +326,13 @@ func (b *below) Refund(ctx context.Context, req backend.Request, receipt limit.R
 	b.w.mu.Lock()
 	b.w.book.asked(&req, &receipt, amount)
 	b.w.mu.Unlock()
-	return b.router.Refund(ctx, req, receipt, amount)
+	err := b.router.Refund(ctx, req, receipt, amount)
+	if failed, ok := errors.AsType[*backend.Error](err); err != nil && !(ok && failed.MayHaveCharged) {
+		b.w.mu.Lock()
+		b.w.book.unasked(&req, &receipt, amount)
+		b.w.mu.Unlock()
+	}
+	return err
 }
 
 func (b *below) Reset(ctx context.Context, req backend.Request) error {
