@@ -131,7 +131,7 @@ func (b *tidal) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 }
 
 func (b *tidal) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
-	time.Sleep(2 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond)
 	b.mu.Lock()
 	b.charged[req.Key]--
 	b.mu.Unlock()
