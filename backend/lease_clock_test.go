@@ -1,7 +1,6 @@
 package backend_test
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,20 +65,4 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 			}
 		})
 	}
-}
-
-// behind is a backend whose clock is known with an uncertainty.
-type behind struct {
-	backend.Backend
-	by time.Duration
-}
-
-func (b behind) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
-	r, err := b.Backend.Take(ctx, req)
-	r.Behind = b.by
-	return r, err
-}
-
-func (b behind) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	return b.Backend.(backend.Refunder).Refund(ctx, req, receipt, amount)
 }
