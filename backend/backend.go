@@ -17,7 +17,7 @@
 // # What it does not promise
 //
 // A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
-// its caller knows. Nothing here falls back to another place or decides without its server: that is the failure policy of
+// its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to another place or decides without its server: that is the failure policy of
 // the Throttler. A Throttler leaves its backend open; [Dual] and [Lease] close what they hold.
 package backend
 
@@ -205,8 +205,8 @@ type Snapshot struct {
 	Now    int64
 	Source Source
 
-	// Lacks says why counts are missing of a place that the key comes from, and has ErrNotHandedOver in its chain. Nil: none
-	// are.
+	// Lacks says why counts may be missing: it has ErrNotHandedOver in its chain if they are those of a place that the key
+	// comes from, ErrCountsLost or ErrEvicted if the server may have lost some. Nil: none are, as far as is known.
 	Lacks error
 }
 

@@ -161,6 +161,7 @@ var (
 	_ Pinger   = (*Dual)(nil)
 	_ Loader   = (*Dual)(nil)
 	_ Seeder   = (*Dual)(nil)
+	_ Doubter  = (*Dual)(nil)
 )
 
 // NewDual returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
@@ -207,6 +208,9 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 	case limit.Alone:
 		d.bounded.Add(1)
 		w.doubt(&result)
+	}
+	if w.Move.Version != 0 { // what the other side had lost was not handed over
+		result.Lower(DoubtOf(w.other().Backend, req))
 	}
 	result.State.Unstamp(limit.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
@@ -306,6 +310,11 @@ func (d *Dual) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	return w.load(ctx)
+}
+
+// Doubt implements [Doubter], for both sides.
+func (d *Dual) Doubt(req Request) error {
+	return errors.Join(DoubtOf(d.cfg.Old, req), DoubtOf(d.cfg.New, req))
 }
 
 // Ping implements [Pinger]: it asks both sides.

@@ -11,8 +11,9 @@ var ErrClosed = errors.New("sluice: closed")
 // ErrUnsupported is returned where a backend, or one that it holds, lacks an optional operation.
 var ErrUnsupported = errors.New("sluice: operation not supported by this backend")
 
-// ErrEvicted is the cause of a decision that is not exact because a full [Memory] had to forget keys.
-var ErrEvicted = errors.New("sluice: memory is full and forgot keys whose windows were not over")
+// ErrEvicted is the cause of a decision that is not exact because a full [Memory] evicted keys, or because a Redis server
+// whose maxmemory-policy is not noeviction has so little room left that it may be doing so.
+var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are not over were evicted or may have been")
 
 // ErrReplicaMayLag is the cause of a result that is not exact because a replica gave it: it may not know yet what its
 // primary has charged.

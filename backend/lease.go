@@ -141,6 +141,7 @@ var (
 	_ Pinger   = (*Lease)(nil)
 	_ Loader   = (*Lease)(nil)
 	_ Seeder   = (*Lease)(nil)
+	_ Doubter  = (*Lease)(nil)
 )
 
 // ErrBucketLeased is the cause of a decision that is not exact because it was admitted from a lease on a token bucket,
@@ -387,6 +388,9 @@ func (l *Lease) Seed(ctx context.Context, req Request, state limit.State) error 
 	}
 	return seeder.Seed(ctx, req, state)
 }
+
+// Doubt implements [Doubter].
+func (l *Lease) Doubt(req Request) error { return DoubtOf(l.inner, req) }
 
 // Stats returns what the Lease has done so far, and what it holds.
 func (l *Lease) Stats() LeaseStats {

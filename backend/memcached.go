@@ -99,7 +99,8 @@ func (c MemcachedConfig) validate() error {
 //
 // It is there to be moved away from (see Dual): it has no replicas, its pool does not hand keys over when servers
 // come and go, and under contention a call may end without a verdict, as an Error of kind Contended that charged
-// nothing.
+// nothing. Its servers don't tell what they lose by restarts and evictions: its decisions are exact as far as they keep
+// their items.
 type Memcached struct {
 	cfg     MemcachedConfig
 	ring    *ring.Ring

@@ -48,6 +48,7 @@ var (
 	_ Sealer   = (*Memory)(nil)
 	_ Poster   = (*Memory)(nil)
 	_ Clock    = (*Memory)(nil)
+	_ Doubter  = (*Memory)(nil)
 )
 
 type memoryShard struct {
@@ -203,6 +204,21 @@ func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	return Snapshot{State: c.state.Clone(), Now: at.Micros, Source: Local}, nil
+}
+
+// Doubt implements [Doubter].
+func (m *Memory) Doubt(req Request) error {
+	shard, hash := m.shard(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	doubt := shard.lost
+	if c := shard.cells.find(hash, &req); c != nil {
+		doubt = c.value.doubt
+	}
+	if m.now() < doubt {
+		return ErrEvicted
+	}
+	return nil
 }
 
 // Ping implements [Pinger].

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,13 @@ func (c RedisConfig) validate() error {
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
 // counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info;
 // one for the nodes of a Redis Cluster what package router says.
+//
+// A server that restarted, was promoted, was emptied or has evicted keys has lost counts: until the windows of that time are
+// over decisions are Bounded, with the cause [ErrCountsLost]. A restart is known before the next decision. So is a promotion, and
+// for processes that start later both, by a key PREFIXserver that is stored on the server; a FLUSHALL is noticed within about a
+// second. A server that may evict is exact only while it has room for 1 GiB for each second since it was asked, see [ErrEvicted].
+// A login without INFO, or a server that doesn't tell its run id, never decides exactly. On a Redis Cluster no key is stored:
+// restarts and failovers that this process has lived through are known, and nothing else.
 type Redis struct {
 	cfg     RedisConfig
 	client  redis.UniversalClient
@@ -97,6 +105,7 @@ type Redis struct {
 	owned   bool      // whether Close closes the client
 	shards  *shards   // of a cluster, in place of lanes; else nil
 	clock   serverClock
+	server  *continuity // not of a cluster
 	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
 }
 
@@ -112,6 +121,7 @@ var (
 	_ Poster      = (*Redis)(nil)
 	_ Clock       = (*Redis)(nil)
 	_ Heartbeater = (*Redis)(nil)
+	_ Doubter     = (*Redis)(nil)
 )
 
 // OpenRedis makes clients of its own from a copy of opts, and closes them on Close. The copy never retries a
@@ -151,8 +161,14 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	if safe.PoolSize <= 0 {
 		safe.PoolSize = 10 * runtime.GOMAXPROCS(0) // the client's default
 	}
+	r := &Redis{cfg: cfg, owned: true, server: newContinuity()}
+	safe.OnConnect = r.identifying(safe.OnConnect)
 	if safe.PoolSize == 1 {
-		return newRedis(redis.NewClient(&safe), cfg, safe.Addr, 1, true), nil
+		client := redis.NewClient(&safe)
+		r.client = client
+		r.server.client.Store(client)
+		r.initShared(safe.Addr, 1)
+		return r, nil
 	}
 	open := min(cfg.Lanes, safe.PoolSize-1)
 	all := make([]*lane, open+min(mostExtra, (safe.PoolSize-open)/2))
@@ -161,7 +177,9 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	}
 	safe.PoolSize -= len(all)
 	safe.MinIdleConns = min(safe.MinIdleConns, safe.PoolSize)
-	r := &Redis{cfg: cfg, client: redis.NewClient(&safe), owned: true}
+	client := redis.NewClient(&safe)
+	r.client = client
+	r.server.client.Store(client)
 	r.init(safe.Addr, all, open)
 	return r, nil
 }
@@ -199,12 +217,10 @@ func ownLane(opts redis.Options) *lane {
 	return &lane{opts: &opts, line: ln}
 }
 
-// newRedis makes a Redis of one client, to which all lanes belong.
-func newRedis(client redis.UniversalClient, cfg RedisConfig, node string, pool int, owned bool) *Redis {
-	r := &Redis{cfg: cfg, client: client, owned: owned}
-	all, open := sharedLanes(client, cfg.Lanes, pool)
+// initShared has all lanes belong to the one client.
+func (r *Redis) initShared(node string, pool int) {
+	all, open := sharedLanes(r.client, r.cfg.Lanes, pool)
 	r.init(node, all, open)
-	return r
 }
 
 // sharedLanes makes lanes that share a client with a pool of connections, as many of them open as are wanted.
@@ -242,7 +258,8 @@ func (r *Redis) init(node string, all []*lane, open int) {
 // than a *redis.Client and a *redis.ClusterClient, also one that wraps them: what it does can't be seen. To watch or to
 // change its calls add a hook. A redis.Ring gives the keys of a dead node to another; use package router.
 //
-// Calls end by cfg.Timeout whatever the client's own timeouts are.
+// Calls end by cfg.Timeout whatever the client's own timeouts are. The client gets a hook that counts its connections: after a
+// new one the server is asked who it is, over any connection of the client, before the next decision is returned.
 //
 // On a Redis Cluster each shard has lanes of its own: one that hangs holds up its own keys only. Everything is sent
 // through the clients of the nodes that the client makes; hooks belong there, by OnNewNode.
@@ -291,7 +308,11 @@ func NewRedis(client redis.UniversalClient, cfg RedisConfig) (*Redis, error) {
 	if cluster != nil {
 		return newClusterRedis(cluster, cfg, node), nil
 	}
-	return newRedis(client, cfg, node, pool, false), nil
+	r := &Redis{cfg: cfg, client: client, server: newContinuity()}
+	r.server.client.Store(single)
+	single.AddHook(dialCounter{r.server})
+	r.initShared(node, pool)
+	return r, nil
 }
 
 const deadlinesHonoured = "must be true: without it a call outlives its context"
@@ -332,7 +353,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	} else {
 		e.args = takeArgs(req.Policy.Limits, req.at(now), cost, known, req.Move)
 	}
-	text, now, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
+	text, now, by, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
@@ -346,6 +367,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
 	}
 	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
+	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
 	return result, nil
 }
 
@@ -374,7 +396,11 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
-	return Snapshot{State: state, Now: now, Source: Primary}, nil
+	snapshot := Snapshot{State: state, Now: now, Source: Primary}
+	if r.server != nil && !r.server.replica.Load() {
+		snapshot.Lacks = r.doubt(ctx, deadline, r.server, now, req.Policy)
+	}
+	return snapshot, nil
 }
 
 func (r *Redis) get(ctx context.Context, deadline time.Time, name string) (string, error) {
@@ -565,11 +591,12 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 	}
 	e := newErrand(&r.errands)
 	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
-	return r.run(ctx, op, deadline, e, req.Trace)
+	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
+	return reply, nowMicros, err
 }
 
-// run makes a script call, and frees the errand. It also returns the moment that the script was given.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand, t *Trace) (reply string, nowMicros int64, err error) {
+// run makes a script call, and frees the errand. It also returns the moment that the script was given, and who ran it.
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand, t *Trace) (reply string, nowMicros int64, by *continuity, err error) {
 	defer func() { e.drop() }()
 	if t != nil {
 		script := e.script // the errand belongs to the lane from here on
@@ -585,21 +612,21 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 		}()
 	}
 	if err = r.calls.begin(ctx); err != nil {
-		return "", 0, err
+		return "", 0, nil, err
 	}
 	defer r.calls.running.Done()
-	if r.shards != nil {
-		e, reply, err = r.shards.run(ctx, deadline, e)
+	if by = r.server; r.shards != nil {
+		e, by, reply, err = r.shards.run(ctx, deadline, e)
 	} else {
 		reply, err = r.lanes.run(ctx, deadline, e)
 	}
 	if err == nil {
-		return reply, e.nowMicros, nil
+		return reply, e.nowMicros, by, nil
 	}
 	if refused := refusal(err); refused != nil {
-		return "", 0, refused
+		return "", 0, nil, refused
 	}
-	return "", 0, r.calls.typed(ctx, op, err)
+	return "", 0, nil, r.calls.typed(ctx, op, err)
 }
 
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
@@ -611,15 +638,18 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	}
 	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
-		now := pipe.Time(ctx)
-		server, replication := pipe.Info(ctx, "server"), pipe.Info(ctx, "replication")
-		if _, err := pipe.Exec(ctx); err != nil {
+		q := r.askIdentity(ctx, pipe, r.server)
+		if err := cmp.Or(q.exec(ctx, pipe), q.time.Err(), q.info[0].Err(), q.info[1].Err()); err != nil {
 			return Heartbeat{}, err
 		}
-		r.clock.heard(now.Val().UnixMicro(), start, false)
-		beat := parseHeartbeat(server.Val() + replication.Val())
+		now := q.time.Val()
+		r.clock.heard(now.UnixMicro(), start, false)
+		beat := parseHeartbeat(q.info[0].Val() + q.info[1].Val())
 		beat.RTT = time.Since(start)
-		beat.Ahead = ahead(now.Val(), start, beat.RTT)
+		beat.Ahead = ahead(now, start, beat.RTT)
+		if says, err := q.identity(r.NowMicros()); err == nil { // otherwise the marker can't be read now
+			r.settle(ctx, r.client, r.server, says)
+		}
 		return beat, nil
 	})
 }

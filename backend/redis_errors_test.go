@@ -441,7 +441,7 @@ func TestRedisErrorReplies(t *testing.T) {
 	}
 }
 
-// errorServer answers TIME as Redis does, and every script with the error.
+// errorServer answers TIME as Redis does, says nothing of itself, and answers every script with the error.
 func errorServer(t *testing.T, reply string) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -468,6 +468,8 @@ func errorServer(t *testing.T, reply string) (addr string) {
 					switch request := strings.ToLower(string(in[:n])); {
 					case strings.Contains(request, "hello"):
 						answer = "-ERR unknown command 'HELLO'\r\n"
+					case strings.Contains(request, "\r\ninfo\r\n"): // who it is, in one pipeline
+						answer = "*2\r\n$10\r\n1795225200\r\n$1\r\n0\r\n" + strings.Repeat("$0\r\n\r\n", 4) + "$-1\r\n"
 					case strings.Contains(request, "\r\ntime\r\n"):
 						answer = "*2\r\n$10\r\n1795225200\r\n$1\r\n0\r\n"
 					}

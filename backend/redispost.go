@@ -49,7 +49,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	}
 	e := newErrand(&r.errands)
 	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
-	stored, _, err := r.run(ctx, "post", r.calls.deadline(), e, nil)
+	stored, _, _, err := r.run(ctx, "post", r.calls.deadline(), e, nil)
 	if err != nil || stored == "" {
 		return Notice{}, err
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // shards are the lanes of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
@@ -28,14 +30,17 @@ type shards struct {
 	mapped  atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
 	running sync.WaitGroup // counts questions for the time
 
-	mu  sync.Mutex // guards what follows
-	all map[*redis.Client]*shard
+	mu           sync.Mutex // guards what follows
+	all          map[*redis.Client]*shard
+	servers      map[string]*continuity // by address
+	replications map[string]bool        // that primaries have had
 }
 
 // shard is a primary of a cluster, or another node of it that had to say which one it is.
 type shard struct {
-	lanes lanes
-	until time.Time // the deadline of the call that came last; guarded by shards.mu
+	lanes  lanes
+	server *continuity
+	until  time.Time // the deadline of the call that came last; guarded by shards.mu
 }
 
 // gone is how long after its last call a shard is forgotten, when another one comes: nobody has its lanes any more. If it
@@ -44,23 +49,25 @@ const gone = time.Minute
 
 // run runs an errand at the shard of its key, wherever that goes meanwhile. It returns the errand that was run last, which the
 // caller has to free in place of e.
-func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *errand, reply string, err error) {
+func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *errand, by *continuity, reply string, err error) {
 	reply, err = s.follow(ctx, deadline, func() (string, error) {
 		if last != nil {
 			e = last.again()
 			last.drop()
 		}
 		last = e
-		l, err := s.find(ctx, deadline, e.key)
+		l, server, err := s.find(ctx, deadline, e.key)
 		if err != nil {
 			return "", err
 		}
+		by = server
 		return l.run(ctx, deadline, e)
 	}, func(address string) (string, error) {
-		// The script's source goes along: an unknown script would need a second try.
+		// The script's source goes along: an unknown script would need a second try. Of a node that takes over slots it
+		// isn't asked whether it lost counts: it has none yet.
 		return s.askers.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
 	})
-	return last, reply, err
+	return last, by, reply, err
 }
 
 // get reads a key.
@@ -103,7 +110,7 @@ func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (st
 }
 
 // find returns the lanes of a key's shard.
-func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lanes, error) {
+func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lanes, *continuity, error) {
 	var node *redis.Client
 	var err error
 	if s.mapped.Load() {
@@ -114,7 +121,7 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 		})
 	}
 	if err != nil {
-		return nil, unsent{err}
+		return nil, nil, unsent{err}
 	}
 	s.mapped.Store(true)
 	s.mu.Lock()
@@ -123,10 +130,52 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 	if found == nil {
 		maps.DeleteFunc(s.all, func(_ *redis.Client, other *shard) bool { return deadline.Sub(other.until) > gone })
 		found = s.open(node)
+		found.server = s.serverLocked(node)
 		s.all[node] = found
 	}
 	found.until = deadline
-	return &found.lanes, nil
+	return &found.lanes, found.server, nil
+}
+
+// serverLocked is what is known of the server at a node's address. Addresses are few.
+func (s *shards) serverLocked(node *redis.Client) *continuity {
+	address := node.Options().Addr
+	c := s.servers[address]
+	if c == nil {
+		c = newContinuity()
+		if s.servers == nil {
+			s.servers = make(map[string]*continuity)
+		}
+		s.servers[address] = c
+	}
+	if c.client.Swap(node) != node {
+		c.dialled.Add(1) // it may have connections already
+		node.AddHook(dialCounter{c})
+	}
+	return c
+}
+
+// promoted reports whether a node has become the primary in place of one that this process has known.
+func (s *shards) promoted(c *continuity, says *identity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.replications == nil {
+		s.replications = make(map[string]bool)
+	}
+	s.replications[says.replID] = true
+	return c.promotedFrom(says.before) && s.replications[says.before]
+}
+
+// doubt says why counts may be missing in any shard.
+func (s *shards) doubt(nowMicros int64, p *limit.Policy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.servers {
+		if err := c.cause(nowMicros, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // time is that of the shard which says it first: one that hangs must not hide that others are there. Asked are those that

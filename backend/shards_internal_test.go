@@ -29,7 +29,7 @@ func TestShardsForgotten(t *testing.T) {
 	defer b.Close()
 	find := func(key string, after time.Duration) *lanes {
 		t.Helper()
-		l, err := b.shards.find(t.Context(), b.calls.deadline().Add(after), key)
+		l, _, err := b.shards.find(t.Context(), b.calls.deadline().Add(after), key)
 		if err != nil {
 			t.Fatal(err)
 		}

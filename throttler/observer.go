@@ -88,6 +88,7 @@ func Reason(err error) string {
 		{backend.ErrBucketLeased, "bucket_leased"},
 		{backend.ErrReplicaMayLag, "replica_may_lag"},
 		{backend.ErrEvicted, "evicted"},
+		{backend.ErrCountsLost, "counts_lost"},
 		{ErrClosed, "closed"},
 		{ErrUnsupported, "unsupported"},
 		{limit.ErrCorruptState, "corrupt"},

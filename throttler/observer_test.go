@@ -185,6 +185,7 @@ func TestReason(t *testing.T) {
 		"unavailable":        fmt.Errorf("throttler: %w", outage(true)),
 		"cost_exceeds_limit": (&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}}).CheckCost(2),
 		"invalid":            &limit.Error{Field: "key"},
+		"counts_lost":        backend.ErrCountsLost,
 		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, outage(false)),
 		"bucket_leased":      backend.ErrBucketLeased,
 		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
