@@ -37,7 +37,7 @@ type Config struct {
 
 	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any
 	// policy, and Settle. They are kept longer for a longer window of a policy that this router has been asked for by then;
-	// one that it has not starts afresh where Drain is too short for it. At most twice limit.MaxWindow. Zero: 25 hours.
+	// one that is first used later starts with empty counts where keys have moved, and its decisions are Bounded. At most twice limit.MaxWindow. Zero: 25 hours.
 	Drain time.Duration
 
 	// TopologyKeys are the keys of those who may publish topologies; see [Topology.Sign]. With keys, a topology that a server

@@ -55,7 +55,16 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 		return backend.Result{}, g.failed(err)
 	}
 	result.Source = ofPrimary(result.Source)
+	result.Lower(g.primary.doubt(req.Policy))
 	return result, nil
+}
+
+// doubt says why the group may lack counts of a request's key.
+func (g *group) doubt(req backend.Request) error {
+	if err := g.primary.doubt(req.Policy); err != nil {
+		return err
+	}
+	return backend.DoubtOf(g.primary.backend, req)
 }
 
 func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
@@ -153,6 +162,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 		return backend.Result{}, g.readError(ctx, "peek", err)
 	}
 	result.Source = ofPrimary(result.Source)
+	result.Lower(g.primary.doubt(req.Policy))
 	if g.primary.demoted() {
 		result.Source = backend.Replica
 		if result.Allowed && result.Guarantee == backend.Exact {
@@ -181,6 +191,9 @@ func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Reques
 		return backend.Snapshot{}, g.readError(ctx, "load", err)
 	}
 	snapshot.Source = ofPrimary(snapshot.Source)
+	if doubt := g.primary.doubt(req.Policy); doubt != nil {
+		snapshot.Lacks = doubt
+	}
 	if g.primary.demoted() {
 		snapshot.Source = backend.Replica
 	}

@@ -83,7 +83,7 @@ func versionOf(err error) int64 {
 
 func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Request) (result backend.Result, err error) {
 	w := r.way(s, req)
-	err = w.do(ctx, func(g *group, req backend.Request) (err error) {
+	err = w.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		result, err = g.take(ctx, req)
 		return err
 	})
@@ -99,11 +99,14 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 		result.Guarantee = max(result.Guarantee, backend.Bounded)
 		result.Cause = errors.Join(backend.ErrNotHandedOver, w.unmet, result.Cause)
 	}
+	for _, g := range w.origins { // what it had lost was not handed over
+		result.Lower(g.doubt(req))
+	}
 	result.State.Unstamp(limit.Topology)
 	return result, nil
 }
 
-func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Request, do func(*group, backend.Request) error) error {
+func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Request, do func(context.Context, *group, backend.Request) error) error {
 	w := r.way(s, req)
 	w.change = true
 	err := w.do(ctx, do)
@@ -121,13 +124,30 @@ func (w *way) lost() error {
 	}
 }
 
-// do makes a call where the key is, and goes after the key as long as the answer is that it, or its counts, are elsewhere.
-func (w *way) do(ctx context.Context, call func(*group, backend.Request) error) error {
+// do makes a call where the key is, and goes after the key as long as the answer is that it, or its counts, are elsewhere. All
+// of it takes no longer than one call.
+func (w *way) do(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
+	limited, cancel := context.WithTimeout(ctx, w.owner().timeout)
+	defer cancel()
+	err := w.pursueKey(limited, call)
+	if limited.Err() != nil && ctx.Err() == nil && isContextError(err) {
+		return &backend.Error{Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: err}
+	}
+	return own(ctx, err)
+}
+
+// isContextError reports whether an error is that of a context that ended before anything was asked.
+func isContextError(err error) bool {
+	_, typed := errors.AsType[*backend.Error](err)
+	return !typed && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
+}
+
+func (w *way) pursueKey(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
 	for turn := 0; ; turn++ {
 		err := w.settle(ctx)
 		wanted := errors.Is(err, limit.ErrFloorWanted)
 		if err == nil {
-			err = call(w.owner(), w.Request)
+			err = call(ctx, w.owner(), w.Request)
 			wanted = !w.foreign && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, they are the caller's to bring
 		}
 		switch {
@@ -190,8 +210,9 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 			}
 		}
 	}
+	snapshot.Lacks = errors.Join(snapshot.Lacks, r.lacks(req.Policy))
 	if w.unmet != nil {
-		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.unmet)
+		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.unmet, snapshot.Lacks)
 	}
 	snapshot.State.Unstamp(limit.Topology)
 	return snapshot, nil
@@ -283,8 +304,8 @@ func (w *way) fetch(ctx context.Context) error {
 		known = w.floor.Clone()
 	}
 	step, unmet := limit.Adopt, error(nil)
-	for _, g := range origins {
-		sealed, err := w.seal(ctx, g)
+	for i, g := range origins {
+		sealed, err := w.seal(ctx, g, len(origins)-i)
 		switch {
 		case err == nil:
 			known = limit.Merge(known, sealed.State, limit.At{Micros: sealed.Now})
@@ -302,14 +323,12 @@ func (w *way) fetch(ctx context.Context) error {
 	return nil
 }
 
-// seal asks an origin within half of the caller's time, so that there is some left to go on without it. The origin is told of
-// the topology before, so that whoever is refused there can learn of it.
-func (w *way) seal(ctx context.Context, g *group) (backend.Snapshot, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
+// seal asks an origin, as the first of so many. Each has its part of the time that is left, and so has going on without it. The
+// origin is told of the topology before, so that processes which are refused there can learn of it.
+func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
+	deadline, _ := ctx.Deadline()
+	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(origins+1))
+	defer cancel()
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
 	req.Move.Step = limit.Ask

@@ -237,6 +237,14 @@ func TestDrainWaitsForWindows(t *testing.T) {
 		if n := r.Formers(); n != 0 {
 			t.Errorf("%d former topologies are kept after Drain, which is longer than the windows", n)
 		}
+		late, err := r.Take(t.Context(), backend.Request{Key: "late", Policy: tenAnHour, Cost: 1}) // other processes may have used it before
+		if err != nil || late.Guarantee != backend.Bounded || !errors.Is(late.Cause, backend.ErrNotHandedOver) {
+			t.Errorf("a window longer than Drain that nobody had asked for: %s, %v, %v", late.Guarantee, late.Cause, err)
+		}
+		if look, err := r.Peek(t.Context(), backend.Request{Key: "late", Policy: tenAnHour, Cost: 1}); err != nil || look.Guarantee != backend.Bounded {
+			t.Errorf("a look: %s, %v", look.Guarantee, err)
+		}
+		time.Sleep(time.Hour)
 		takeN(t, r, "k", tenAnHour, 8)
 		update(t, r, topo(3, 3))
 		time.Sleep(30 * time.Minute)

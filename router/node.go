@@ -9,6 +9,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Role is what a node is in its group.
@@ -49,8 +50,9 @@ type node struct {
 	rejected   atomic.Value  // string: why the topology that it holds is not taken over, as last reported
 	suspect    chan struct{} // asks for a heartbeat soon
 	lastBeat   atomic.Pointer[beat]
-	away       atomic.Bool  // whether the latest heartbeat had no answer
-	refused    atomic.Int64 // when a change failed, by latency's clock, and none got through since; or 0
+	away       atomic.Bool               // whether the latest heartbeat had no answer
+	succeeded  atomic.Pointer[time.Time] // when it became the primary in place of another one, which may have had more counts
+	refused    atomic.Int64              // when a change failed, by latency's clock, and none got through since; or 0
 
 	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
@@ -88,6 +90,14 @@ func (n *node) hasten() {
 	case n.suspect <- struct{}{}:
 	default:
 	}
+}
+
+// doubt says why the node may lack counts because it has taken over from another one.
+func (n *node) doubt(p *limit.Policy) error {
+	if since := n.succeeded.Load(); since != nil && time.Since(*since) < p.Horizon() {
+		return backend.ErrCountsLost
+	}
+	return nil
 }
 
 func (n *node) is(role Role) bool { return n.role.Load() == uint32(role) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
@@ -17,7 +18,8 @@ type Router struct {
 	closed   atomic.Bool
 	events   *events
 	counts   counts
-	longest  atomic.Int64 // hand-over of a policy that was met, nanoseconds
+	longest  atomic.Int64              // hand-over of a policy that was met, nanoseconds
+	drained  atomic.Pointer[time.Time] // when the latest of the topologies that were drained was left; nil if none was
 
 	changing sync.Mutex    // held while the snapshot is replaced, and the leave of nodes and followers is set
 	news     chan struct{} // that there is something to tell other processes
@@ -37,6 +39,7 @@ var (
 	_ backend.Loader   = (*Router)(nil)
 	_ backend.Seeder   = (*Router)(nil)
 	_ backend.Sealer   = (*Router)(nil)
+	_ backend.Doubter  = (*Router)(nil)
 )
 
 // newRouter makes a router whose first snapshot is to be put in force.
@@ -59,6 +62,7 @@ func (r *Router) begin(s *snapshot) {
 // enforceLocked makes calls go by a snapshot from now on, lets the hearts of its nodes beat and its followers run.
 func (r *Router) enforceLocked(s *snapshot) {
 	s.cast()
+	s.succeedPrimaries(r.snapshot.Load())
 	r.snapshot.Store(s)
 	for _, f := range s.followers() {
 		if f.leave == nil {
@@ -81,18 +85,23 @@ func (r *Router) Owner(key string) string { return r.snapshot.Load().ring.Owner(
 
 // Take implements [backend.Backend]: one call to the primary of the key's group; while keys move, see [Router.Update], two
 // more for the first take of a key that does.
-func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+func (r *Router) Take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
 	s, err := r.enter(req.CheckTake(ctx))
 	if err != nil {
 		return backend.Result{}, err
 	}
-	if !r.moves(s, &req) {
-		result, err := s.owner(req.Key).take(ctx, req)
-		if err == nil || !left(err) {
-			return result, err
-		}
+	moves := r.moves(s, &req)
+	if !moves {
+		result, err = s.owner(req.Key).take(ctx, req)
+		moves = err != nil && left(err)
 	}
-	return r.takeMoving(ctx, s, req)
+	if moves {
+		result, err = r.takeMoving(ctx, s, req)
+	}
+	if err == nil {
+		result.Lower(r.lacks(req.Policy))
+	}
+	return result, err
 }
 
 // moves reports whether a key may have counts elsewhere than at its owner.
@@ -108,7 +117,11 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 		return backend.Result{}, err
 	}
 	if !r.moves(s, &req) {
-		return s.owner(req.Key).peek(ctx, req)
+		result, err := s.owner(req.Key).peek(ctx, req)
+		if err == nil {
+			result.Lower(r.lacks(req.Policy))
+		}
+		return result, err
 	}
 	snapshot, err := r.loadMoving(ctx, s, req)
 	if err != nil {
@@ -124,35 +137,52 @@ func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	if !r.moves(s, &req) {
-		return s.owner(req.Key).load(ctx, req)
+	if r.moves(s, &req) {
+		return r.loadMoving(ctx, s, req)
 	}
-	return r.loadMoving(ctx, s, req)
+	snapshot, err := s.owner(req.Key).load(ctx, req)
+	if err == nil {
+		snapshot.Lacks = errors.Join(snapshot.Lacks, r.lacks(req.Policy))
+	}
+	return snapshot, err
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.refund(ctx, req, receipt, amount) })
+	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error {
+		return g.refund(ctx, req, receipt, amount)
+	})
 }
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Reset(ctx context.Context, req backend.Request) error {
-	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.reset(ctx, req) })
+	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.reset(ctx, req) })
+}
+
+// Doubt implements [backend.Doubter], for the group that owns the key and those that it may come from.
+func (r *Router) Doubt(req backend.Request) error {
+	s := r.snapshot.Load()
+	for _, g := range append(s.origins(req.Key, r.hold(req.Policy)), s.owner(req.Key)) {
+		if err := g.doubt(req); err != nil {
+			return err
+		}
+	}
+	return r.lacks(req.Policy)
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	return r.update(ctx, req, func(g *group, req backend.Request) error { return g.seed(ctx, req, state) })
+	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.seed(ctx, req, state) })
 }
 
 // update makes a change at the primary of the key's group.
-func (r *Router) update(ctx context.Context, req backend.Request, do func(*group, backend.Request) error) error {
+func (r *Router) update(ctx context.Context, req backend.Request, do func(context.Context, *group, backend.Request) error) error {
 	s, err := r.enter(req.Check(ctx))
 	if err != nil {
 		return err
 	}
 	if !r.moves(s, &req) {
-		if err := do(s.owner(req.Key), req); err == nil || !left(err) {
+		if err := do(ctx, s.owner(req.Key), req); err == nil || !left(err) {
 			return err
 		}
 	}
@@ -167,7 +197,7 @@ func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backen
 		return backend.Snapshot{}, err
 	}
 	w := r.way(s, req)
-	err = w.do(ctx, func(g *group, req backend.Request) (err error) {
+	err = w.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		snapshot, err = g.seal(ctx, req)
 		return err
 	})

@@ -113,6 +113,20 @@ func (s *snapshot) cast() {
 	}
 }
 
+// succeedPrimaries notes which groups have another primary than they had before.
+func (s *snapshot) succeedPrimaries(before *snapshot) {
+	if before == nil {
+		return
+	}
+	now := time.Now()
+	for _, g := range s.all() {
+		was := before.byName[g.name]
+		if was != nil && !was.pending && was.primary != g.primary && !g.primary.many {
+			g.primary.succeeded.Store(&now)
+		}
+	}
+}
+
 // followers returns all who follow the primary of a group, once each.
 func (s *snapshot) followers() (all []*follower) {
 	for _, snapshot := range append([]former{{snapshot: s}}, s.from...) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
 )
 
 // ErrTopologyOld is in the chain of an error about a topology that other processes have replaced by a newer one.
@@ -173,5 +174,22 @@ func (r *Router) drain() {
 // hasn't met.
 func (r *Router) undrained(from []former) []former {
 	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
-	return slices.DeleteFunc(slices.Clone(from), func(f former) bool { return time.Since(f.left) >= keep })
+	ring := r.snapshot.Load().ring
+	return slices.DeleteFunc(slices.Clone(from), func(f former) bool {
+		over := time.Since(f.left) >= keep
+		if last := r.drained.Load(); over && f.ring != ring && (last == nil || last.Before(f.left)) {
+			r.drained.Store(&f.left)
+		}
+		return over
+	})
 }
+
+// lacks says why counts under a policy may be missing, whatever the key: its windows are longer than former topologies were kept.
+func (r *Router) lacks(p *limit.Policy) error {
+	if left := r.drained.Load(); left != nil && time.Since(*left) < r.hold(p) {
+		return errors.Join(backend.ErrNotHandedOver, errDrained)
+	}
+	return nil
+}
+
+var errDrained = errors.New("Config.Drain is shorter than the policy's windows and Settle, and the policy was not used before")
