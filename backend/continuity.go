@@ -53,11 +53,12 @@ func (r *Result) Lower(cause error) {
 type continuity struct {
 	client atomic.Pointer[redis.Client] // of the server
 
-	lostAt     atomic.Int64 // the latest loss, by the clock that decides, Unix microseconds; 0 if none is known
-	exactUntil atomic.Int64 // when the server may begin to evict, likewise
-	askedAt    atomic.Int64 // when it was asked last, likewise
-	refreshing atomic.Bool  // whether it is being asked in the background
-	replica    atomic.Bool  // whether it was one when it was asked last
+	lostAt     atomic.Int64          // the latest loss, by the clock that decides, Unix microseconds; 0 if none is known
+	exactUntil atomic.Int64          // when the server may begin to evict, likewise
+	askedAt    atomic.Int64          // when it was asked last, likewise
+	refreshing atomic.Bool           // whether it is being asked in the background
+	replica    atomic.Bool           // whether it was one when it was asked last
+	unwritten  atomic.Pointer[[]any] // the command that writes the marker; nil if it is as it must be
 
 	// Of a client that the caller made, connections are only counted, and the server is asked after the first reply.
 	dialled, asked atomic.Int64
@@ -115,9 +116,8 @@ type identity struct {
 	marked bool // whether a marker was known to be there before the question
 }
 
-// settle takes in what a server has said. It returns the marker to be written, empty for none, and whether it replaces
-// another one.
-func (c *continuity) settle(says *identity, promoted bool) (marker string, replace bool) {
+// settle takes in what a server has said, and notes how the marker has to be written, if it must be another one.
+func (c *continuity) settle(says *identity, promoted bool, markerName string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.askedAt.Store(says.nowMicros)
@@ -132,11 +132,11 @@ func (c *continuity) settle(says *identity, promoted bool) (marker string, repla
 	if says.id == "" {
 		c.id, c.marked = "", false
 		c.lostAt.Store(unknownLoss)
-		return "", false
+		return
 	}
 	if !says.primary {
 		c.replica.Store(true)
-		return "", false
+		return
 	}
 	since := c.lostAt.Load()
 	if since == unknownLoss {
@@ -162,11 +162,15 @@ func (c *continuity) settle(says *identity, promoted bool) (marker string, repla
 		since = says.nowMicros
 	}
 	c.id, c.marked = says.id, says.marks && says.mark == says.id
-	c.lostAt.Store(since)
-	if !says.marks || !lost && c.marked {
-		return "", false
+	var write *[]any
+	if says.marks && (lost || !c.marked) {
+		write = &[]any{"set", markerName, says.id + " " + strconv.FormatInt(since, 10)}
+		if !lost { // another process may know more
+			*write = append(*write, "nx")
+		}
 	}
-	return says.id + " " + strconv.FormatInt(since, 10), lost
+	c.unwritten.Store(write)
+	c.lostAt.Store(since)
 }
 
 // isMarked notes that a marker is there, or asks whether one is known to be.
@@ -309,25 +313,27 @@ func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity) e
 	if err != nil {
 		return err
 	}
-	r.settle(ctx, server, c, says)
+	r.settle(c, says)
 	c.asked.Store(dialled)
 	return nil
 }
 
-// settle takes in what a server has said, and writes the marker if it must be another one. If that fails, the next question
-// leads to it again.
-func (r *Redis) settle(ctx context.Context, server pipelined, c *continuity, says *identity) {
-	marker, replace := c.settle(says, r.shards != nil && r.shards.promoted(c, says))
-	if marker == "" {
+// settle takes in what a server has said.
+func (r *Redis) settle(c *continuity, says *identity) {
+	c.settle(says, r.shards != nil && r.shards.promoted(c, says), r.cfg.Prefix+markerName)
+}
+
+// mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
+// question leads to it again.
+func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
+	args := c.unwritten.Load()
+	if args == nil || !c.unwritten.CompareAndSwap(args, nil) {
 		return
 	}
-	args := []any{"set", r.cfg.Prefix + markerName, marker}
-	if !replace {
-		args = append(args, "nx")
-	}
-	pipe := server.Pipeline()
-	pipe.Do(ctx, args...)
-	if _, err := pipe.Exec(ctx); err == nil || errors.Is(err, redis.Nil) {
+	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (any, error) {
+		return c.client.Load().Do(ctx, *args...).Result()
+	})
+	if err == nil || errors.Is(err, redis.Nil) {
 		c.isMarked(true)
 	}
 }

@@ -368,6 +368,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	}
 	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
+	r.mark(ctx, deadline, by)
 	return result, nil
 }
 
@@ -648,7 +649,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now, start, beat.RTT)
 		if says, err := q.identity(r.NowMicros()); err == nil { // otherwise the marker can't be read now
-			r.settle(ctx, r.client, r.server, says)
+			r.settle(r.server, says)
 		}
 		return beat, nil
 	})

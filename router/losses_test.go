@@ -42,13 +42,16 @@ func takeMany(t *testing.T, b backend.Backend, p *limit.Policy, key string, n in
 	return told
 }
 
+// untripped has no breaker: while a server restarts, heartbeats would open it.
+var untripped = router.Config{TripAfter: -1}
+
 var fiveAMinute = &limit.Policy{Name: "five", Limits: []limit.Limit{limit.PerMinute(5)}}
 
 // TestRestartedPrimaryIsNotExact restarts a group's primary empty, and looks at the very next decisions.
 func TestRestartedPrimaryIsNotExact(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, 0)
-	r := dial(t, c.topology, router.Config{})
+	r := dial(t, c.topology, untripped)
 	if told := takeMany(t, r, fiveAMinute, "k", 6); told != (takes{5, 6, 5}) {
 		t.Fatalf("of a primary that is well: %+v", told)
 	}
@@ -58,7 +61,7 @@ func TestRestartedPrimaryIsNotExact(t *testing.T) {
 	}
 	short := &limit.Policy{Name: "short", Limits: []limit.Limit{limit.Fixed(5, 50*time.Millisecond)}}
 	await(t, "decisions are exact again", func() bool { return takeMany(t, r, short, "k", 1).exact == 1 })
-	if told := takeMany(t, dial(t, c.topology, router.Config{}), fiveAMinute, "other", 3); told.exact != 0 {
+	if told := takeMany(t, dial(t, c.topology, untripped), fiveAMinute, "other", 3); told.exact != 0 {
 		t.Errorf("a process that begins after the restart: %+v", told)
 	}
 }
@@ -71,7 +74,7 @@ func TestRestartUnderLeases(t *testing.T) {
 	p := &limit.Policy{Name: "leased", Limits: []limit.Limit{limit.PerHour(most)}}
 	var leases [2]*backend.Lease
 	for i := range leases {
-		l, err := backend.NewLease(dial(t, c.topology, router.Config{}), backend.LeaseConfig{Processes: 2, Batch: 20})
+		l, err := backend.NewLease(dial(t, c.topology, untripped), backend.LeaseConfig{Processes: 2, Batch: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +112,7 @@ func TestSuccessorIsNotExact(t *testing.T) {
 	at := func(epoch uint64, s *testserver.Server) router.Topology {
 		return router.Topology{Epoch: epoch, Groups: []router.Group{{Name: "a", Primary: s.Addr}}}
 	}
-	r := dial(t, at(1, old), router.Config{})
+	r := dial(t, at(1, old), untripped)
 	if told := takeMany(t, r, fiveAMinute, "k", 5); told != (takes{5, 5, 5}) {
 		t.Fatalf("%+v", told)
 	}
@@ -131,7 +134,7 @@ func TestLossBeforeAMove(t *testing.T) {
 		from, to := c.topology, c.topology
 		from.Epoch, from.Groups = 1, c.topology.Groups[:1]
 		to.Epoch, to.Groups = 2, c.topology.Groups[1:]
-		r := dial(t, from, router.Config{})
+		r := dial(t, from, untripped)
 		takeMany(t, r, fiveAMinute, "k", 5)
 		c.primaries["a"].Restart()
 		if told := takeMany(t, r, fiveAMinute, "other", 1); told.exact != 0 {
