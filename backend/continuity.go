@@ -66,6 +66,7 @@ type continuity struct {
 
 	mu     sync.Mutex // guards what follows
 	id     string     // the server process and how many keys it has evicted; empty before that is known
+	since  int64      // when the latest loss was, as far as the server said which process it is; 0 if none is known
 	marked bool       // whether the marker was there, or was written
 	before string     // the replication that it was promoted from, in a cluster
 }
@@ -130,18 +131,14 @@ func (c *continuity) settle(says *identity, promoted bool, markerName string) {
 	}
 	c.exactUntil.Store(until)
 	if says.id == "" {
-		c.id, c.marked = "", false
-		c.lostAt.Store(unknownLoss)
+		c.lostAt.Store(unknownLoss) // until it says so again
 		return
 	}
 	if !says.primary {
 		c.replica.Store(true)
 		return
 	}
-	since := c.lostAt.Load()
-	if since == unknownLoss {
-		since = 0
-	}
+	since := c.since
 	fresh := c.id == ""
 	other := !fresh && c.id != says.id
 	evicted := !strings.HasSuffix(says.id, ":0")
@@ -169,6 +166,7 @@ func (c *continuity) settle(says *identity, promoted bool, markerName string) {
 			*write = append(*write, "nx")
 		}
 	}
+	c.since = since
 	c.unwritten.Store(write)
 	c.lostAt.Store(since)
 }

@@ -61,6 +61,10 @@ func TestRestartedPrimaryIsNotExact(t *testing.T) {
 	}
 	short := &limit.Policy{Name: "short", Limits: []limit.Limit{limit.Fixed(5, 50*time.Millisecond)}}
 	await(t, "decisions are exact again", func() bool { return takeMany(t, r, short, "k", 1).exact == 1 })
+	await(t, "others can learn of it", func() bool { // go-redis may rest for a second after dials that failed
+		takeMany(t, r, fiveAMinute, "k", 1)
+		return c.primaries["a"].Client().Exists(t.Context(), "sl:server").Val() == 1
+	})
 	if told := takeMany(t, dial(t, c.topology, untripped), fiveAMinute, "other", 3); told.exact != 0 {
 		t.Errorf("a process that begins after the restart: %+v", told)
 	}
