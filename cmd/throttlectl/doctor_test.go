@@ -57,7 +57,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	take(t, b, "alice", 1) // these rights are enough indeed
+	take(t, b, "alice", 1)                                                    // these rights are enough indeed
 	if keys := server.Client().Keys(t.Context(), "*").Val(); len(keys) != 2 { // with the marker of the take
 		t.Errorf("doctor left %v", keys)
 	}
