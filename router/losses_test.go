@@ -162,7 +162,7 @@ func TestLossBeforeAMove(t *testing.T) {
 		version := uint64(1)
 		dual := newDual(t, backend.DualConfig{
 			Old: open(old), New: open(young), CarryOver: true,
-			UseNew: func(string) bool { return version == 2 }, Version: func() uint64 { return version },
+			Decide: func(string) (bool, uint64) { return version == 2, version },
 		})
 		takeMany(t, dual, fiveAMinute, "k", 5)
 		old.Restart()
