@@ -116,7 +116,7 @@ func TestPromotionIsNotExact(t *testing.T) {
 			if err := young.(backend.Pinger).Ping(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if err := replica.Client().SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+			if err := replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 				t.Fatal(err)
 			}
 			takeFive(t, old, fivePerMinute, "k", 4)

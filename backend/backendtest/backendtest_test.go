@@ -350,14 +350,38 @@ func (b *fragile) enter(s *limit.State, at limit.At, req backend.Request, floor 
 	return err
 }
 
-func (b *fragile) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (b *fragile) Look(ctx context.Context) (backend.Notice, error) {
+	if err := b.callable(ctx); err != nil && b.broken != "a look needs no context" {
+		return backend.Notice{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	there := b.notice
+	switch b.broken {
+	case "looks find nothing":
+		return backend.Notice{}, nil
+	case "looks don't read":
+		there.Text = ""
+	}
+	return there, nil
+}
+
+// callable is the error of a call that can't be made.
+func (b *fragile) callable(ctx context.Context) error {
 	switch {
 	case b.closed.Load():
-		return backend.Notice{}, backend.ErrClosed
+		return backend.ErrClosed
 	case ctx == nil:
-		return backend.Notice{}, &limit.Error{Field: "context", Value: "nil", Bound: "must be one"}
-	case ctx.Err() != nil:
-		return backend.Notice{}, ctx.Err()
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must be one"}
+	}
+	return ctx.Err()
+}
+
+func (b *fragile) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+	if err := b.callable(ctx); err != nil {
+		return backend.Notice{}, err
+	}
+	switch {
 	case b.broken == "any notice will do":
 	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
 		return backend.Notice{}, &limit.Error{Field: "notice", Value: "bad", Bound: "must be good"}
@@ -494,6 +518,9 @@ var breakages = []struct{ broken, part string }{
 	{"looking leaves a notice", "Post"},
 	{"texts always come", "Post"},
 	{"texts never come", "Post"},
+	{"looks find nothing", "Post"},
+	{"looks don't read", "Post"},
+	{"a look needs no context", "Post"},
 	{"a floor replaces", "Floor"},
 	{"denials forget the floor", "Floor"},
 	{"the floor is kept", "Floor"},
