@@ -20,7 +20,7 @@ func TestReadOnlyTopology(t *testing.T) {
 	c := startCluster(t, 2, 0)
 	a, b := c.primaries["a"], c.primaries["b"]
 	for _, s := range []*testserver.Server{a, b} {
-		grant(t, s, strings.Fields("~sl:*:* %R~sl:topology +time +info +evalsha +eval +get +mget +set"))
+		grant(t, s, strings.Fields("~sl:*:* ~sl:server %R~sl:topology +time +info +evalsha +eval +get +mget +set"))
 	}
 	one := router.Topology{Epoch: 1, Groups: c.topology.Groups[:1]}
 	two := router.Topology{Epoch: 2, Groups: c.topology.Groups, Previous: &one}

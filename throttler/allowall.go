@@ -72,6 +72,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			t.giveAllBack(ctx, charges)
 			return d, nil, err
 		}
+		c.key = p.at
 		charges = append(charges, c)
 		if t.attends {
 			decisions = append(decisions, d)

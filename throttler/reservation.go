@@ -25,7 +25,7 @@ type Reservation struct {
 	throttle *Throttler
 	cost     int64
 	keys     int
-	charges  []charge // what may have to go back, in the order of the keys; empty ones for keys on an allow list
+	charges  []charge // what may have to go back; empty ones for keys on an allow list
 	settled  atomic.Bool
 }
 
@@ -57,9 +57,6 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	d, charges, err := t.takeAll(ctx, keys, cost)
 	if err != nil {
 		return nil, err
-	}
-	for i := range charges {
-		charges[i].key = i
 	}
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: len(keys), charges: charges}, nil
 }

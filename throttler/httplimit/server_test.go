@@ -76,7 +76,7 @@ func TestOnRedis(t *testing.T) {
 			t.Errorf("request %d: RateLimit-Policy: %s, want %s", i+1, got, step.policy)
 		}
 	}
-	names, err := store.Client().Keys(t.Context(), "*").Result()
+	names, err := store.Client().Keys(t.Context(), "sl:test:*").Result()
 	if err != nil || len(names) != 1 || names[0] != "sl:test:"+httplimit.HeaderKey("X-Api-Key", secret, nil) {
 		t.Errorf("stored keys: %q, %v, want one, and not the API key itself", names, err)
 	}
