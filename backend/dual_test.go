@@ -78,6 +78,7 @@ var dualOperations = []backendtest.Option{
 
 // TestDualConformance: whatever the flag does, both sides together are one exact backend.
 func TestDualConformance(t *testing.T) {
+	t.Parallel()
 	server, memcached := testserver.Redis(t), testserver.Memcached(t)
 	memory := func(t *testing.T, _ string, now func() time.Time) backend.Backend {
 		m, err := backend.NewMemory(backend.MemoryConfig{Now: now})

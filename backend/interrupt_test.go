@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -64,7 +65,8 @@ func TestInterruptReplies(t *testing.T) {
 				},
 			}, backend.RedisConfig{Prefix: prefix})
 			b.CutAlways()
-			const callers, takes, keys, span = 2, 1000, 8, 100_000 // as many callers as lanes: each has one to itself
+			const callers, keys, span = 2, 8, 100_000 // as many callers as lanes: each has one to itself
+			takes := testtier.Size(250, 1000)
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(keys*span, time.Hour)}}
 			take := func(ctx context.Context, key int, cost int64) (used int64, err error) {
 				r, err := b.Take(ctx, backend.Request{Key: fmt.Sprint(key), Policy: policy, Cost: cost})
@@ -106,7 +108,7 @@ func TestInterruptReplies(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := interrupted.Load(); n < takes/20 {
+			if n := interrupted.Load(); n < int64(takes/20) {
 				t.Errorf("%d calls were interrupted, too few to say anything", n)
 			}
 			t.Logf("%d calls answered, %d interrupted", answered.Load(), interrupted.Load())

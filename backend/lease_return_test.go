@@ -2,9 +2,13 @@ package backend_test
 
 import (
 	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -18,9 +22,19 @@ func TestReturnsThatWereNotSentAreKept(t *testing.T) {
 	const batch, admitted = 250, 1 + 4
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	inner := openRedis(t, proxy.Addr, backend.RedisConfig{Prefix: "away:", Timeout: 100 * time.Millisecond})
+	var refused atomic.Int64
+	inner := openRedisWith(t, &redis.Options{
+		Addr: proxy.Addr,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				refused.Add(1)
+			}
+			return conn, err
+		},
+	}, backend.RedisConfig{Prefix: "away:", Timeout: 5 * time.Second})
 	direct := openRedis(t, server.Addr, backend.RedisConfig{Prefix: "away:"})
-	lease := newLease(t, inner, backend.LeaseConfig{Batch: batch, Steady: true, Processes: 1, Life: 300 * time.Millisecond})
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: batch, Steady: true, Processes: 1, Life: 3 * time.Second})
 	p := &limit.Policy{Limits: []limit.Limit{limit.PerDay(1000)}}
 	keys := []string{"a", "b", "c", "d"}
 	for _, key := range keys {
@@ -30,16 +44,14 @@ func TestReturnsThatWereNotSentAreKept(t *testing.T) {
 			}
 		}
 	}
-	held := lease.Stats().Stranded
 	proxy.Cut()
-	time.Sleep(2 * time.Second) // the leases end, and returns fail, some more than once
+	held := lease.Stats().Stranded
+	await(t, "the leases end, and returns fail, each more than once", func() bool { return refused.Load() >= int64(3*len(keys)) })
 	if s := lease.Stats(); s.Lost != 0 || s.Stranded != held {
 		t.Errorf("while the server is away: %+v, want %d stranded and none lost", s, held)
 	}
 	proxy.Heal()
-	for end := time.Now().Add(patient); lease.Stats().Stranded > 0 && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	await(t, "the returns", func() bool { return lease.Stats().Stranded == 0 })
 	var used int64
 	for _, key := range keys {
 		r, err := direct.Peek(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1})

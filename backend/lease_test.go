@@ -28,6 +28,7 @@ var leaseOperations = []backendtest.Option{
 // TestLeaseConformance: a Lease that only keeps its local view is the backend that it holds; one that leases withholds
 // what it has leased, and is exact but for buckets.
 func TestLeaseConformance(t *testing.T) {
+	t.Parallel()
 	server := testserver.Redis(t)
 	inner := map[string]func(t *testing.T, now func() time.Time) backend.Backend{
 		"Memory": func(t *testing.T, now func() time.Time) backend.Backend {

@@ -14,6 +14,7 @@ import (
 // TestMain makes the random histories the same in every run (-rapid.seed and -rapid.checks ask for others), and looks
 // for goroutines that outlive their backend.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "5") // most of them wait for servers; the command line may say otherwise
 	flag.Parse()
 	for name, value := range map[string]string{"rapid.seed": "20260101", "rapid.nofailfile": "true"} {
 		if f := flag.Lookup(name); f.Value.String() == f.DefValue {

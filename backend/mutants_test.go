@@ -141,6 +141,7 @@ var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
 
 // TestMutants runs the scripts with one mistake at a time: all of them in the long tier, some otherwise.
 func TestMutants(t *testing.T) {
+	t.Parallel()
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
 	list := slices.Concat(mutants, plainMutants, moveMutants)

@@ -128,6 +128,7 @@ func await(t testing.TB, what string, so func() bool) {
 		if time.Since(begin) > patient {
 			t.Fatalf("waited %s for %s", patient, what)
 		}
+		time.Sleep(time.Millisecond) // a poll leaves the processor to what it waits for
 	}
 }
 

@@ -293,7 +293,7 @@ func TestKeyCommandsFailures(t *testing.T) {
 	fail(t, exitFailure, "no such file", on("peek", "k", "--topology", file, "--password-file", file+".not")...)
 	fail(t, exitFailure, "no such file", on("peek", "k", "--redis", url, "--ca", file+".not")...)
 	fail(t, exitFailure, "has no certificate", on("peek", "k", "--redis", url, "--ca", file)...)
-	fail(t, exitFailure, "prefix", on("peek", "k", "--redis", url, "--prefix", "no spaces")...)
+	fail(t, exitFailure, "Prefix", on("peek", "k", "--redis", url, "--prefix", "no spaces")...)
 	fail(t, exitFailure, "WRONGPASS", on("peek", "k", "--topology", file, "--user", "nobody", "--password-file", file)...)
 	server.Kill()
 	fail(t, exitFailure, "connection refused", on("peek", "k", "--redis", url)...)
