@@ -16,6 +16,11 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // most of them wait for servers; the command line may say otherwise
+	os.Exit(m.Run())
+}
+
 var update = flag.Bool("update", false, "write the golden files in testdata anew")
 
 // soon is long on the busiest machine.
