@@ -15,5 +15,7 @@
 //   - [Buckets]: takes and refunds of a token bucket out of order, with floors from any earlier moment.
 //
 // Each world runs the algebra of package limit, keeps a book of what was charged, given back and admitted, and compares both
-// after every step. Each takes a [Plant], a bug that the search must find.
+// after every step. Each takes a [Plant], a bug that the search must find. The Dual is the real one. The router's protocol and the
+// process with a lease are models of a page each: they show that the protocol is sound, not that router.Router and backend.Lease
+// follow it, which is what package simulation is for. No server loses its memory here.
 package explorer

@@ -79,21 +79,20 @@ func (s *search) play() bool {
 	defer w.close()
 	var story []string
 	for i := 0; ; i++ {
+		if i == len(s.path) && s.known(w, i) {
+			return s.back()
+		}
+		steps := w.steps()
 		if i == len(s.path) {
-			if s.known(w, i) {
-				return s.back()
-			}
-			n := len(w.steps())
-			if n == 0 {
+			if len(steps) == 0 {
 				return s.back()
 			}
 			if i == s.depth {
 				s.report.Complete = false
 				return s.back()
 			}
-			s.path = append(s.path, choice{of: n})
+			s.path = append(s.path, choice{of: len(steps)})
 		}
-		steps := w.steps()
 		next := steps[s.path[i].taken]
 		story = append(story, next.name)
 		if i == len(s.path)-1 {
