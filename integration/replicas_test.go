@@ -41,32 +41,36 @@ func peek(t *testing.T, s *sluice, key string) throttler.Decision {
 }
 
 // TestStaleReplica lets a process that asks the replica first meet one that has stopped following its primary, and that
-// the process still takes for healthy: it looks only once a minute.
+// the process still takes for healthy: it looks only once a minute, and when a call is late. Looks before takes have
+// 25 ms, which a busy machine exceeds, so another process makes the charges, and calls come last.
 func TestStaleReplica(t *testing.T) {
 	t.Parallel()
 	const known = 50
 	l := limit.PerHour(100)
 	primary := startRedis(t)
 	replica := startReplica(t, primary)
-	groups := []router.Group{{Name: "a", Primary: primary.addr, Replicas: []string{replica.addr}}}
+	group := router.Group{Name: "a", Primary: primary.addr}
+	writer := ours(t, 1, setup{
+		groups: []router.Group{group}, policy: one(l), failure: throttler.FailClosed, router: router.Config{Backend: patient},
+	}).unhurried()
+	full, half := "full", "half"
+	writer.take(int(l.Max), full)
+	writer.take(known, half)
+	awaitSync(t, replica, primary)
+
 	const maxLag = 10 * time.Second
+	group.Replicas = []string{replica.addr}
 	c := ours(t, 1, setup{
-		groups: groups, policy: one(l), failure: throttler.FailClosed,
+		groups: []router.Group{group}, policy: one(l), failure: throttler.FailClosed,
 		router:    router.Config{Heartbeat: time.Minute, MaxLag: maxLag, Backend: patient},
 		throttler: func(cfg *throttler.Config) { cfg.Precheck = throttler.PrecheckAlways },
 	}).unhurried()
 	s := c.sluiceOf(0)
-	seen := time.Now()
 	readable(t, s, replica.addr, true)
-	full, half := "full", "half"
-	c.take(int(l.Max), full)
-	c.take(known, half)
-	awaitSync(t, replica, primary)
 	replica.cutOff(t)
-	c.take(int(l.Max-known), half)
-	before := c.admitted.Load()
-	if before != 2*l.Max {
-		t.Fatalf("%d admitted, want %d", before, 2*l.Max)
+	writer.take(int(l.Max-known), half)
+	if n := writer.admitted.Load(); n != 2*l.Max {
+		t.Fatalf("%d admitted, want %d", n, 2*l.Max)
 	}
 	misled := 0 // how often the replica would have admitted
 	for range 20 {
@@ -76,9 +80,8 @@ func TestStaleReplica(t *testing.T) {
 				t.Error("what a replica allows is called exact")
 			}
 		}
-		_, _ = c.call(0, half)
 	}
-	if took := time.Since(seen); misled == 0 && took < maxLag/2 {
+	if misled == 0 {
 		t.Error("the replica is not stale: the test shows nothing")
 	}
 	primary.pause()
@@ -86,11 +89,14 @@ func TestStaleReplica(t *testing.T) {
 		t.Errorf("a full key without a primary: %v by %v", d.Allowed, d.Source)
 	}
 	primary.resume()
+	for range 20 {
+		_, _ = c.call(0, half)
+	}
 	readable(t, s, replica.addr, false)
 	if d := peek(t, s, half); d.Allowed || d.Source != throttler.Primary {
 		t.Errorf("past MaxLag: %v by %v", d.Allowed, d.Source)
 	}
-	shown := of(c, c.admitted.Load()-2*l.Max)
+	shown := of(c, c.admitted.Load())
 	shown.note = fmt.Sprintf("the replica alone would have admitted %d of 20", misled)
 	report(t, "stale-replica", result{sluice: shown})
 }
