@@ -17,8 +17,9 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 	tclog "github.com/testcontainers/testcontainers-go/log"
 	"github.com/testcontainers/testcontainers-go/network"
-	"github.com/testcontainers/testcontainers-go/wait"
 	"go.uber.org/goleak"
+
+	"github.com/sluice-go/sluice/internal/testserver"
 )
 
 const (
@@ -68,7 +69,7 @@ func startRedis(t *testing.T, args ...string) *server {
 		"redis-server", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes",
 		"--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 	}, args...)
-	c, name, addr := start(t, redisImage, "6379/tcp", all)
+	c, name, addr := start(t, redisImage, "6379/tcp", all, testserver.RedisAnswers)
 	s := &server{addr: addr, peerHost: name, peerPt: "6379", client: plainClient(t, addr)}
 	engine, err := testcontainers.NewDockerClientWithOpts(context.Background())
 	if err != nil {
@@ -100,7 +101,7 @@ func startRedis(t *testing.T, args ...string) *server {
 		}
 		_, err := engine.ContainerStart(ctx, id, client.ContainerStartOptions{})
 		must(err)
-		await(t, "the restarted server answers", func() bool { return s.client.Ping(ctx).Err() == nil })
+		await(t, "the restarted server answers", func() bool { return testserver.RedisAnswers(addr) })
 	}
 	return s
 }
@@ -108,17 +109,24 @@ func startRedis(t *testing.T, args ...string) *server {
 // startMemcached starts a Memcached server and returns its address.
 func startMemcached(t *testing.T) string {
 	t.Helper()
-	_, _, addr := start(t, memcachedImage, "11211/tcp", []string{"memcached", "-m", "64"})
+	_, _, addr := start(t, memcachedImage, "11211/tcp", []string{"memcached", "-m", "64"}, testserver.MemcachedAnswers)
 	return addr
 }
 
-// start runs a container whose port is published on a port of this host that it keeps when it is restarted. It
-// returns the container, its name for other containers of the test, and its address for the test.
-func start(t *testing.T, image, port string, command []string) (c testcontainers.Container, name, addr string) {
+// start runs a container whose port is published on a port of its host that it keeps when it is restarted, and waits
+// until its server answers. It returns the container, its name for other containers of the test, and its address for the
+// test.
+func start(t *testing.T, image, port string, command []string, answers func(addr string) bool) (
+	c testcontainers.Container, name, addr string,
+) {
 	t.Helper()
+	host, err := engineHost()
+	if err != nil {
+		t.Fatal(err)
+	}
 	name = fmt.Sprintf("server%d", containers.Add(1))
 	published := freePort(t)
-	c, err := testcontainers.Run(context.Background(), image,
+	c, err = testcontainers.Run(context.Background(), image,
 		testcontainers.WithCmd(command...),
 		network.WithNetwork([]string{name}, networkOf(t)),
 		testcontainers.WithExposedPorts(port),
@@ -127,17 +135,22 @@ func start(t *testing.T, image, port string, command []string) (c testcontainers
 				{HostPort: published}, // of every address: where this process runs in a container, localhost is another host
 			}}
 		}),
-		testcontainers.WithWaitStrategy(wait.ForListeningPort(port).SkipInternalCheck().WithStartupTimeout(time.Minute)),
 	)
 	testcontainers.CleanupContainer(t, c)
 	if err != nil {
 		t.Fatalf("no container of %s from the Docker engine: %v", image, err)
 	}
-	host, err := c.Host(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, name, net.JoinHostPort(host, published)
+	addr = net.JoinHostPort(host, published)
+	await(t, "the server in a container answers", func() bool {
+		if answers(addr) {
+			return true
+		}
+		if err := ended(c); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
+	return c, name, addr
 }
 
 func freePort(t *testing.T) string {

@@ -13,6 +13,9 @@
 // its own are local processes in both forms: others must reach them at the address at which the test does, or the clock is
 // a shim that is compiled with cc.
 //
+// Containers are found by trying: at 127.0.0.1, at the engine's host or gateway, at host.docker.internal. If they answer at
+// none of these, the tests fail within seconds; TESTCONTAINERS_HOST_OVERRIDE names another host.
+//
 // Every test logs one line that begins with "fault=": the promise's bound, what was admitted above Max, the longest
 // call against its deadline, and how often a call was counted.
 package integration

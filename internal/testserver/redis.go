@@ -39,8 +39,10 @@ func redisKind(extra []string) kind {
 			return append(all, extra...)
 		},
 		ping: "PING",
-		// Any answer will do, NOAUTH for example, once the data set is loaded.
-		pong: func(line string) bool { return !strings.HasPrefix(line, "-LOADING") },
+		// Errors of Redis will do, NOAUTH for example, once the data set is loaded.
+		pong: func(line string) bool {
+			return strings.HasPrefix(line, "+PONG") || strings.HasPrefix(line, "-") && !strings.HasPrefix(line, "-LOADING")
+		},
 	}
 }
 

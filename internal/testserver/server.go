@@ -138,25 +138,32 @@ func (s *Server) awaitReady(p *process) error {
 			return fmt.Errorf("%s ended at once:\n%s", s.kind.program, out)
 		default:
 		}
-		if s.answers() {
+		if s.kind.answers(s.Addr) {
 			return nil
 		}
 	}
 	return fmt.Errorf("%s doesn't answer after %v:\n%s", s.kind.program, startTimeout, tail(p.log))
 }
 
-func (s *Server) answers() bool {
-	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+// RedisAnswers tells whether a Redis server at addr (host:port) answers commands, if only with NOAUTH: it has loaded its
+// data. That addr accepts connections says less: Docker's proxy does before the server in the container listens.
+func RedisAnswers(addr string) bool { return redisKind(nil).answers(addr) }
+
+// MemcachedAnswers does the same for a Memcached server.
+func MemcachedAnswers(addr string) bool { return memcachedKind(nil).answers(addr) }
+
+func (k kind) answers(addr string) bool {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := conn.Write([]byte(s.kind.ping + "\r\n")); err != nil {
+	if _, err := conn.Write([]byte(k.ping + "\r\n")); err != nil {
 		return false
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')
-	return err == nil && s.kind.pong(line)
+	return err == nil && k.pong(line)
 }
 
 // Kill ends the server with SIGKILL and waits until it is gone. Its port stays reserved: connections are refused.
