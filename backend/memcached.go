@@ -14,6 +14,7 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/ring"
 )
@@ -269,7 +270,7 @@ func (m *Memcached) each(do func(*memcachedServer) error) error {
 }
 
 func (m *Memcached) name(req *Request) string {
-	return storedName(m.cfg.Prefix, req.Policy.Name, req.Key)
+	return storedname.Of(m.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
 // server is where an item is stored.

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
@@ -506,7 +507,7 @@ func (r *Redis) Close() error {
 }
 
 func (r *Redis) name(req *Request) string {
-	return storedName(r.cfg.Prefix, req.Policy.Name, req.Key)
+	return storedname.Of(r.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
 func (r *Redis) nowMicros(ctx context.Context, deadline time.Time) (int64, error) {

@@ -1,4 +1,4 @@
-package backend
+package storedname
 
 import (
 	"crypto/sha256"
@@ -23,7 +23,7 @@ func TestStoredName(t *testing.T) {
 		{"api", strings.Repeat("x", 200), "sl:api:" + strings.Repeat("x", 200)},
 		{"api", long, "sl:api:" + strings.Repeat("x", 120) + "%~1048576~" + base64.RawURLEncoding.EncodeToString(sum[:])},
 	} {
-		if got := storedName(defaultPrefix, test.policy, test.key); got != test.want {
+		if got := Of("sl:", test.policy, test.key); got != test.want {
 			t.Errorf("key %.40q is stored as %.80q, want %.80q", test.key, got, test.want)
 		}
 	}
@@ -38,13 +38,13 @@ func TestStoredNamesDoNotCollide(t *testing.T) {
 		x200 + "xy", strings.Repeat("{", 67), strings.Repeat("{", 68), strings.Repeat("東", 67), strings.Repeat("東", 66) + "北",
 	}
 	for _, key := range keys { // what a long key looks like is itself a key
-		keys = append(keys, storedName("", "", key)[1:])
+		keys = append(keys, Of("", "", key)[1:])
 	}
 	type origin struct{ policy, key string }
 	seen := make(map[string]origin)
 	for _, policy := range []string{"", "a", "a-b", "b"} {
 		for _, key := range keys {
-			name := storedName(defaultPrefix, policy, key)
+			name := Of("sl:", policy, key)
 			o := origin{policy, key}
 			if other, taken := seen[name]; taken && other != o {
 				t.Errorf("%.60q: the key %.60q of %q and the key %.60q of %q", name, o.key, o.policy, other.key, other.policy)
@@ -62,8 +62,8 @@ func FuzzStoredName(f *testing.F) {
 		if len(policy) > 32 || strings.Contains(policy, ":") {
 			policy = "p"
 		}
-		name := storedName(defaultPrefix, policy, key)
-		encoded := strings.TrimPrefix(name, defaultPrefix+policy+":")
+		name := Of("sl:", policy, key)
+		encoded := strings.TrimPrefix(name, "sl:"+policy+":")
 		if len(encoded) > maxEncodedKey {
 			t.Fatalf("%q is stored in %d bytes", key, len(encoded))
 		}
@@ -75,7 +75,7 @@ func FuzzStoredName(f *testing.F) {
 		if !utf8.ValidString(encoded) {
 			t.Fatalf("%q is stored as %q, which is not valid UTF-8", key, encoded)
 		}
-		if key != other && storedName(defaultPrefix, policy, other) == name {
+		if key != other && Of("sl:", policy, other) == name {
 			t.Fatalf("%q and %q are both stored as %q", key, other, name)
 		}
 		if !strings.Contains(encoded, "%~") && unescape(t, encoded) != key {

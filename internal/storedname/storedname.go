@@ -1,45 +1,33 @@
-package backend
+// Package storedname encodes the names under which servers store the states of keys.
+package storedname
 
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"regexp"
 	"strconv"
 	"unicode/utf8"
-
-	"github.com/sluice-go/sluice/limit"
 )
 
 const (
-	defaultPrefix = "sl:"
 	maxEncodedKey = 200 // bytes; with prefix and policy a name stays within Memcached's 250
 	keptOfLongKey = 120
 )
 
-var validPrefix = regexp.MustCompile(`^[A-Za-z0-9_:.-]{1,16}$`)
-
-func checkPrefix(field, prefix string) error {
-	if !validPrefix.MatchString(prefix) {
-		return &limit.Error{Field: field, Value: strconv.Quote(prefix), Bound: "must match [A-Za-z0-9_:.-]{1,16}"}
-	}
-	return nil
-}
-
-// storedName is the name under which a key's state is stored: prefix, policy, ":" and the encoded key. It is
-// injective: a policy's name has no colon, and appendKey is injective.
-func storedName(prefix, policy, key string) string {
+// Of is the name under which a key's state is stored: prefix, policy, ":" and the encoded key. It is
+// injective: a policy's name has no colon, and AppendKey is injective.
+func Of(prefix, policy, key string) string {
 	var space [128]byte // of the stack, for most names
 	b := append(space[:0], prefix...)
 	b = append(b, policy...)
 	b = append(b, ':')
-	return string(appendKey(b, key))
+	return string(AppendKey(b, key))
 }
 
-// appendKey writes key so that every server takes it and a person can read it. Bytes that are not safe everywhere
+// AppendKey appends key encoded so that every server takes it and a person can read it. Bytes that are not safe everywhere
 // become %XX: percent, braces (Redis Cluster's hash tags), spaces, control bytes, and what is not valid UTF-8. A
 // result of more than maxEncodedKey bytes keeps its head and ends in "%~", the length of the key, "~" and the
 // SHA-256 of the whole key; no shorter key can look like that, since % is always followed by two hex digits there.
-func appendKey(b []byte, key string) []byte {
+func AppendKey(b []byte, key string) []byte {
 	start := len(b)
 	for i := 0; i < len(key); {
 		r, size := utf8.DecodeRuneInString(key[i:])
