@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +25,9 @@ type place struct {
 	counts
 	group string // empty without a topology
 	epoch uint64
+
+	site   *site
+	owners []router.Group // who has counted the key, by the topology and those before it
 }
 
 // keyOptions are the flags of commands that look at a key's counts.
@@ -38,14 +42,21 @@ func (o *keyOptions) register(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// ask calls f with the place of a key.
+// ask calls f with the place of a key and a request under the policy of the flags.
 func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(context.Context, *place, backend.Request) error) error {
-	if key == "" {
-		return usage(errors.New("KEY is empty"))
-	}
 	policy, err := o.policy(key)
 	if err != nil {
 		return err
+	}
+	return o.open(cmd, key, changes, func(ctx context.Context, p *place) error {
+		return f(ctx, p, backend.Request{Key: key, Policy: &policy, Cost: 1})
+	})
+}
+
+// open calls f with the place of a key.
+func (o *keyOptions) open(cmd *cobra.Command, key string, changes bool, f func(context.Context, *place) error) error {
+	if key == "" {
+		return usage(errors.New("KEY is empty"))
 	}
 	if err := o.oneServer(); err != nil {
 		return err
@@ -62,7 +73,7 @@ func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(co
 		return err
 	}
 	defer p.Close()
-	return f(ctx, p, backend.Request{Key: key, Policy: &policy, Cost: 1})
+	return f(ctx, p)
 }
 
 // place opens where a key is counted, going by the topology that running processes use. A command that changes nothing
@@ -71,11 +82,15 @@ func (s *site) place(ctx context.Context, key string, changes bool) (*place, err
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		b, err := backend.OpenRedis(&s.single[0], cfg)
-		return &place{counts: b}, err
+		return &place{counts: b, site: s}, err
 	}
 	boards, done := s.boards(ctx, s.topology.Groups)
 	defer done()
 	topology, err := s.inForce(readBoards(ctx, boards))
+	if err != nil {
+		return nil, err
+	}
+	owners, err := ownersOf(topology, key)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +110,23 @@ func (s *site) place(ctx context.Context, key string, changes bool) (*place, err
 	if err != nil {
 		return nil, err
 	}
-	return &place{r, r.Owner(key), topology.Epoch}, nil
+	return &place{r, r.Owner(key), topology.Epoch, s, owners}, nil
+}
+
+// ownersOf are the groups that own a key by a topology or by those before it, as far as it names them.
+func ownersOf(topology router.Topology, key string) (all []router.Group, err error) {
+	for _, t := range chainOf(&topology) {
+		r, err := ringOf(t)
+		if err != nil {
+			return nil, err
+		}
+		owner := r.Owner(key)
+		i := slices.IndexFunc(t.Groups, func(g router.Group) bool { return g.Name == owner })
+		if !slices.ContainsFunc(all, func(g router.Group) bool { return g.Name == owner }) {
+			all = append(all, t.Groups[i])
+		}
+	}
+	return all, nil
 }
 
 // quiet is a node on which a router leaves no notice.

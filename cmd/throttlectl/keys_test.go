@@ -114,16 +114,18 @@ func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
 	defer b.Close()
 	take(t, b, "alice", 7)
 	for text, args := range map[string][]string{
-		`under prefix "sl:", policy "apj" and these limits: it isn't used`: {"--policy", "apj", "--limit", "100/24h"},
-		`under prefix "sm:"`: {"--policy", "api", "--limit", "100/24h", "--prefix", "sm:"},
-		"the policy has counted it under f24h, s48h~1h, b": {"--policy", "api", "--limit", "100/1h~1m"},
-		"these limits: the policy has counted it":          {"--policy", "api", "--limit", "100/48h~2h", "--limit", "100/24h@aligned"},
+		`under prefix "sl:", policy "apj" and these limits: it is stored under the policies "api"` + "\n":                                     {"--policy", "apj", "--limit", "100/24h"},
+		`under prefix "sm:", policy "api" and these limits: names that end in this key are stored with the prefix and policy "sl:api"` + "\n": {"--policy", "api", "--limit", "100/24h", "--prefix", "sm:"},
+		"the policy has counted it under ?/24h, ?/48h~1h, ?/1h+?":                                                                             {"--policy", "api", "--limit", "100/1h~1m"},
+		"these limits: the policy has counted it":                                                                                             {"--policy", "api", "--limit", "100/48h~2h", "--limit", "100/24h@aligned"},
 	} {
 		args = append(args, "--redis", "redis://"+server.Addr)
 		fail(t, exitFailure, text, with(args, "peek", "alice")...)
 		fail(t, exitFailure, text, with(args, "reset", "alice")...)
 		fail(t, exitFailure, text, with(args, "reset", "alice", "--dry-run")...)
 	}
+	fail(t, exitFailure, `it is stored under the policies "api"`, "usage", "alice", "--interval", "1h", "--limit", "100/48h~1h", "--redis", "redis://"+server.Addr)
+	fail(t, exitFailure, `and these limits, nor under any other: it isn't used`, "peek", "lice", "--limit", "100/24h", "--redis", "redis://"+server.Addr)
 	succeed(t, "peek", "alice", "--policy", "api", "--limit", "100/24h", "--redis", "redis://"+server.Addr)
 }
 
@@ -276,7 +278,8 @@ func TestKeyCommandsFailures(t *testing.T) {
 		"exactly one of --topology and ":        on("peek", "k", "--redis", url, "--topology", file),
 		"KEY is empty":                          on("peek", "", "--redis", url),
 		"want KEY":                              on("reset", "--redis", url),
-		"--limit or --policies is needed":       {"peek", "k", "--redis", url},
+		"--limit or --policies is needed":       {"reset", "k", "--redis", url},
+		"policy name":                           {"peek", "k", "--redis", url, "--policy", "a:b"},
 		"--redis is given twice":                on("reset", "k", "--redis", url, "--redis", url),
 		"not a URL":                             on("peek", "k", "--redis", "redis://host:port"),
 		"go with --topology":                    on("peek", "k", "--redis", url, "--user", "me"),

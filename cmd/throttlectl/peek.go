@@ -17,8 +17,18 @@ the topology that running processes use: that of the file, or a newer one that i
   REMAINING  what can still pass now
   RESET      when the full quota is back; - where nothing is used
 
+Without limits, peek prints what is stored of the key under the policy that --policy names, or else under all of them: what
+each window has counted and what was given back in it. ~ and ? before a policy's name are the counts of a shadow. Max and
+burst are not stored, so what remains isn't known, nor what is used of a token bucket.
+
+  throttlectl peek alice --redis redis://10.0.0.1:6379
+
 Where nothing is stored of the key under the policy and its limits, that is said, with what is stored in their place, and the
 exit code is 1.
+
+To find the policies of a key, the names that the key's server has stored are searched with SCAN, in steps, for --timeout
+and 10,000,000 names at most; of a Redis Cluster on all primaries. That needs the right +scan, which applications don't have:
+log in as an operator. Named policies and limits need no search.
 
 `
 
@@ -30,13 +40,16 @@ func newPeek(g *globals) *cobra.Command {
 		Long:  peekHelp + policyHelp + "\n\n" + serverHelp,
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.policyFlags.file == "" && len(o.limits) == 0 {
+				return o.peekStored(cmd, args[0])
+			}
 			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {
 				limits, snapshot, err := p.look(ctx, req)
 				if err == nil {
 					err = moved(snapshot)
 				}
 				if err == nil {
-					err = o.nothingStored(snapshot, req.Policy)
+					err = o.nothingStored(ctx, p, snapshot, req)
 				}
 				if err != nil {
 					return err

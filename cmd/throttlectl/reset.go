@@ -17,7 +17,8 @@ const resetHelp = `Give a key its full quota back, under every limit of a policy
 refunded rather than deleted, so that no process that remembers it can bring it back. Requests that come meanwhile are
 counted as ever.
 
-Where there is nothing to give back the exit code is 1, and nothing is changed.
+Where there is nothing to give back the exit code is 1, and nothing is changed; what is stored of the key in other places is
+said, as peek does.
 
 It doesn't ask: it is about one key that you name, and gives rather than takes. --dry-run shows what it would give.
 
@@ -55,7 +56,7 @@ func (o *keyOptions) reset(ctx context.Context, p *place, req backend.Request, d
 		err = moved(snapshot)
 	}
 	if err == nil {
-		err = o.nothingStored(snapshot, req.Policy)
+		err = o.nothingStored(ctx, p, snapshot, req)
 	}
 	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
 		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")

@@ -42,7 +42,7 @@ func newUsage(g *globals) *cobra.Command {
 					err = moved(snapshot)
 				}
 				if err == nil {
-					err = o.nothingStored(snapshot, &policy)
+					err = o.nothingStored(ctx, p, snapshot, req)
 				}
 				if err != nil {
 					return err
