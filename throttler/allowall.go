@@ -3,6 +3,7 @@ package throttler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,12 +45,13 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	if d, refused, err := t.refusesOne(ctx, live, keys, cost, parts); refused {
 		return d, nil, err
 	}
-	several, begun, stands := len(parts) > 1, 1, false
+	several, begun, given := len(parts) > 1, 0, 0
 	if several {
 		t.order(ctx, live, parts, cost)
+		begun = 1
 		defer func() {
-			for i := range begun {
-				t.moments.end(&parts[i], !stands && i < begun-1) // the last one was not charged
+			for i := given; i < begun; i++ {
+				t.moments.end(&parts[i], false)
 			}
 		}()
 	}
@@ -63,14 +65,19 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			t.moments.begin(p)
 			begun++
 		}
-		d, c, err := t.take(ctx, live, p.key, cost)
+		var d Decision
+		c := charge{own: own(parts[:begun], p)}
+		err := t.decide(ctx, live, p.key, cost, &d, &c)
 		if several && err == nil {
-			t.moments.learn(p, &d)
+			t.moments.learn(p, &d, c.temporary)
 		}
 		if err != nil || !d.Allowed {
-			t.moments.soften(p.hash, own(parts[:begun], p, several), &d)
-			t.giveAllBack(ctx, charges)
+			given = len(charges)
+			t.giveAllBack(ctx, charges, parts)
 			return d, nil, err
+		}
+		if several {
+			t.moments.charged(p)
 		}
 		c.key = p.at
 		charges = append(charges, c)
@@ -84,7 +91,6 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			weakest, weakestAt = d, p.at
 		}
 	}
-	stands = true
 	for i := range decisions {
 		t.kept(live, &decisions[i], &charges[i])
 	}
@@ -120,19 +126,22 @@ func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []strin
 	return d, true, err
 }
 
-// giveAllBack gives charges back, all at once, and returns when that is done or the caller's time is up. It goes on
-// after that. What can't be given back stays charged until its windows end.
-func (t *Throttler) giveAllBack(ctx context.Context, charges []charge) {
+// giveAllBack gives the charges of the first parts back, all at once, and returns when that is done or the caller's time is
+// up. It goes on after that, and each part ends with it. What can't be given back stays charged until its windows end.
+func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []part) {
 	if len(charges) == 0 {
 		return
 	}
 	refunds, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	parts = slices.Clone(parts[:len(charges)]) // or all would be allocated
 	var all sync.WaitGroup
 	for i := range charges {
 		all.Go(func() {
-			if err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost); err != nil {
+			err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost)
+			if err != nil {
 				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
+			t.moments.end(&parts[i], err == nil)
 		})
 	}
 	done := make(chan struct{})

@@ -85,13 +85,15 @@ func (t *Throttler) follow(ctx context.Context, live *policies, req backend.Requ
 	t.precheck.saw(req.Policy, !result.Allowed)
 	d.fill(&result)
 	switch {
+	case !d.Allowed:
+		if t.moments.used.Load() {
+			t.soften(&req, c, d)
+		}
 	case c != nil: // it may go back at once: whoever keeps it calls kept
 		*c = newCharge(t.backend, &req, &result)
-	case result.Allowed:
+	default:
 		t.cast(live, &req, nil)
 		t.near.saw(&req, d)
-	case t.moments.used.Load():
-		t.moments.soften(t.moments.hash(&req), 0, d)
 	}
 	return nil
 }

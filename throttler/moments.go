@@ -18,28 +18,37 @@ import (
 //     a key that denies is asked first, and nothing is charged beside it.
 //   - Of the calls that would charge a key while the other keys are strangers one goes ahead; those that come meanwhile look
 //     at the strangers first. So of a key that nobody in this process has seen exhausted one call learns.
-//   - Who is denied while a charge on the key may still go back is told to come back soon.
+//   - A denial while a charge on the key may still go back has a short RetryAfter.
 //
 // Other processes hold back in the same way, each for itself.
 type moments struct {
 	seed   maphash.Seed
 	start  time.Time
-	used   atomic.Bool                            // whether there was a charge that may go back
-	charge [momentSlots]moment                    // by the key's hash
-	seen   atomic.Pointer[[1 << 13]atomic.Uint64] // what was left, by the key's hash: made by the first AllowAll of several keys
+	used   atomic.Bool               // whether there was a charge that may go back
+	shards [momentShards]momentShard // by the key's hash
+	seen   atomic.Pointer[seen]      // made by the first AllowAll of several keys
 }
 
-// moment is what is charged to the keys of a slot and may go back.
+type momentShard struct {
+	size atomic.Int32 // len(keys), for those who needn't lock
+	mu   sync.Mutex   // guards keys
+	keys []moment
+}
+
+// moment is what AllowAll has under way on a key. A denial by a charge that is part of it is temporary.
 type moment struct {
-	charges atomic.Int32
-	back    atomic.Int64 // when one went back last, in nanoseconds since start; 0 for never
+	hash    uint64
+	calls   int32         // that charge the key, have charged it, or are giving it back
+	charged int32         // of these, those that were admitted
+	until   time.Duration // since start: how long denials are temporary after a charge went back
 }
 
 const (
-	momentSlots      = 256
-	momentRetryAfter = 100 * time.Millisecond // for a denial by a charge that may go back
+	momentShards     = 256
+	momentRetryAfter = 100 * time.Millisecond // for a temporary denial
 	momentLook       = time.Second            // bounds a look at other keys
 	seenFor          = 10                     // seconds that what was left of a key says something
+	denialFor        = 60                     // seconds that a denial outlives what was left of other keys
 	seenMost         = 255                    // what is left is known up to this
 	strangerLeft     = 32                     // what is taken to be left of a key that nothing is known of
 )
@@ -51,6 +60,8 @@ type part struct {
 	hash  uint64
 	left  int // as far as it is known
 	known bool
+
+	charged bool
 }
 
 func (m *moments) hash(req *backend.Request) uint64 {
@@ -62,58 +73,120 @@ func (m *moments) hash(req *backend.Request) uint64 {
 	return h.Sum64()
 }
 
-// A cell of seen holds the upper half of a hash, a second, and what was left; 0 left is a denial.
-func (m *moments) recall(p *part) {
-	p.left, p.known = strangerLeft, false
+// seen is what was left of keys, by hash, four in a set. A cell holds the upper half of a hash, a second, and what was left; 0
+// left is a denial. Of two learned at once in a set one may be lost.
+type seen [1 << 11][4]atomic.Uint64
+
+func (m *moments) recall(hash uint64) (left int, known bool) {
 	table := m.seen.Load()
 	if table == nil {
-		return
+		return strangerLeft, false
 	}
-	cell := table[p.hash%uint64(len(table))].Load()
-	second, left := uint16(cell>>8), int(cell&0xff)
-	if cell>>32 != p.hash>>32 || left > 0 && uint16(time.Now().Unix())-second > seenFor {
-		return // an older denial is still the best guess
+	set := &table[hash%uint64(len(table))]
+	for i := range set {
+		cell := set[i].Load()
+		if cell>>32 != hash>>32 {
+			continue
+		}
+		if left = int(cell & 0xff); left == 0 || seenAge(cell) <= seenFor { // an older denial is still the best guess
+			return left, true
+		}
+		break
 	}
-	p.left, p.known = left, true
+	return strangerLeft, false
 }
 
-// learn takes note of what a decision leaves of a key.
-func (m *moments) learn(p *part, d *Decision) {
+func seenAge(cell uint64) uint16 { return uint16(time.Now().Unix()) - uint16(cell>>8) }
+
+// learn takes note of what a decision leaves of a key. After a temporary denial it is not used up.
+func (m *moments) learn(p *part, d *Decision, temporary bool) {
 	switch d.Source {
 	case Fallback, Unknown, Listed:
 		return
 	}
 	table := m.seen.Load()
 	if table == nil {
-		m.seen.CompareAndSwap(nil, new([1 << 13]atomic.Uint64))
+		m.seen.CompareAndSwap(nil, new(seen))
 		table = m.seen.Load()
 	}
 	p.left, p.known = 0, true
-	if d.Allowed {
+	switch {
+	case temporary:
+		p.left = 1
+	case d.Allowed:
 		p.left = int(min(d.Remaining+1, seenMost))
 	}
-	table[p.hash%uint64(len(table))].Store(p.hash>>32<<32 | uint64(uint16(time.Now().Unix()))<<8 | uint64(p.left))
+	set := &table[p.hash%uint64(len(table))]
+	place, oldest := 0, -1
+	for i := range set {
+		cell := set[i].Load()
+		if cell>>32 == p.hash>>32 {
+			place = i
+			break
+		}
+		age := int(seenAge(cell))
+		if cell&0xff == 0 && cell != 0 {
+			age -= denialFor
+		}
+		if age > oldest || i == 0 {
+			place, oldest = i, age
+		}
+	}
+	set[place].Store(p.hash>>32<<32 | uint64(uint16(time.Now().Unix()))<<8 | uint64(p.left))
 }
 
 func sortByLeft(parts []part) {
 	slices.SortStableFunc(parts, func(a, b part) int { return a.left - b.left })
 }
 
-// begin takes note that a key is charged for a moment, until end. It reports whether others charge it so.
+// locked is the locked shard of a key, without what is over, and what is under way on the key; nil for nothing.
+func (m *moments) locked(hash uint64) (s *momentShard, k *moment) {
+	s = &m.shards[hash%momentShards]
+	s.mu.Lock()
+	now := time.Since(m.start)
+	s.keys = slices.DeleteFunc(s.keys, func(k moment) bool { return k.calls == 0 && now >= k.until })
+	s.size.Store(int32(len(s.keys)))
+	if i := slices.IndexFunc(s.keys, func(k moment) bool { return k.hash == hash }); i >= 0 {
+		k = &s.keys[i]
+	}
+	return s, k
+}
+
+// begin takes note, until end, of a call that charges a key. It reports whether there are others.
 func (m *moments) begin(p *part) (others bool) {
 	if !m.used.Load() {
 		m.used.Store(true)
 	}
-	return m.charge[p.hash%momentSlots].charges.Add(1) > 1
+	s, k := m.locked(p.hash)
+	defer s.mu.Unlock()
+	if k == nil {
+		s.keys = append(s.keys, moment{hash: p.hash})
+		s.size.Store(int32(len(s.keys)))
+		k = &s.keys[len(s.keys)-1]
+	}
+	k.calls++
+	return k.calls > 1
 }
 
-// end says whether the charge has gone back.
+// charged takes note that the key has admitted the call.
+func (m *moments) charged(p *part) {
+	s, k := m.locked(p.hash)
+	defer s.mu.Unlock()
+	p.charged = true
+	k.charged++
+}
+
+// end says whether the charge, if there is one, has gone back.
 func (m *moments) end(p *part, back bool) {
-	c := &m.charge[p.hash%momentSlots]
-	if back {
-		c.back.Store(int64(time.Since(m.start)))
+	s, k := m.locked(p.hash)
+	defer s.mu.Unlock()
+	k.calls--
+	if p.charged {
+		k.charged--
 	}
-	c.charges.Add(-1)
+	if p.charged && back {
+		k.until = time.Since(m.start) + momentRetryAfter
+	}
 }
 
 // strangers reports whether nothing is known of one of the keys.
@@ -144,7 +217,7 @@ func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost
 			}
 			if result, err := peeker.Peek(ctx, req); err == nil {
 				d.fill(&result)
-				t.moments.learn(p, &d)
+				t.moments.learn(p, &d, false)
 			}
 		})
 	}
@@ -156,40 +229,49 @@ func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost
 func (t *Throttler) order(ctx context.Context, live *policies, parts []part, cost int64) {
 	m := &t.moments
 	for i := range parts {
-		m.recall(&parts[i])
-	}
-	for range 2 { // the one that was taken to be the first may be a stranger, too
-		sortByLeft(parts)
-		if others := m.begin(&parts[0]); !others || !strangers(parts[1:]) {
-			return
-		}
-		m.end(&parts[0], false)
-		t.look(ctx, live, parts[1:], cost)
+		parts[i].left, parts[i].known = m.recall(parts[i].hash)
 	}
 	sortByLeft(parts)
-	m.begin(&parts[0])
+	if others := m.begin(&parts[0]); others && strangers(parts[1:]) {
+		m.end(&parts[0], false)
+		t.look(ctx, live, parts, cost)
+		sortByLeft(parts)
+		m.begin(&parts[0])
+	}
 }
 
-// soften shortens the wait after a denial by a charge that may go back, or has gone back since, other than some of the
-// caller's own.
-func (m *moments) soften(hash uint64, own int32, d *Decision) {
-	c := &m.charge[hash%momentSlots]
-	back := c.back.Load()
-	if c.charges.Load() <= own && (back == 0 || int64(time.Since(m.start))-back > int64(momentRetryAfter)) {
+// soften shortens the wait after a temporary denial: a charge of another call may still go back, or has just gone back. A
+// call whose charge isn't known yet counts, too, unless the key is known to be used up: its reply may be behind this one. (In
+// an outage this process counts itself, and what is used up isn't known.)
+func (t *Throttler) soften(req *backend.Request, c *charge, d *Decision) {
+	m, own := &t.moments, int32(0)
+	if c != nil {
+		own = c.own
+	}
+	hash := m.hash(req)
+	if m.shards[hash%momentShards].size.Load() == 0 {
 		return
 	}
-	if d.RetryAfter != limit.Never {
+	s, k := m.locked(hash)
+	others := k != nil && k.calls > own
+	temporary := k != nil && time.Since(m.start) < k.until || others && k.charged > 0
+	s.mu.Unlock()
+	if c != nil {
+		c.temporary = temporary
+	}
+	if others && !temporary && d.Source != Fallback {
+		left, _ := m.recall(hash)
+		temporary = left > 0
+	}
+	if temporary && d.RetryAfter != limit.Never {
 		d.RetryAfter = min(d.RetryAfter, momentRetryAfter)
 	}
 }
 
-// own is how many of the charges that are noted where p's are belong to the same call.
-func own(begun []part, p *part, noted bool) (n int32) {
-	if !noted {
-		return 0
-	}
+// own is how many of the calls on a key are of one AllowAll, which lists the key that often.
+func own(begun []part, p *part) (n int32) {
 	for i := range begun {
-		if begun[i].hash%momentSlots == p.hash%momentSlots {
+		if begun[i].hash == p.hash {
 			n++
 		}
 	}

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -99,13 +100,18 @@ func TestAllowAllExhaustedKeyDeniesNobodyElse(t *testing.T) {
 // tidal is a backend whose takes take a while, and that knows what is charged to a key at most.
 type tidal struct {
 	*spy
+	peekTime, refundTime time.Duration
+
 	mu            sync.Mutex // guards what follows
 	charged, most map[string]int
 	takes, peeks  int
 }
 
 func newTidal(t *testing.T) *tidal {
-	return &tidal{spy: newSpy(t, time.Now), charged: map[string]int{}, most: map[string]int{}}
+	return &tidal{
+		spy: newSpy(t, time.Now), peekTime: 2 * time.Millisecond, refundTime: 50 * time.Millisecond,
+		charged: map[string]int{}, most: map[string]int{},
+	}
 }
 
 func (b *tidal) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
@@ -126,12 +132,16 @@ func (b *tidal) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 	b.mu.Lock()
 	b.peeks++
 	b.mu.Unlock()
-	time.Sleep(2 * time.Millisecond)
-	return b.spy.Peek(ctx, req)
+	select {
+	case <-time.After(b.peekTime):
+		return b.spy.Peek(ctx, req)
+	case <-ctx.Done():
+		return backend.Result{}, ctx.Err()
+	}
 }
 
 func (b *tidal) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(b.refundTime)
 	b.mu.Lock()
 	b.charged[req.Key]--
 	b.mu.Unlock()
@@ -227,5 +237,65 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 		if d := allow(t, th, "small"); d.Allowed || d.RetryAfter < time.Minute {
 			t.Errorf("after it: %+v, want a denial for the window", d)
 		}
+	})
+}
+
+// A denial by a window says how long the window lasts, however many requests are under way on its key and on others.
+func TestAllowAllRetryAfterAWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottler(t, throttler.Config{Backend: newTidal(t), Policy: one(limit.PerHour(10))})
+		check := func(how string, d throttler.Decision, err error) {
+			t.Helper()
+			if err != nil || d.Allowed || d.RetryAfter < time.Minute {
+				t.Errorf("%s: %+v, %v, want a denial for the window", how, d, err)
+			}
+		}
+		const keys = 50
+		for i := range keys {
+			_, _ = th.AllowN(t.Context(), fmt.Sprint("used up ", i), 10)
+		}
+		d, err := th.AllowAll(t.Context(), []string{"used up 0", "user"}, 1)
+		check("one request", d, err)
+		time.Sleep(time.Second)
+
+		stop, others := make(chan struct{}), sync.WaitGroup{}
+		for i := range 64 {
+			others.Go(func() {
+				pair := []string{fmt.Sprint("user ", i), fmt.Sprint("address ", i)}
+				if i < 4 {
+					pair[0] = "used up 0"
+				}
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					d, err := th.AllowAll(t.Context(), pair, 1)
+					if i < 4 {
+						check("AllowAll", d, err)
+					}
+				}
+			})
+		}
+		for i := range keys {
+			key := fmt.Sprint("used up ", i)
+			d, err := th.Allow(t.Context(), key)
+			check("Allow", d, err)
+			r, err := th.Reserve(t.Context(), key, 1)
+			check("Reserve", r.Decision(), err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		start := time.Now()
+		if d, err := th.Wait(ctx, "used up 0", 1); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 100*time.Millisecond {
+			t.Errorf("Wait returned after %s: %+v, %v, want an error at once", time.Since(start), d, err)
+		}
+		close(stop)
+		others.Wait()
+
+		d, err = th.AllowAll(t.Context(), []string{"twice", "twice"}, 6)
+		check("a key that is there twice", d, err)
 	})
 }

@@ -40,10 +40,6 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if err != nil {
 		return nil, err
 	}
-	if !d.Allowed && t.moments.used.Load() {
-		req, _ := t.request(ctx, live, key, cost)
-		t.moments.soften(t.moments.hash(&req), 0, &d)
-	}
 	t.kept(live, &d, &c)
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: 1, charges: []charge{c}}, nil
 }

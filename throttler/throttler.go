@@ -170,6 +170,9 @@ type charge struct {
 	receipt limit.Receipt
 	shadow  *shadowCharge // what goes back with it; nil for nothing
 	key     int           // of a Reservation: which of its keys this is of
+
+	own       int32 // before a take: how many of the moments of the key are of the same call
+	temporary bool  // after a denial: whether a charge that goes back may be why
 }
 
 // take is decide for a request that may be given back. The charge is empty unless the request was admitted.
@@ -203,10 +206,13 @@ func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost
 	}
 	t.precheck.saw(policy, !result.Allowed)
 	d.fill(&result)
-	if c != nil {
+	switch {
+	case !d.Allowed:
+		if t.moments.used.Load() {
+			t.soften(&backend.Request{Key: key, Policy: policy}, c, d)
+		}
+	case c != nil:
 		*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
-	} else if !d.Allowed && t.moments.used.Load() {
-		t.moments.soften(t.moments.hash(&backend.Request{Key: key, Policy: policy}), 0, d)
 	}
 	return nil
 }
@@ -216,8 +222,15 @@ func (t *Throttler) fallBack(
 	ctx context.Context, key string, policy *limit.Policy, cost int64, cause error, d *Decision, c *charge,
 ) (err error) {
 	var alone charge
-	*d, alone, err = t.withoutVerdict(ctx, backend.Request{Key: key, Policy: policy, Cost: cost}, cause)
-	if c != nil {
+	req := backend.Request{Key: key, Policy: policy, Cost: cost}
+	*d, alone, err = t.withoutVerdict(ctx, req, cause)
+	switch {
+	case err != nil:
+	case !d.Allowed:
+		if t.cfg.Failure == FailLocal && t.moments.used.Load() {
+			t.soften(&req, c, d)
+		}
+	case c != nil:
 		*c = alone
 	}
 	return err
