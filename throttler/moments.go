@@ -200,6 +200,8 @@ func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost
 	if !ok || t.outages.on.Load() {
 		return
 	}
+	ctx, stop := t.timeout(ctx)
+	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, momentLook)
 	defer cancel()
 	looked := slices.Clone(parts) // or all that are charged would be allocated

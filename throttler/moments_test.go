@@ -197,7 +197,8 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		book := &notes{}
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: book})
 		_, _ = th.AllowN(t.Context(), "small", 2)
 		_, _ = th.AllowAll(t.Context(), []string{"small", "one"}, 1) // small is used up, and known to be
 		_ = th.Reset(t.Context(), "small")
@@ -208,6 +209,8 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 			}
 		}()
 		time.Sleep(3 * time.Millisecond)
+		synctest.Wait()
+		before := len(book.ended)
 		wait := func(how string, d throttler.Decision, err error) {
 			if err != nil || d.Allowed || d.RetryAfter > 100*time.Millisecond || d.RetryAfter <= 0 {
 				t.Errorf("%s: %+v, %v", how, d, err)
@@ -228,6 +231,16 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 			wait("Reserve", r.Decision(), err)
 		})
 		all.Wait()
+		told := 0
+		for _, e := range book.ended[before:] {
+			if e.Policy == &smallPolicy && !e.Decision.Allowed {
+				told++
+				wait("as the observer sees it", e.Decision, e.Err)
+			}
+		}
+		if told != 3 {
+			t.Errorf("the observer saw %d denials, want 3", told)
+		}
 		time.Sleep(time.Second)
 		for range 3 {
 			if d := allow(t, th, "small"); !d.Allowed {
@@ -297,5 +310,52 @@ func TestAllowAllRetryAfterAWindow(t *testing.T) {
 
 		d, err = th.AllowAll(t.Context(), []string{"twice", "twice"}, 6)
 		check("a key that is there twice", d, err)
+	})
+}
+
+// A denial stays temporary until the charge that explains it is back, also where that takes longer than the caller waits.
+func TestAllowAllRetryAfterUntilGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newTidal(t)
+		b.refundTime = 600 * time.Millisecond
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1)), Timeout: 50 * time.Millisecond})
+		allow(t, th, "used up")
+		if d, err := th.AllowAll(t.Context(), []string{"user", "used up"}, 1); err != nil || d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		for range 3 { // at 50, 250 and 450 ms
+			if d := allow(t, th, "user"); d.Allowed || d.RetryAfter > 100*time.Millisecond {
+				t.Errorf("while its charge goes back: %+v, want a short wait", d)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if d := allow(t, th, "user"); !d.Allowed {
+			t.Errorf("when its charge is back: %+v", d)
+		}
+	})
+}
+
+// The look at other keys takes no longer than a call to the backend may.
+func TestAllowAllLooksInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newTidal(t)
+		b.peekTime = 5 * time.Second
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), Timeout: 50 * time.Millisecond})
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() {
+				start := time.Now()
+				d, err := th.AllowAll(t.Context(), []string{"user", fmt.Sprint("address ", i)}, 1)
+				if took := time.Since(start); err != nil || !d.Allowed || took > 60*time.Millisecond {
+					t.Errorf("after %s: %+v, %v, want it admitted in 60ms", took, d, err)
+				}
+			})
+		}
+		all.Wait()
+		if b.peeks == 0 {
+			t.Error("nobody looked")
+		}
 	})
 }
