@@ -14,18 +14,21 @@ import (
 // giveBackTimeout bounds the refunds of AllowAll, which go on when the caller has gone.
 const giveBackTimeout = time.Second
 
-// AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. Each key has
-// the policy that PolicyFor gives it. A key listed twice is charged twice. The order of the keys doesn't matter.
+// AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. The order of the keys
+// doesn't matter. The charge is not atomic: the keys, which may be counted in different places, are charged one after the other,
+// and what was charged is given back when a later one denies. So a denial may be short-lived: another request holds a charge that
+// it gives back. RetryAfter is then at most 100 ms.
 //
-// The keys may be counted in different places, so this is not atomic: they are charged one after the other, and
-// what was charged is given back when a later one denies. So that a key which is used up denies nobody else, the keys are
-// charged in the order of what is known to be left of them, the least first; beside a key of which nothing is known at most one
-// call of this process at a time charges another without a look at it before. What a call has charged and gives back may then be
-// missing to others for two round trips, and of a denial in this process meanwhile RetryAfter is at most 100 ms.
+// Each key has the policy that PolicyFor gives it. A key listed twice is charged twice. A key on a deny list denies the request
+// before any key is charged.
 //
-// Beside a key on a deny list none is charged. Of a denial the decision is that of the key that denied; of an admission it is
-// the one that has the least left, with the weakest guarantee of all. The backend must be a backend.Refunder if there is more
-// than one key; it should be a backend.Peeker.
+// Keys are charged in the order of what this process knows to be left of them, the least first, so that a key which is used up
+// denies nobody else. Beside a key of which nothing is known, at most one call of this process at a time charges another without
+// a look at it first. A look takes one call to the backend and is bounded by Config.Timeout, or one second if that is zero. A
+// charge that goes back is missing to others for about two round trips, or longer where the backend is slow.
+//
+// The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left, and
+// the weakest guarantee of all. With more than one key the backend must be a backend.Refunder; it should be a backend.Peeker.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)

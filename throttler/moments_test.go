@@ -359,3 +359,26 @@ func TestAllowAllLooksInTime(t *testing.T) {
 		}
 	})
 }
+
+// While the backend is away the process counts itself, and charges that go back explain its denials, too.
+func TestAllowAllRetryAfterInAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newTidal(t)
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		b.failWith(func(string) error { return outage(false) })
+		_, _ = th.AllowN(t.Context(), "used up", 10)
+		go func() { // charges small, and then meets the other one
+			if d, err := th.AllowAll(t.Context(), []string{"small", "used up"}, 3); err != nil || d.Allowed {
+				t.Errorf("%+v, %v", d, err)
+			}
+		}()
+		time.Sleep(time.Millisecond) // Allow then meets the charge of small
+		if d := allow(t, th, "small"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter > 100*time.Millisecond {
+			t.Errorf("small: %+v, want a short wait", d)
+		}
+		if d := allow(t, th, "used up"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter < time.Minute {
+			t.Errorf("used up: %+v, want a denial for the window", d)
+		}
+	})
+}
