@@ -70,3 +70,20 @@ func TestAttendedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 		}
 	}
 }
+
+// AllowAll of few keys allocates its list of charges only.
+func TestAllowAllAllocatesOnce(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	for _, max := range []int64{1, 1 << 40} {
+		th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(max))})
+		keys := []string{"a", "b"}
+		allow(t, th, "a")
+		allocs := testing.AllocsPerRun(1000, func() {
+			if d, err := th.AllowAll(t.Context(), keys, 1); err != nil || d.Allowed != (max > 1) {
+				t.Fatalf("%+v, %v", d, err)
+			}
+		})
+		if allocs > 1 {
+			t.Errorf("a limit of %d: %v allocations, want one", max, allocs)
+		}
+	}
+}

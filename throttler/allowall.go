@@ -17,15 +17,15 @@ const giveBackTimeout = time.Second
 // AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. The order of the keys
 // doesn't matter. The charge is not atomic: the keys, which may be counted in different places, are charged one after the other,
 // and what was charged is given back when a later one denies. So a denial may be short-lived: another request holds a charge that
-// it gives back. RetryAfter is then at most 100 ms.
+// it gives back. If that request is of this process, RetryAfter is at most 100 ms.
 //
 // Each key has the policy that PolicyFor gives it. A key listed twice is charged twice. A key on a deny list denies the request
 // before any key is charged.
 //
 // Keys are charged in the order of what this process knows to be left of them, the least first, so that a key which is used up
 // denies nobody else. Beside a key of which nothing is known, at most one call of this process at a time charges another without
-// a look at it first. A look takes one call to the backend and is bounded by Config.Timeout, or one second if that is zero. A
-// charge that goes back is missing to others for about two round trips, or longer where the backend is slow.
+// a look at it first. A look takes one round trip, and at most Config.Timeout and one second. A charge that goes back is missing
+// to others for about two round trips, or longer where the backend is slow.
 //
 // The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left, and
 // the weakest guarantee of all. With more than one key the backend must be a backend.Refunder; it should be a backend.Peeker.
@@ -136,7 +136,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []p
 		return
 	}
 	refunds, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
-	parts = slices.Clone(parts[:len(charges)]) // or all would be allocated
+	given := slices.Clone(parts[:len(charges)]) // or all that are charged would be allocated
 	var all sync.WaitGroup
 	for i := range charges {
 		all.Go(func() {
@@ -144,7 +144,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []p
 			if err != nil {
 				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
-			t.moments.end(&parts[i], err == nil)
+			t.moments.end(&given[i], err == nil)
 		})
 	}
 	done := make(chan struct{})
