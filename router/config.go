@@ -46,10 +46,12 @@ type Config struct {
 	// for Open.
 	TopologyKeys []ed25519.PublicKey
 
-	// AllowedAddresses are the servers to which a published topology may lead, besides those that this process knows from its
-	// own: host names, "*." and a domain, IP addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't count. Whoever
-	// may write to a server can publish a topology, and each server that is named gets the credentials of Redis. Nil: with
-	// TopologyKeys any that is signed, otherwise no unknown server. Only for Open.
+	// AllowedAddresses are the servers that a published topology may name, besides those that this process knows from its
+	// own as the same (a node, a node of a cluster, or a sentinel of the same master): host names, "*." and a domain, IP
+	// addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't count. Whoever may write to a server can publish a
+	// topology, and each server that is named gets the credentials of Redis, and so do those that a sentinel or a cluster among
+	// them names, which are not held to this list. Nil: with TopologyKeys any that is signed, otherwise no unknown server.
+	// Only for Open.
 	AllowedAddresses []string
 
 	// Seed is the seed of the ring. Only for New; a topology has its own.

@@ -71,20 +71,6 @@ func (t *Topology) conflictWith(other Topology, holder string) error {
 		t.Epoch+1, t.Epoch, holder, t.Epoch, Changes(other, *t))}
 }
 
-// addresses returns every address of a topology and of those before it.
-func (t *Topology) addresses() (all []string) {
-	for p := t; p != nil; p = p.Previous {
-		for i := range p.Groups {
-			g := &p.Groups[i]
-			if g.Primary != "" {
-				all = append(all, g.Primary)
-			}
-			all = append(append(append(all, g.Replicas...), g.Sentinels...), g.Cluster...)
-		}
-	}
-	return all
-}
-
 // sameHistory reports whether two topologies name the same ones before them, whatever their addresses.
 func sameHistory(a, b *Topology) bool {
 	for a, b = a.Previous, b.Previous; a != nil && b != nil; a, b = a.Previous, b.Previous {

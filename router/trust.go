@@ -106,9 +106,9 @@ func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) 
 			Field: "topology", Value: fmt.Sprintf("epoch %d", t.Epoch), Bound: fmt.Sprintf("must be of epoch %d, as which it is published", there.Version),
 		}
 	}
-	var own []string
+	var own []place
 	for _, f := range append([]former{{snapshot: s}}, s.from...) {
-		own = append(own, f.topology.addresses()...)
+		own = append(own, f.topology.places()...)
 	}
 	return t, errors.Join(r.cfg.trusts(own, &t), jump(s, &t))
 }
@@ -116,11 +116,11 @@ func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) 
 // CheckPublished returns nil if a process with this configuration and a topology of its own may take over another one from a
 // server, and otherwise a [*ConfigError], with [ErrTopologyUntrusted] in its chain. It doesn't compare the epochs.
 func (c Config) CheckPublished(own, published Topology) error {
-	return errors.Join(c.validateTrust(), c.trusts(own.addresses(), &published))
+	return errors.Join(c.validateTrust(), c.trusts(own.places(), &published))
 }
 
 // trusts refuses a topology that is not signed where it must be, or that leads to servers that are neither known nor allowed.
-func (c *Config) trusts(own []string, t *Topology) error {
+func (c *Config) trusts(own []place, t *Topology) error {
 	if len(c.TopologyKeys) > 0 {
 		if err := t.Verify(c.TopologyKeys...); err != nil {
 			return errors.Join(ErrTopologyUntrusted, err)
@@ -129,18 +129,43 @@ func (c *Config) trusts(own []string, t *Topology) error {
 			return nil
 		}
 	}
-	known := make(map[string]bool, len(own))
-	for _, address := range own {
-		known[canonical(address)] = true
+	known := make(map[place]bool, len(own))
+	for _, p := range own {
+		known[p] = true
 	}
-	for _, address := range t.addresses() {
-		if !known[canonical(address)] && !allows(c.AllowedAddresses, address) {
-			return &ConfigError{Field: "topology: address", Value: strconv.Quote(address), Err: ErrTopologyUntrusted, Bound: fmt.Sprintf(
-				"must be of a server that this process knows from its own topology, or allowed by AllowedAddresses, or the topology (epoch %d) "+
-					"signed with one of TopologyKeys", t.Epoch)}
+	for _, p := range t.places() {
+		if !known[p] && !allows(c.AllowedAddresses, p.address) {
+			return &ConfigError{Field: "topology: address", Value: strconv.Quote(p.address), Err: ErrTopologyUntrusted, Bound: fmt.Sprintf(
+				"must be what this process knows from its own topology as %s, or allowed by AllowedAddresses, or the topology (epoch %d) "+
+					"signed with one of TopologyKeys", p.as, t.Epoch)}
 		}
 	}
 	return nil
+}
+
+// place is an address in a topology, and as what it is there: a sentinel leads elsewhere with another master's name, a cluster
+// leads to all its servers, and a sentinel that is taken for a node gets the password of one.
+type place struct{ as, address string }
+
+// places returns all of a topology and of those before it.
+func (t *Topology) places() (all []place) {
+	for p := t; p != nil; p = p.Previous {
+		for i := range p.Groups {
+			g := &p.Groups[i]
+			add := func(as string, addresses ...string) {
+				for _, address := range addresses {
+					all = append(all, place{as, canonical(address)})
+				}
+			}
+			if g.Primary != "" {
+				add("a node", g.Primary)
+			}
+			add("a node", g.Replicas...)
+			add("a sentinel of master "+strconv.Quote(g.Master), g.Sentinels...)
+			add("a node of a cluster", g.Cluster...)
+		}
+	}
+	return all
 }
 
 // jump refuses an epoch that is too far above the one in force.

@@ -139,6 +139,41 @@ func nodesOf(r *router.Router) string {
 	return strings.Join(all, " ")
 }
 
+// TestKnownIsByRole: an address is known as what it is in the process's own topology. As something else it leads to other servers.
+func TestKnownIsByRole(t *testing.T) {
+	group := func(g router.Group) router.Topology {
+		g.Name = "g"
+		return router.Topology{Epoch: 1, Groups: []router.Group{g}}
+	}
+	sentinel := []string{"10.0.0.1:26379"}
+	node := router.Group{Primary: "10.0.0.1:6379", Replicas: []string{"10.0.0.2:6379"}}
+	followed := router.Group{Sentinels: sentinel, Master: "main"}
+	for _, test := range []struct {
+		name       string
+		own, other router.Group
+		as         string // empty: it is trusted
+	}{
+		{"a replica as primary", node, router.Group{Primary: "10.0.0.2:6379"}, ""},
+		{"the same master", followed, router.Group{Sentinels: sentinel, Master: "main"}, ""},
+		{"another master", followed, router.Group{Sentinels: sentinel, Master: "theirs"}, `as a sentinel of master "theirs"`},
+		{"a sentinel as primary", followed, router.Group{Primary: sentinel[0]}, "as a node,"},
+		{"a sentinel as cluster", followed, router.Group{Cluster: sentinel}, "as a node of a cluster,"},
+		{"a node as cluster", node, router.Group{Cluster: []string{"10.0.0.1:6379"}}, "as a node of a cluster,"},
+		{"a node as sentinel", node, router.Group{Sentinels: []string{"10.0.0.2:6379"}, Master: "main"}, `as a sentinel of master "main"`},
+		{"the same cluster", router.Group{Cluster: []string{"a:1", "b:1"}}, router.Group{Cluster: []string{"B.:1"}}, ""},
+	} {
+		own, other := group(test.own), group(test.other)
+		other = after(router.Topology{Epoch: 2, Groups: other.Groups}, own)
+		err := router.Config{}.CheckPublished(own, other)
+		if test.as == "" && err != nil || test.as != "" && (!errors.Is(err, router.ErrTopologyUntrusted) || !strings.Contains(err.Error(), test.as)) {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if err := (router.Config{AllowedAddresses: []string{"10.0.0.0/8", "b"}}).CheckPublished(own, other); err != nil {
+			t.Errorf("%s, and allowed: %v", test.name, err)
+		}
+	}
+}
+
 // TestUntrustedConflict: what can't be trusted doesn't stop a router either, under its own epoch.
 func TestUntrustedConflict(t *testing.T) {
 	public, private := keyPair(t)

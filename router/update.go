@@ -106,7 +106,7 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 	}
 	r.enforceLocked(next)
 	r.retire(s, next)
-	if !slices.Equal(topology.addresses(), s.topology.addresses()) {
+	if !slices.Equal(topology.places(), s.topology.places()) {
 		epoch := strconv.FormatUint(topology.Epoch, 10)
 		r.events.emit(Event{Kind: TopologyChanged, From: epoch, To: epoch})
 	}
