@@ -151,9 +151,14 @@ func readBoards(ctx context.Context, boards []*board) []posted {
 	return each(boards, func(b *board) posted { return b.say(b.Redis.Look, ctx) })
 }
 
-// post leaves a notice.
+// post leaves a notice and reads what is there then: of an equal epoch a server keeps what it has.
 func (b *board) post(ctx context.Context, n backend.Notice) posted {
-	return b.say(func(ctx context.Context) (backend.Notice, error) { return b.Redis.Post(ctx, n) }, ctx)
+	return b.say(func(ctx context.Context) (backend.Notice, error) {
+		if there, err := b.Redis.Post(ctx, n); err != nil {
+			return there, err
+		}
+		return b.Redis.Look(ctx)
+	}, ctx)
 }
 
 func (b *board) say(ask func(context.Context) (backend.Notice, error), ctx context.Context) posted {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sluice-go/sluice/router"
 )
@@ -119,4 +120,34 @@ func inWords(published string, t router.Topology) string {
 		return ": in the file " + words
 	}
 	return ""
+}
+
+// differs says in words what a published topology has that the file hasn't, although the keys have the same owners; empty if
+// nothing. How either is laid out doesn't matter.
+func differs(published string, file router.Topology) string {
+	there, err := router.ParseTopology([]byte(published))
+	switch {
+	case err != nil:
+		return "another text"
+	case !sameAddresses(there, file):
+		return "other addresses"
+	case len(file.Signature) > 0 && len(there.Signature) == 0:
+		return "no signature"
+	case len(file.Signature) > 0 && !slices.Equal(there.Signature, file.Signature):
+		return "another signature"
+	case !slices.EqualFunc(chainOf(there.Previous), chainOf(file.Previous), func(a, b router.Topology) bool {
+		return a.Digest() == b.Digest() && sameAddresses(a, b)
+	}):
+		return `another "previous"`
+	}
+	return ""
+}
+
+func sameAddresses(a, b router.Topology) bool {
+	byName := func(a, b router.Group) int { return strings.Compare(a.Name, b.Name) }
+	return slices.EqualFunc(slices.SortedFunc(slices.Values(a.Groups), byName), slices.SortedFunc(slices.Values(b.Groups), byName),
+		func(a, b router.Group) bool {
+			return a.Primary == b.Primary && a.Master == b.Master && slices.Equal(a.Replicas, b.Replicas) &&
+				slices.Equal(a.Sentinels, b.Sentinels) && slices.Equal(a.Cluster, b.Cluster)
+		})
 }

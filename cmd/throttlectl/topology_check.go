@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"io"
 	"strings"
@@ -13,7 +14,8 @@ import (
 )
 
 const checkHelp = `Validate a topology file, reach every server that it names, and compare the topology that is posted on the primaries with
-the file. Nothing is changed. throttlectl doctor looks at the servers themselves.
+the file, also in addresses, signature and "previous". With --topology-key signatures are verified. Nothing is changed.
+throttlectl doctor looks at the servers themselves.
 
   POSTED  the epoch of the topology that running processes have left on the primary, which is the one in force; - for none.
           They leave it within seconds`
@@ -96,7 +98,7 @@ func (s *site) check(ctx context.Context) *topologyCheck {
 		}
 		c.Servers = append(c.Servers, status)
 	}
-	c.Findings = append(f, judgePosted(s.topology, notices)...).sorted()
+	c.Findings = append(f, judgePosted(s.topology, notices, s.trust.TopologyKeys)...).sorted()
 	return c
 }
 
@@ -111,8 +113,8 @@ func (m *member) reach(ctx context.Context) error {
 	return client.Time(ctx).Err() // PING is a right that applications need not have
 }
 
-// judgePosted compares what is in force with the file.
-func judgePosted(file router.Topology, notices []posted) (f findings) {
+// judgePosted compares what is in force with the file, and both with the keys of those who may publish, if there are any.
+func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKey) (f findings) {
 	var newest uint64
 	for _, p := range notices {
 		newest = max(newest, p.Epoch)
@@ -124,6 +126,9 @@ func judgePosted(file router.Topology, notices []posted) (f findings) {
 	}
 	if err := file.CheckHistory(); err != nil {
 		f.add(critical, "history", "processes can't start with the file: "+err.Error(), "")
+	}
+	if len(keys) > 0 {
+		f = append(f, judgeSignatures(file, notices, keys)...)
 	}
 	for _, p := range notices {
 		one := finding{Check: "posted", Group: p.Group, Server: p.Node}
@@ -145,9 +150,41 @@ func judgePosted(file router.Topology, notices []posted) (f findings) {
 			one.What = fmt.Sprintf("the file's epoch %d is not in force here: it has %s", file.Epoch, epochWord(p.Epoch))
 			one.Do = "throttlectl topology push publishes it. Where it is in force elsewhere, processes bring it here within seconds."
 		default:
-			continue
+			other := differs(p.text, file)
+			if other == "" {
+				continue
+			}
+			one.What = fmt.Sprintf("epoch %d is published with %s than the file has", p.Epoch, other)
+			if other == "no signature" {
+				one.What = fmt.Sprintf("epoch %d is published with no signature, and the file has one", p.Epoch)
+			}
+			if strings.HasSuffix(other, "signature") || strings.HasSuffix(other, "text") {
+				one.Severity = warning
+			}
+			one.Do = fmt.Sprintf(`To publish the file, write it as epoch %d with epoch %d as "previous".`, p.Epoch+1, p.Epoch)
 		}
 		f = append(f, one)
+	}
+	return f
+}
+
+// judgeSignatures finds what processes with these TopologyKeys refuse.
+func judgeSignatures(file router.Topology, notices []posted, keys []ed25519.PublicKey) (f findings) {
+	if err := file.Verify(keys...); err != nil && len(file.Signature) > 0 {
+		f.add(critical, "signature", "processes with these keys can't start with the file: "+err.Error(), "throttlectl topology sign")
+	}
+	for _, p := range notices {
+		t, err := router.ParseTopology([]byte(p.text))
+		if err == nil {
+			err = t.Verify(keys...)
+		}
+		if p.text != "" && err != nil {
+			f = append(f, finding{
+				Severity: critical, Check: "signature", Group: p.Group, Server: p.Node,
+				What: fmt.Sprintf("processes with these keys don't take over epoch %d: %v", p.Epoch, err),
+				Do:   "Sign the next epoch and push it, or take away what should not be there: throttlectl topology withdraw.",
+			})
+		}
 	}
 	return f
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +19,9 @@ running processes take it over within about ten seconds. Keys that change their 
 (throttlectl reshard plan says what moves).
 
 It is all or nothing as far as that goes: the push is refused, and nothing is left anywhere, if a primary can't be reached
-(see --partial), if a topology of the same or a larger epoch is in force, if the file is not valid, or if it doesn't name
-what is in force among its "previous". --dry-run leaves nothing.
+(see --partial), if another topology of the same epoch or one of a larger epoch is in force, if the file is not valid, or if it
+doesn't name what is in force among its "previous". Another topology is also one that differs in nothing but addresses,
+signature or "previous": what is published under an epoch stays as it is. --dry-run leaves nothing.
 
 What is published is what the file says, with its signature if it has one (throttlectl topology sign). Processes that have
 TopologyKeys take over no other; without keys they take over what leads to servers that they know, or that are allowed by
@@ -99,7 +99,7 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 		switch {
 		case a.err != nil:
 			errs = append(errs, fmt.Errorf("group %s: %w", a.Group, a.err))
-		case !o.dry && (a.Epoch != file.Epoch || a.Digest != notice.Digest):
+		case !o.dry && (a.Epoch != file.Epoch || a.Digest != notice.Digest || differs(a.text, file) != ""):
 			errs = append(errs, fmt.Errorf("group %s: somebody has published epoch %d meanwhile", a.Group, a.Epoch))
 		}
 	}
@@ -115,10 +115,10 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 		case p.err != nil && !o.partial:
 			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.err))
 		case p.err != nil:
-		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or with other addresses
-			if there, err := router.ParseTopology([]byte(p.text)); err == nil && !sameAddresses(there, file) {
-				errs = append(errs, fmt.Errorf("group %s: epoch %d is published with other addresses: processes take those of their files, "+
-					`without a push. To publish them, write epoch %d with epoch %d as "previous"`, p.Group, p.Epoch, p.Epoch+1, p.Epoch))
+		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or what has the same owners
+			if other := differs(p.text, file); other != "" {
+				errs = append(errs, fmt.Errorf(`group %s: epoch %d is published with %s. To publish the file, write it as epoch %d with epoch %d as "previous"`,
+					p.Group, p.Epoch, other, p.Epoch+1, p.Epoch))
 			}
 		case p.Epoch == file.Epoch:
 			errs = append(errs, fmt.Errorf(`group %s: another topology of epoch %d is in force: write epoch %d, with that as "previous"%s`,
@@ -142,15 +142,6 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 		return errors.New("refused, and nothing was published: no primary can be reached")
 	}
 	return nil
-}
-
-func sameAddresses(a, b router.Topology) bool {
-	byName := func(a, b router.Group) int { return strings.Compare(a.Name, b.Name) }
-	return slices.EqualFunc(slices.SortedFunc(slices.Values(a.Groups), byName), slices.SortedFunc(slices.Values(b.Groups), byName),
-		func(a, b router.Group) bool {
-			return a.Primary == b.Primary && a.Master == b.Master && slices.Equal(a.Replicas, b.Replicas) &&
-				slices.Equal(a.Sentinels, b.Sentinels) && slices.Equal(a.Cluster, b.Cluster)
-		})
 }
 
 // noticeOf is what is left, as routers do it.

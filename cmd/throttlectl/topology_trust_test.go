@@ -4,7 +4,10 @@ package main
 
 import (
 	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,6 +148,74 @@ func TestTopologySign(t *testing.T) {
 		err = json.Unmarshal(text, &forged)
 	}
 	if err != nil || forged.Verify(ed25519.PublicKey(keys[0])) != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is published under an epoch stays: a push of the same owners with another signature, or another "previous", is refused, and
+// a check says what differs.
+func TestTopologyPushOfOtherText(t *testing.T) {
+	t.Parallel()
+	server, dir := testserver.Redis(t), t.TempDir()
+	private, public := make([]string, 2), make([]string, 2)
+	for i := range private {
+		private[i], public[i] = filepath.Join(dir, fmt.Sprint(i, ".key")), filepath.Join(dir, fmt.Sprint(i, ".key.pub"))
+		pub, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeKey(t, private[i], "PRIVATE KEY", key)
+		writeKey(t, public[i], "PUBLIC KEY", pub)
+	}
+	sign := func(topology router.Topology, key string) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "signed.json")
+		if err := os.WriteFile(path, []byte(succeed(t, "topology", "sign", topologyFile(t, topology), "--key-file", key)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first := groupsOf(1, server)
+	second := after(groupsOf(2, server), first)
+	file := topologyFile(t, second)
+	succeed(t, "topology", "push", file)
+	old := sign(second, private[0])
+	fail(t, exitFailure, "epoch 2 is published with no signature. To publish the file, write it as epoch 3", "topology", "push", old)
+	if got := checked(t, old); !got.has("warning", "posted", server.Addr, "epoch 2 is published with no signature, and the file has one") {
+		t.Errorf("%+v", got)
+	}
+	if got := checked(t, file, "--topology-key", public[0]); !got.has("critical", "signature", server.Addr, "don't take over epoch 2") {
+		t.Errorf("%+v", got)
+	}
+	fail(t, exitFailure, `epoch 2 is published with another "previous"`, "topology", "push", topologyFile(t, groupsOf(2, server)))
+	if got := succeed(t, "topology", "check", topologyFile(t, groupsOf(2, server))); !strings.Contains(got, `INFO posted: g1 `+server.Addr+`: epoch 2 is published with another "previous"`) {
+		t.Error(got)
+	}
+
+	third := after(groupsOf(3, server), second)
+	signed, again := sign(third, private[0]), sign(third, private[1])
+	for range 2 {
+		succeed(t, "topology", "push", signed)
+	}
+	succeed(t, "topology", "check", signed, "--topology-key", public[0])
+	fail(t, exitFailure, "epoch 3 is published with another signature", "topology", "push", again)
+	got := checked(t, again, "--topology-key", public[0])
+	if !got.has("warning", "posted", server.Addr, "epoch 3 is published with another signature") || !got.has("critical", "signature", "", "can't start with the file") {
+		t.Errorf("%+v", got)
+	}
+	succeed(t, "topology", "push", sign(after(groupsOf(4, server), third), private[1]))
+}
+
+func writeKey(t *testing.T, path, kind string, key any) {
+	t.Helper()
+	text, err := x509.MarshalPKIXPublicKey(key)
+	if kind == "PRIVATE KEY" {
+		text, err = x509.MarshalPKCS8PrivateKey(key)
+	}
+	if err == nil {
+		err = os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
