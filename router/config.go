@@ -42,8 +42,9 @@ type Config struct {
 
 	// TopologyKeys are the keys of those who may publish topologies; see [Topology.Sign]. With keys, a topology that a server
 	// holds is taken over only if one of them has signed it, and this process publishes only what is signed. Topologies from
-	// Open, Update and WatchFile need no signature, but one that they have must be valid. Nil: no signature is asked for. Only
-	// for Open.
+	// Open, Update and WatchFile need no signature, but one that they have must be valid. Give one without to all processes: those
+	// that only have an older one don't learn of it, and fail for keys that have moved (event TopologyUnpublished). Nil: no
+	// signature is asked for. Only for Open.
 	TopologyKeys []ed25519.PublicKey
 
 	// AllowedAddresses are the servers that a published topology may name, besides those that this process knows from its

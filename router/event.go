@@ -18,7 +18,7 @@ type Event struct {
 	// From and To are of Restarted the run ids, of RoleChanged the roles, of PrimaryChanged the addresses, of
 	// TopologyChanged the epochs.
 	From, To string
-	Err      error // of Misconfigured, TopologyRejected, and BreakerOpened where it is known: what was met
+	Err      error // of Misconfigured, TopologyRejected, TopologyUnpublished, and BreakerOpened where it is known: what was met
 
 	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
 	Lost uint64
@@ -53,12 +53,17 @@ const (
 	TopologyRejected
 	// PrimaryChanged: the sentinels of a group name another primary, and calls go there. From is empty for the first one.
 	PrimaryChanged
+	// TopologyUnpublished: the topology in force can't be left at a node that has an older one or none, because with
+	// [Config.TopologyKeys] it must be signed and is not. Processes that were not given it go by the older one, and their calls
+	// about keys that have moved fail. Reported once for each node and epoch.
+	TopologyUnpublished
 )
 
 func (k EventKind) String() string {
 	names := [...]string{
 		"event?", "breaker opened", "breaker closed", "restarted", "role changed", "link down", "link up", "misconfigured",
 		"topology changed", "topology rejected", "primary changed",
+		"topology not published",
 	}
 	if int(k) < len(names) {
 		return names[k]

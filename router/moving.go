@@ -332,7 +332,7 @@ func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
 	req.Move.Step = limit.Ask
-	if g.primary.knows.Load() < req.Move.Version {
+	if v := req.Move.Version; g.primary.knows.Load() < v && g.primary.forbids.Load() != v {
 		if err := w.router.consult(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
 			return backend.Snapshot{}, err
 		}

@@ -46,7 +46,7 @@ type node struct {
 	watched    bool          // whether heartbeats are sent
 	leave      func()        // ends them; nil before they begin
 	knows      atomic.Int64  // the epoch that it was told of
-	forbids    atomic.Int64  // the epoch that this process was not let publish there
+	forbids    atomic.Int64  // the epoch that this process can't publish there: no right to, or no signature
 	rejected   atomic.Value  // string: why the topology that it holds is not taken over, as last reported
 	suspect    chan struct{} // asks for a heartbeat soon
 	lastBeat   atomic.Pointer[beat]

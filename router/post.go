@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -97,7 +98,14 @@ func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there
 // publish leaves the topology at a node, and reports whether it was let do so. One who may not write there is no fault: then
 // others publish.
 func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *snapshot) bool {
-	if len(r.cfg.TopologyKeys) > 0 && len(s.topology.Signature) == 0 || n.forbids.Load() == s.version() {
+	if n.forbids.Load() == s.version() {
+		return false
+	}
+	if len(r.cfg.TopologyKeys) > 0 && len(s.topology.Signature) == 0 {
+		if n.forbids.Swap(s.version()) != s.version() {
+			n.emit(Event{Kind: TopologyUnpublished, Err: &ConfigError{Field: "signature", Value: "none", Bound: fmt.Sprintf(
+				"must be there with TopologyKeys for epoch %d to be published: processes that were not given it don't learn of it", s.version())}})
+		}
 		return false
 	}
 	notice, err := s.notice()

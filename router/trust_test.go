@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
@@ -223,6 +226,81 @@ func TestSignedIsHandedOn(t *testing.T) {
 	if p.posted(1) != 2 || p.posted(3) != 2 {
 		t.Error("a topology without a signature was left on a server")
 	}
+}
+
+// looker counts how often a server is looked at.
+type looker struct {
+	*backend.Memory
+	looks *atomic.Int64
+}
+
+func (l looker) Look(ctx context.Context) (backend.Notice, error) {
+	l.looks.Add(1)
+	return l.Memory.Look(ctx)
+}
+
+func (looker) Close() error { return nil } // the other process goes on
+
+// TestUnsignedIsNotPublished: with keys, a topology without a signature is left nowhere, and an event says so for each server. Hand-overs
+// don't ask again each time. The same one with a signature is left there.
+func TestUnsignedIsNotPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		var events log
+		servers := make(map[string]looker)
+		public, private := keyPair(t)
+		open := func(onEvent func(router.Event)) *router.Router {
+			r, err := router.Open(signed(t, topo(1, 1), private), router.Config{
+				Heartbeat: -1, TopologyKeys: []ed25519.PublicKey{public}, OnEvent: onEvent,
+				Node: func(address string) (backend.Backend, error) {
+					if _, ok := servers[address]; !ok {
+						servers[address] = looker{memory(t), &looks}
+					}
+					return servers[address], nil
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = r.Close() })
+			return r
+		}
+		told, untold := open(events.add), open(nil)
+		synctest.Wait()
+		second := after(topo(2, 2), topo(1, 1))
+		update(t, told, second)
+		synctest.Wait()
+		var said []string
+		for _, e := range events.all() {
+			if e.Kind == router.TopologyUnpublished {
+				said = append(said, e.Node)
+			}
+		}
+		slices.Sort(said)
+		if !slices.Equal(said, []string{"10.0.0.1:6379", "10.0.0.2:6379"}) {
+			t.Errorf("events of %q; all: %v", said, events.all())
+		}
+		looks.Store(0)
+		for i := range 40 {
+			takeN(t, told, fmt.Sprint("k", i), tenAnHour, 1)
+		}
+		if n := looks.Load(); n != 0 {
+			t.Errorf("%d looks for 40 hand-overs", n)
+		}
+		if _, err := untold.Take(t.Context(), backend.Request{Key: "k1", Policy: tenAnHour, Cost: 1}); !errors.Is(err, router.ErrTopologyOld) {
+			t.Errorf("%v", err)
+		}
+		time.Sleep(time.Minute)
+		if n := len(events.all()); n != 3 { // and one that the topology has changed
+			t.Errorf("reported again: %v", events.all())
+		}
+		update(t, told, signed(t, second, private))
+		time.Sleep(time.Minute)
+		takeN(t, untold, "k1", tenAnHour, 1)
+		if untold.Owner("k1") != "g2" {
+			t.Error("the signed one was not published")
+		}
+	})
 }
 
 // TestSignatures: a signature is over all that a topology says, and only that.

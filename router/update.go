@@ -104,6 +104,9 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 	if err := m.end(); err != nil {
 		return err
 	}
+	for _, n := range next.nodes() {
+		n.forbids.Store(0) // it may be signed now
+	}
 	r.enforceLocked(next)
 	r.retire(s, next)
 	if !slices.Equal(topology.places(), s.topology.places()) {

@@ -53,7 +53,7 @@ type Event struct {
 func (o *Observer) Emit(e Event) {
 	severity := log.SeverityInfo
 	switch e.Kind {
-	case "misconfigured", "topology rejected":
+	case "misconfigured", "topology rejected", "topology not published":
 		severity = log.SeverityError
 	case "breaker opened", "restarted", "role changed", "link down":
 		severity = log.SeverityWarn
