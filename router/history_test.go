@@ -224,3 +224,34 @@ func marshal(t testing.TB, topology router.Topology) []byte {
 	}
 	return text
 }
+
+// TestUpdateAddressOfPrevious: another address of a group that only a former topology has is put in force: counts are fetched there,
+// and what is published says so.
+func TestUpdateAddressOfPrevious(t *testing.T) {
+	p := newPlant()
+	one, two := topo(1, 1), topo(2, 2)
+	var events log
+	r := p.open(t, after(two, one), router.Config{Heartbeat: -1, OnEvent: events.add})
+	await(t, "it is published", func() bool { return p.posted(2) == 2 })
+	elsewhere := topo(1, 1)
+	elsewhere.Groups[0].Primary = "10.0.0.9:6379"
+	for range 4 {
+		if _, err := p.machine("10.0.0.9:6379").Take(t.Context(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(t, r, after(two, elsewhere))
+	if n := takeN(t, r, "k", tenAnHour, 10); n != 6 {
+		t.Errorf("%d admitted, and 6 were left", n)
+	}
+	await(t, "an event", func() bool { return len(events.all()) > 0 })
+	if got := events.all()[0].String(); got != "topology changed (2 to 2)" {
+		t.Error(got)
+	}
+	update(t, r, after(topo(3, 3), two, elsewhere))
+	await(t, "the next is published", func() bool { return p.posted(3) == 3 })
+	there, err := p.machine("10.0.0.3:6379").Look(t.Context())
+	if err != nil || strings.Contains(there.Text, "10.0.0.1:") || !strings.Contains(there.Text, "10.0.0.9:") {
+		t.Errorf("%q, %v", there.Text, err)
+	}
+}

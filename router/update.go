@@ -78,15 +78,19 @@ func (r *Router) updateLocked(topology Topology) error {
 	return nil
 }
 
-// readdressLocked puts the addresses of a topology in force whose keys have the same owners. What is known of former
-// topologies stays, and a Previous that is new is added.
+// readdressLocked puts the addresses of a topology in force whose keys have the same owners, those of groups that only its Previous
+// have included. What is known of former topologies otherwise stays, and a Previous that is new is added.
 func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 	if reflect.DeepEqual(topology, s.topology) {
 		return nil
 	}
-	groups := make(map[string]*Group, len(topology.Groups))
-	for i := range topology.Groups {
-		groups[topology.Groups[i].Name] = &topology.Groups[i]
+	groups := make(map[string]*Group, len(topology.Groups)) // a group is where the latest says that has it
+	for p := &topology; p != nil; p = p.Previous {
+		for i := range p.Groups {
+			if g := &p.Groups[i]; groups[g.Name] == nil {
+				groups[g.Name] = g
+			}
+		}
 	}
 	m := r.opener.maker(s)
 	next := s.relocated(func(g *group) *group {
@@ -98,6 +102,13 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 		return m.group(&now)
 	})
 	next.topology = topology
+	for p := topology.Previous; p != nil; p = p.Previous {
+		for _, f := range next.from { // what is published of it has the new addresses, too
+			if f.topology.Epoch == p.Epoch && f.digest == p.Digest() {
+				f.topology = *p
+			}
+		}
+	}
 	if !sameHistory(&topology, &s.topology) {
 		next.remember(m, topology.Previous, time.Now())
 	}
