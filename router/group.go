@@ -49,7 +49,7 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 		if err == nil && !result.Allowed && g.primary.barred() {
 			return errUnchanged
 		}
-		return err
+		return g.primary.overdue(ctx, err)
 	})
 	if err != nil && err != errUnchanged {
 		return backend.Result{}, g.failed(err)
@@ -75,7 +75,7 @@ func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.R
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("refund", func() error { return refunder.Refund(ctx, req, receipt, amount) }))
+	return g.failed(g.primary.do("refund", func() error { return g.primary.overdue(ctx, refunder.Refund(ctx, req, receipt, amount)) }))
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
@@ -86,7 +86,7 @@ func (g *group) reset(ctx context.Context, req backend.Request) error {
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("reset", func() error { return resetter.Reset(ctx, req) }))
+	return g.failed(g.primary.do("reset", func() error { return g.primary.overdue(ctx, resetter.Reset(ctx, req)) }))
 }
 
 func (g *group) seed(ctx context.Context, req backend.Request, state limit.State) error {
@@ -97,7 +97,7 @@ func (g *group) seed(ctx context.Context, req backend.Request, state limit.State
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("seed", func() error { return seeder.Seed(ctx, req, state) }))
+	return g.failed(g.primary.do("seed", func() error { return g.primary.overdue(ctx, seeder.Seed(ctx, req, state)) }))
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
@@ -110,7 +110,7 @@ func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend
 	}
 	err = g.primary.do("seal", func() (err error) {
 		snapshot, err = sealer.Seal(ctx, req)
-		return err
+		return g.primary.overdue(ctx, err)
 	})
 	if err != nil {
 		return backend.Snapshot{}, g.failed(err)

@@ -127,13 +127,23 @@ func (w *way) lost() error {
 // do makes a call where the key is, and goes after the key as long as the answer is that it, or its counts, are elsewhere. All
 // of it takes no longer than one call.
 func (w *way) do(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
-	limited, cancel := context.WithTimeout(ctx, w.owner().timeout)
+	limited, cancel := bounded(ctx, w.owner().timeout)
 	defer cancel()
 	err := w.pursueKey(limited, call)
 	if limited.Err() != nil && ctx.Err() == nil && isContextError(err) {
 		return &backend.Error{Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: err}
 	}
 	return own(ctx, err)
+}
+
+// bounded is a context that ends after a timeout, and knows the caller's where that allows more: then what a node has too little
+// time for is the node's fault.
+func bounded(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	inner := ctx
+	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout {
+		inner = context.WithValue(ctx, callerKey{}, ctx)
+	}
+	return context.WithTimeout(inner, timeout)
 }
 
 // isContextError reports whether an error is that of a context that ended before anything was asked.

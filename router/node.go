@@ -118,6 +118,21 @@ func (n *node) do(op string, call func() error) error {
 	return n.measure(began, err)
 }
 
+// callerKey has the context of the caller in one that ends sooner for the router's own reasons.
+type callerKey struct{}
+
+// overdue types the end of the router's time for a call, which a node takes for the caller's, before the breaker hears of it. Where
+// there are heartbeats they find a node that hangs; without them nobody else does.
+func (n *node) overdue(ctx context.Context, err error) error {
+	if err == nil || n.watched {
+		return err
+	}
+	if caller, ok := ctx.Value(callerKey{}).(context.Context); ok {
+		return own(caller, err)
+	}
+	return err
+}
+
 // read makes a caller's call that changes nothing, measured.
 func (n *node) read(op string, call func() error) error {
 	began := n.latency.clock()

@@ -90,7 +90,7 @@ func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
 func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there backend.Notice, err error) {
 	err = n.guard("look", func() (err error) {
 		there, err = board.Look(ctx)
-		return err
+		return n.overdue(ctx, err)
 	})
 	return there, err
 }
@@ -119,7 +119,7 @@ func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *
 			n.forbids.Store(s.version())
 			return nil
 		}
-		return err
+		return n.overdue(ctx, err)
 	}) == nil && n.forbids.Load() != s.version()
 }
 

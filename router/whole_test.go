@@ -3,6 +3,7 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -130,4 +131,45 @@ func TestMovingTakesItsTime(t *testing.T) {
 			t.Errorf("with no server left: %v after %s", err, took)
 		}
 	})
+}
+
+// TestMovingOpensBreakers: without heartbeats, hand-overs alone open the breaker of a server that hangs, and then no call waits for
+// it. What callers cut short opens none.
+func TestMovingOpensBreakers(t *testing.T) {
+	for name, hangs := range map[string]string{"the owner": "10.0.0.2:6379", "the origin": "10.0.0.1:6379"} {
+		for _, patience := range []time.Duration{time.Minute, 20 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				servers := make(map[string]*frozen)
+				var events log
+				r, err := router.Open(after(topo(2, 2), topo(1, 1)), router.Config{
+					Heartbeat: -1, OnEvent: events.add,
+					Node: func(address string) (backend.Backend, error) {
+						servers[address] = &frozen{Memory: memory(t)}
+						return servers[address], nil
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				synctest.Wait()
+				servers[hangs].hangs.Store(true)
+				for i := range 10 {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					_, _ = r.Take(ctx, backend.Request{Key: fmt.Sprint("k", i), Policy: tenAnHour, Cost: 1})
+					cancel()
+				}
+				synctest.Wait()
+				opened := ""
+				for _, e := range events.all() {
+					if e.Kind == router.BreakerOpened {
+						opened += e.Node
+					}
+				}
+				if want := map[bool]string{true: hangs}[patience > nodeTimeout]; opened != want {
+					t.Errorf("%s hangs, callers wait %s: breakers opened: %q, want %q", name, patience, opened, want)
+				}
+			})
+		}
+	}
 }
