@@ -26,8 +26,8 @@ type Config struct {
 	// Backend configures every node; the timeout of a call is there. Only for Open.
 	Backend backend.RedisConfig
 
-	// Node makes the backend of a node, in place of backend.OpenRedis with Redis and Backend. Not for a Redis Cluster. Only
-	// for Open.
+	// Node makes the backend of a node, in place of backend.OpenRedis with Redis and Backend. Not for a Redis Cluster. Calls about
+	// keys that move take no longer than Backend.Timeout (zero: 250 ms) all the same: set it to the nodes' own. Only for Open.
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that

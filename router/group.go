@@ -23,7 +23,7 @@ type group struct {
 	clock       backend.Clock // the primary's; nil if it has none
 	maxLag      time.Duration
 	readTimeout time.Duration
-	timeout     time.Duration // of other calls that wait for a primary
+	timeout     time.Duration // of other calls that wait for a primary, or go after a key; 0 for the nodes' own
 }
 
 func newGroup(name string, weight int, primary *node, replicas []*node, cfg Config) *group {

@@ -136,14 +136,26 @@ func (w *way) do(ctx context.Context, call func(context.Context, *group, backend
 	return own(ctx, err)
 }
 
-// bounded is a context that ends after a timeout, and knows the caller's where that allows more: then what a node has too little
+// bounded is a context that ends after a timeout if there is one, and knows the caller's where that allows more: then what a node has too little
 // time for is the node's fault.
 func bounded(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout == 0 {
+		return context.WithCancel(ctx)
+	}
 	inner := ctx
 	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > timeout {
 		inner = context.WithValue(ctx, callerKey{}, ctx)
 	}
 	return context.WithTimeout(inner, timeout)
+}
+
+// share is a context for one of so many parts of the time that is left.
+func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
 }
 
 // isContextError reports whether an error is that of a context that ended before anything was asked.
@@ -231,8 +243,7 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 // look loads what an origin knows, as the first of so many. Each has its part of the time that is left, and so has whoever
 // goes on without it.
 func (w *way) look(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
-	deadline, _ := ctx.Deadline()
-	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(origins+1))
+	ctx, cancel := share(ctx, origins+1)
 	defer cancel()
 	return g.load(ctx, w.Request)
 }
@@ -336,8 +347,7 @@ func (w *way) fetch(ctx context.Context) error {
 // seal asks an origin, as the first of so many. Each has its part of the time that is left, and so has going on without it. The
 // origin is told of the topology before, so that processes which are refused there can learn of it.
 func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
-	deadline, _ := ctx.Deadline()
-	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/time.Duration(origins+1))
+	ctx, cancel := share(ctx, origins+1)
 	defer cancel()
 	req := w.Request
 	req.Move, req.Floor = w.move, nil

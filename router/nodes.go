@@ -46,6 +46,7 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 			replicas[j] = newNode(id, RoleReplica, b, cfg, events)
 		}
 		built[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
+		built[i].timeout = cfg.Backend.Timeout // no key moves here: nothing is asked but one node, which has its own
 	}
 	placed, err := ring.New(members(built), ring.Config{Seed: cfg.Seed})
 	if err != nil {

@@ -173,3 +173,31 @@ func TestMovingOpensBreakers(t *testing.T) {
 		}
 	}
 }
+
+// slow is a server whose seal takes longer than a Redis node waits by default.
+type slow struct{ *backend.Memory }
+
+func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	select {
+	case <-time.After(2 * nodeTimeout):
+		return s.Memory.Seal(ctx, req)
+	case <-ctx.Done():
+		return backend.Snapshot{}, &backend.Error{Op: "seal", Kind: backend.Interrupted, Err: ctx.Err()}
+	}
+}
+
+// TestGivenNodesKeepTheirTime: nodes that are given to New have timeouts of their own, and no other bounds them.
+func TestGivenNodesKeepTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := open(t, []router.Nodes{{Name: "a", Primary: slow{memory(t)}}}, router.Config{Heartbeat: -1})
+		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: limit.Move{Mover: limit.Migration, Version: 1, Hold: time.Hour}}
+		if _, err := r.Seal(t.Context(), req); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), nodeTimeout)
+		defer cancel()
+		if _, err := r.Seal(ctx, req); kind(err) != backend.Interrupted {
+			t.Errorf("the caller's own deadline: %v", err)
+		}
+	})
+}
