@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/json"
@@ -74,9 +75,10 @@ func (t Topology) Verify(keys ...ed25519.PublicKey) error {
 }
 
 // ParseTopologyKeys reads public keys for [Config.TopologyKeys], in PEM as "throttlectl topology keygen" and openssl write it, at
-// least one.
+// least one. A block that can't be read is refused, too.
 func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 	var keys []ed25519.PublicKey
+	blocks := max(bytes.Count(text, []byte("-----BEGIN")), bytes.Count(text, []byte("-----END")))
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
@@ -91,6 +93,9 @@ func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 	}
 	if len(keys) == 0 {
 		return nil, &ConfigError{Field: "keys", Value: "none", Bound: "must be public keys of Ed25519 in PEM"}
+	}
+	if len(keys) != blocks { // package pem goes past what it can't read
+		return nil, &ConfigError{Field: "keys", Value: fmt.Sprintf("%d of %d blocks", len(keys), blocks), Bound: "must be public keys of Ed25519 in PEM, each of them whole"}
 	}
 	return keys, nil
 }
@@ -217,12 +222,13 @@ func (c *Config) validateTrust() error {
 		}
 	}
 	for i, pattern := range c.AllowedAddresses {
-		_, notPrefix := netip.ParsePrefix(pattern)
+		prefix, notPrefix := netip.ParsePrefix(pattern)
 		_, notIP := netip.ParseAddr(pattern)
 		name := strings.TrimPrefix(pattern, "*.")
-		if notPrefix != nil && notIP != nil && pattern != "*" && (!validHost.MatchString(name) || strings.Trim(name, "0123456789.") == "") {
+		isName := validHost.MatchString(name) && !strings.HasSuffix(name, ".") && strings.Trim(name, "0123456789.") != ""
+		if pattern != "*" && notIP != nil && !isName && (notPrefix != nil || prefix.Addr().Is4In6()) { // IPv4 is never matched in IPv6
 			errs = append(errs, &ConfigError{Field: fmt.Sprintf("AllowedAddresses[%d]", i), Value: strconv.Quote(pattern),
-				Bound: `must be a host, "*." and a domain, an IP address, a prefix such as 10.0.0.0/8, or "*" for any`})
+				Bound: `must be a host or "*." and a domain, without a dot at the end, an IP address, a prefix such as 10.0.0.0/8, or "*" for any`})
 		}
 	}
 	return errors.Join(errs...)

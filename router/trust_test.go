@@ -3,6 +3,8 @@ package router_test
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -370,12 +372,47 @@ func TestTrustIsValidated(t *testing.T) {
 		"AllowedAddresses[1]": {AllowedAddresses: []string{"*.redis.internal", "10.0.0.1:6379"}},
 		"AllowedAddresses[2]": {AllowedAddresses: []string{"*", "cache", "10.0.0"}},
 		"AllowedAddresses[3]": {AllowedAddresses: []string{"::1", "fd00::/8", "10.0.0.1", "a*b"}},
+		"AllowedAddresses[4]": {AllowedAddresses: []string{"::ffff:10.0.0.1", "x.y", "*.x.y", "::/0", "::ffff:10.0.0.0/104"}}, // IPv4 is matched as such
+		"AllowedAddresses[5]": {AllowedAddresses: []string{"a", "b", "c", "d", "e", "redis.corp."}},                           // addresses lose the dot
+		"AllowedAddresses[6]": {AllowedAddresses: []string{"a", "b", "c", "d", "e", "f", "*.example.com."}},
 	} {
 		_, err := router.Open(topo(1, 1), cfg)
 		if got := refusedFields(err); !slices.Equal(got, []string{field}) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+}
+
+// TestParseTopologyKeys: keys may have text between them. One that is broken is not left out in silence: it may be the one that counts.
+func TestParseTopologyKeys(t *testing.T) {
+	one, two := publicPEM(t), publicPEM(t)
+	if keys, err := router.ParseTopologyKeys([]byte("# old\n" + one + "\n# new\n" + two + "\n")); err != nil || len(keys) != 2 {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+	for name, text := range map[string]string{
+		"none":           "# no key\n",
+		"cut short":      one + two[:len(two)/2],
+		"the first":      one[:len(one)/2] + "\n" + two,
+		"no good begin":  one + strings.Replace(two, "-----BEGIN", "----BEGIN", 1),
+		"not base64":     one + strings.Replace(two, "\nM", "\n!", 1),
+		"another kind":   one + strings.ReplaceAll(two, "PUBLIC KEY", "PRIVATE KEY")[:30],
+		"an end is lost": one + strings.Replace(two, "-----END", "", 1),
+	} {
+		var bad *router.ConfigError
+		if keys, err := router.ParseTopologyKeys([]byte(text)); !errors.As(err, &bad) || bad.Field != "keys" {
+			t.Errorf("%s: %d keys, %v", name, len(keys), err)
+		}
+	}
+}
+
+func publicPEM(t testing.TB) string {
+	t.Helper()
+	public, _ := keyPair(t)
+	text, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: text}))
 }
 
 // TestAllowedAddresses: a pattern allows hosts, whatever their ports.
