@@ -44,7 +44,10 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	}
 	live := t.live()
 	var few [4]part
-	parts := append(few[:0], make([]part, len(keys))...)
+	parts := few[:min(len(keys), len(few))]
+	if len(keys) > len(few) {
+		parts = make([]part, len(keys))
+	}
 	if d, refused, err := t.refusesOne(ctx, live, keys, cost, parts); refused {
 		return d, nil, err
 	}
