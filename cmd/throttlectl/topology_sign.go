@@ -14,9 +14,10 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-const keygenHelp = `Make a key for signing topologies. The private key is written to FILE, which must not be there yet, readable by its owner
-only; the public key, for router.Config.TopologyKeys (router.ParseTopologyKeys reads it), is printed. Use a key of its own for
-each set of applications: a topology that is signed for one is good for all that have its key.`
+const keygenHelp = `Make a key for signing topologies. The private key is written to FILE, readable by its owner only, and the public key, for
+router.Config.TopologyKeys (router.ParseTopologyKeys reads it), to FILE.pub; neither may be there yet. Use a key of its own for
+each set of applications: a topology that is signed for one is good for all that have its key. "openssl pkey -in FILE -pubout"
+prints the public key of a private one.`
 
 func newTopologyKeygen(g *globals) *cobra.Command {
 	return &cobra.Command{
@@ -25,7 +26,7 @@ func newTopologyKeygen(g *globals) *cobra.Command {
 		Long:  keygenHelp,
 		Args:  operands("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			public, private, err := ed25519.GenerateKey(nil)
+			key, private, err := ed25519.GenerateKey(nil)
 			if err != nil {
 				return err
 			}
@@ -33,21 +34,30 @@ func newTopologyKeygen(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			open, err := x509.MarshalPKIXPublicKey(public)
+			open, err := x509.MarshalPKIXPublicKey(key)
 			if err != nil {
 				return err
 			}
-			file, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
+			public := args[0] + ".pub"
+			if err := writeNew(public, 0o644, &pem.Block{Type: "PUBLIC KEY", Bytes: open}); err != nil {
 				return err
 			}
-			err = pem.Encode(file, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-			if err = errors.Join(err, file.Close()); err != nil {
-				return err
+			if err := writeNew(args[0], 0o600, &pem.Block{Type: "PRIVATE KEY", Bytes: secret}); err != nil {
+				return errors.Join(err, os.Remove(public))
 			}
-			return pem.Encode(cmd.OutOrStdout(), &pem.Block{Type: "PUBLIC KEY", Bytes: open})
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: for who signs\n%s: for the processes\n", args[0], public)
+			return err
 		},
 	}
+}
+
+// writeNew writes a file that must not be there yet.
+func writeNew(path string, mode os.FileMode, block *pem.Block) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pem.Encode(file, block), file.Close())
 }
 
 const signHelp = `Print a topology with a signature over all that it says: its epoch, groups, addresses and "previous". How the file is laid

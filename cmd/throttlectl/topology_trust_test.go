@@ -4,9 +4,7 @@ package main
 
 import (
 	"crypto/ed25519"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -77,16 +75,28 @@ func TestTopologySign(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	dir := t.TempDir()
-	private, public := filepath.Join(dir, "topology.key"), filepath.Join(dir, "topology.pub")
-	open := succeed(t, "topology", "keygen", private)
+	private, public := filepath.Join(dir, "topology.key"), filepath.Join(dir, "topology.key.pub")
+	succeed(t, "topology", "keygen", private)
+	open, err := os.ReadFile(public)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if info, err := os.Stat(private); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
 	fail(t, exitFailure, "file exists", "topology", "keygen", private)
-	if err := os.WriteFile(public, []byte(open), 0o644); err != nil {
+	if again, err := os.ReadFile(public); err != nil || string(again) != string(open) {
+		t.Errorf("a second keygen has changed the public key: %q, %v", again, err)
+	}
+	halfway := filepath.Join(dir, "halfway.key")
+	if err := os.WriteFile(halfway, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := router.ParseTopologyKeys([]byte(open))
+	fail(t, exitFailure, "file exists", "topology", "keygen", halfway)
+	if _, err := os.Stat(halfway + ".pub"); !os.IsNotExist(err) {
+		t.Errorf("left a public key without its private one: %v", err)
+	}
+	keys, err := router.ParseTopologyKeys(open)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,13 +169,9 @@ func TestTopologyPushOfOtherText(t *testing.T) {
 	server, dir := testserver.Redis(t), t.TempDir()
 	private, public := make([]string, 2), make([]string, 2)
 	for i := range private {
-		private[i], public[i] = filepath.Join(dir, fmt.Sprint(i, ".key")), filepath.Join(dir, fmt.Sprint(i, ".key.pub"))
-		pub, key, err := ed25519.GenerateKey(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		writeKey(t, private[i], "PRIVATE KEY", key)
-		writeKey(t, public[i], "PUBLIC KEY", pub)
+		private[i] = filepath.Join(dir, fmt.Sprint(i))
+		public[i] = private[i] + ".pub"
+		succeed(t, "topology", "keygen", private[i])
 	}
 	sign := func(topology router.Topology, key string) string {
 		t.Helper()
@@ -204,20 +210,6 @@ func TestTopologyPushOfOtherText(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	succeed(t, "topology", "push", sign(after(groupsOf(4, server), third), private[1]))
-}
-
-func writeKey(t *testing.T, path, kind string, key any) {
-	t.Helper()
-	text, err := x509.MarshalPKIXPublicKey(key)
-	if kind == "PRIVATE KEY" {
-		text, err = x509.MarshalPKCS8PrivateKey(key)
-	}
-	if err == nil {
-		err = os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: text}), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // The rights of operators, as docs/security.md has them, are enough.
