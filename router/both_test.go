@@ -44,7 +44,7 @@ type process struct {
 
 func (p *plant) process(t testing.TB, topology router.Topology) *process {
 	t.Helper()
-	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1}), epoch: topology.Epoch}
+	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1, Backend: backend.RedisConfig{Timeout: 10 * time.Second}}), epoch: topology.Epoch}
 	proc.Dual = newDual(t, backend.DualConfig{
 		Old: p.machine("old"), New: proc.router, Decide: proc.flag.Decide, CarryOver: true,
 	})

@@ -255,3 +255,37 @@ func TestUpdateAddressOfPrevious(t *testing.T) {
 		t.Errorf("%q, %v", there.Text, err)
 	}
 }
+
+// TestPublishedChainIsNoBaseline: of more topologies than can be named, those left out are not said to be over. A process that knows none
+// of the chain doesn't take it over; one that does, does.
+func TestPublishedChainIsNoBaseline(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{Heartbeat: -1})
+	for epoch := uint64(2); epoch <= 19; epoch++ {
+		update(t, r, unlinked(topo(epoch, 1, 1+int(epoch))))
+	}
+	await(t, "it is published", func() bool { return p.posted(1) == 19 })
+	there, err := p.machine("10.0.0.1:6379").Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	published, err := router.ParseTopology([]byte(there.Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldest, count := &published, 0
+	for ; oldest.Previous != nil; oldest = oldest.Previous {
+		count++
+	}
+	if count != 16 || oldest.Epoch != 3 || oldest.Baseline {
+		t.Errorf("%d before it, the oldest of epoch %d, baseline %t", count, oldest.Epoch, oldest.Baseline)
+	}
+	var events log
+	p.open(t, topo(1, 1), router.Config{Heartbeat: -1, OnEvent: events.add})
+	await(t, "it is refused", func() bool { return len(events.rejections()) > 0 })
+	if said := events.rejections()[0]; !strings.Contains(said, "must be the topology before epoch 3") {
+		t.Error(said)
+	}
+	behind := p.open(t, after(topo(2, 1, 3), topo(1, 1)), router.Config{Heartbeat: -1})
+	await(t, "it is taken over", func() bool { return behind.Formers() == 18 })
+}

@@ -35,10 +35,14 @@ func (s *snapshot) chain() Topology {
 	topology := s.topology
 	last := &topology
 	last.Previous = nil
-	told := 0
+	told, more := 0, false
 	for _, f := range s.from {
-		if f.stray || told == maxPrevious || f.version() == 0 {
+		if f.stray || f.version() == 0 {
 			continue
+		}
+		if told == maxPrevious {
+			more = true
+			break
 		}
 		previous := f.topology
 		previous.Previous, previous.Signature = nil, nil
@@ -46,7 +50,7 @@ func (s *snapshot) chain() Topology {
 		last = &previous
 		told++
 	}
-	last.Baseline = last.Epoch > 1 // what came before is over
+	last.Baseline = last.Epoch > 1 && !more // what came before is over, unless it is only left out
 	return topology
 }
 
