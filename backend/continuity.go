@@ -1,10 +1,9 @@
 package backend
 
 import (
-	"context"
 	"errors"
 	"math"
-	"net"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,9 +43,8 @@ func (r *Result) Lower(cause error) {
 
 // continuity is what is known of whether a server still has all counts that were made on it. The server is asked on every
 // new connection, before its first decision: a server that restarted has broken all older ones. Promotions, evictions and
-// flushes break none; for them a marker is stored on the server, which names the server process and how many keys it has
-// evicted. One that isn't there any more, or names another process, was lost or came from another server. Processes that
-// start after a loss learn of it by the marker, too.
+// flushes break none; for them a [marker] is stored on the server. One that isn't there any more, or names another server
+// process, was lost or came from another server. Processes that start after a loss learn of it by the marker, too.
 //
 // What happens between two questions can't be known, so a server that may evict is trusted only while it has more room than
 // can be filled until the next one.
@@ -58,7 +56,7 @@ type continuity struct {
 	askedAt    atomic.Int64          // when it was asked last, likewise
 	refreshing atomic.Bool           // whether it is being asked in the background
 	replica    atomic.Bool           // whether it was one when it was asked last
-	unwritten  atomic.Pointer[[]any] // the command that writes the marker; nil if it is as it must be
+	unwritten  atomic.Pointer[write] // what the marker has to be; nil if it is that
 
 	// Of a client that the caller made, connections are only counted, and the server is asked after the first reply.
 	dialled, asked atomic.Int64
@@ -67,14 +65,14 @@ type continuity struct {
 	mu     sync.Mutex // guards what follows
 	id     string     // the server process and how many keys it has evicted; empty before that is known
 	since  int64      // when the latest loss was, as far as the server said which process it is; 0 if none is known
-	marked bool       // whether the marker was there, or was written
+	nonce  string     // of the marker that is known to be there; empty if none is
+	own    string     // begins the nonces of the markers that this process writes
+	writes int        // how many it has had to write
 	before string     // the replication that it was promoted from, in a cluster
 }
 
 const (
-	// markerName follows the prefix in the name of the key that holds the marker, "id since": since when, in Unix
-	// microseconds, counts are complete; 0 from the beginning.
-	markerName = "server"
+	markerName = "server" // follows the prefix in the name of the key that holds the marker
 
 	askAgain = time.Second
 
@@ -85,7 +83,7 @@ const (
 )
 
 func newContinuity() *continuity {
-	c := &continuity{asking: make(chan struct{}, 1)}
+	c := &continuity{asking: make(chan struct{}, 1), own: strconv.FormatUint(rand.Uint64(), 36) + "."}
 	c.exactUntil.Store(math.MaxInt64)
 	return c
 }
@@ -101,24 +99,47 @@ func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
 	return nil
 }
 
-// identity is what a server says of itself.
-type identity struct {
-	nowMicros int64
-	id        string // the process and how many keys it has evicted; empty if it doesn't say
-	primary   bool
-	replID    string // of its replication
-	before    string // of the one that it was promoted from
-	evicts    bool
-	room      int64 // bytes, until it begins to evict
-
-	marks  bool   // whether this login may read the marker
-	mark   string // the id in the marker; empty if there is none
-	since  int64
-	marked bool // whether a marker was known to be there before the question
+// marker is what is stored on a server, as "id since nonce".
+type marker struct {
+	id    string // the server process, and how many keys it has evicted, "process:evicted"
+	since int64  // since when counts are complete, Unix microseconds; 0 from the beginning
+	nonce string // no two writings have the same: two processes that know no loss write the same otherwise
 }
 
-// settle takes in what a server has said, and notes how the marker has to be written, if it must be another one.
-func (c *continuity) settle(says *identity, promoted bool, markerName string) {
+func (m *marker) String() string { return m.id + " " + strconv.FormatInt(m.since, 10) + " " + m.nonce }
+
+// parseMarker reads a marker. The id of what is none is no server's.
+func parseMarker(text string) marker {
+	fields := strings.Split(text, " ")
+	if len(fields) != 3 || fields[2] == "" {
+		return marker{id: "unreadable"}
+	}
+	since, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return marker{id: "unreadable"}
+	}
+	return marker{fields[0], since, fields[2]}
+}
+
+// write is a marker that has to be written.
+type write struct {
+	marker
+	absent bool // only where none is: another process may know more
+}
+
+// settle takes in what a server has said, and notes the marker that has to be written, if it must be another one.
+//
+// Counts were lost if the server was a replica when it was asked before, or was promoted in its cluster, and by its marker:
+//
+//	the marker          counts were lost
+//	can't be read       if another process, or another number of evictions, is known; or none, and this one has evicted
+//	isn't there         likewise; or one is known to have been there: it went with the counts
+//	of another id       yes: it was restored or replicated with counts of another process, or keys were evicted since
+//	of this id, and ... if another id is known and since is 0: who wrote it knew no other, and began after the loss;
+//	                    or if another writing is known, and this one is since no later moment: the known one has gone
+//	                    with the counts, and who wrote this one did not know it
+//	of this id, else    no, but what was before since
+func (c *continuity) settle(says *identity, promoted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.askedAt.Store(says.nowMicros)
@@ -139,6 +160,7 @@ func (c *continuity) settle(says *identity, promoted bool, markerName string) {
 		return
 	}
 	since := c.since
+	mark := &says.mark
 	fresh := c.id == ""
 	other := !fresh && c.id != says.id
 	evicted := !strings.HasSuffix(says.id, ":0")
@@ -146,37 +168,55 @@ func (c *continuity) settle(says *identity, promoted bool, markerName string) {
 	switch {
 	case !says.marks:
 		lost = lost || other || fresh && evicted
-	case says.mark == "":
-		lost = lost || other || evicted || says.marked
-	case says.mark != says.id:
+	case mark.id == "":
+		lost = lost || other || evicted || says.knew != ""
+	case mark.id != says.id:
 		lost = true
-	case other && says.since == 0: // whoever wrote it had not known another process
+	case other && mark.since == 0 || c.replacedLocked(says):
 		lost = true
 	default:
-		since = max(since, min(says.since, says.nowMicros))
+		since = max(since, min(mark.since, says.nowMicros))
 	}
 	if lost {
 		since = says.nowMicros
 	}
-	c.id, c.marked = says.id, says.marks && says.mark == says.id
-	var write *[]any
-	if says.marks && (lost || !c.marked) {
-		write = &[]any{"set", markerName, says.id + " " + strconv.FormatInt(since, 10)}
-		if !lost { // another process may know more
-			*write = append(*write, "nx")
-		}
+	switch {
+	case lost || mark.id == "":
+		c.nonce = ""
+	case mark.nonce != says.knew: // otherwise a later one may be known by now
+		c.nonce = mark.nonce
 	}
-	c.since = since
-	c.unwritten.Store(write)
+	var unwritten *write
+	if says.marks && (lost || mark.id == "" || mark.since < since) {
+		c.writes++
+		unwritten = &write{marker{says.id, since, c.own + strconv.Itoa(c.writes)}, !lost && mark.id == ""}
+	}
+	c.id, c.since = says.id, since
+	c.unwritten.Store(unwritten)
 	c.lostAt.Store(since)
 }
 
-// isMarked notes that a marker is there, or asks whether one is known to be.
-func (c *continuity) isMarked(there bool) bool {
+// replacedLocked reports whether the marker is another one than is known, and whoever wrote it didn't know that one.
+func (c *continuity) replacedLocked(says *identity) bool {
+	mark := &says.mark
+	return says.knew != "" && mark.nonce != says.knew && mark.nonce != c.nonce && !strings.HasPrefix(mark.nonce, c.own) &&
+		mark.since <= c.since
+}
+
+// found notes the marker that was there after one was written.
+func (c *continuity) found(m marker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.marked = c.marked || there
-	return c.marked
+	if m.id == c.id {
+		c.nonce = m.nonce
+	}
+}
+
+// knows returns the nonce of the marker that is known to be there.
+func (c *continuity) knows() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nonce
 }
 
 // promotedFrom notes of which replication a server was a replica before it was promoted. It reports whether that is news.
@@ -186,235 +226,4 @@ func (c *continuity) promotedFrom(replID string) bool {
 	news := c.before != replID
 	c.before = replID
 	return news
-}
-
-// identityQuery asks a server who it is.
-type identityQuery struct {
-	time   *redis.TimeCmd
-	info   [4]*redis.StringCmd
-	mark   *redis.StringCmd // nil in a cluster, where no name belongs to one node
-	marked bool
-}
-
-func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity) identityQuery {
-	q := identityQuery{time: pipe.Time(ctx), marked: c.isMarked(false)}
-	for i, section := range [...]string{"server", "replication", "stats", "memory"} { // more than one at once needs Redis 7
-		q.info[i] = pipe.Info(ctx, section)
-	}
-	if r.shards == nil {
-		q.mark = pipe.Get(ctx, r.cfg.Prefix+markerName)
-	}
-	return q
-}
-
-// exec asks. It fails if there was no connection; otherwise each command has its own error.
-func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
-	_, err := pipe.Exec(ctx)
-	if q.time.Err() == nil && q.time.Val().IsZero() {
-		return err
-	}
-	return nil
-}
-
-// text is what the server said of itself; empty if this login may not know it.
-func (q *identityQuery) text() (string, error) {
-	var b strings.Builder
-	for _, section := range q.info {
-		switch text, err := section.Result(); {
-		case err == nil:
-			b.WriteString(text)
-		case !isReply(err) || kindOfReply(err) == Unavailable:
-			return "", err
-		}
-	}
-	return b.String(), nil
-}
-
-// identity is the answer.
-func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
-	says := &identity{nowMicros: nowMicros, marked: q.marked}
-	if nowMicros == 0 {
-		now, err := q.time.Result()
-		switch {
-		case err == nil:
-			says.nowMicros = now.UnixMicro()
-		case isReply(err) && kindOfReply(err) != Unavailable:
-			return says, nil // a login that may not ask for the time decides nothing; it may still publish
-		default:
-			return nil, err
-		}
-	}
-	text, err := q.text()
-	if err != nil {
-		return nil, err
-	}
-	says.parse(text)
-	if q.mark == nil {
-		return says, nil
-	}
-	mark, err := q.mark.Result()
-	switch {
-	case err == nil:
-		id, since, _ := strings.Cut(mark, " ")
-		says.marks, says.mark = true, id
-		if says.since, err = strconv.ParseInt(since, 10, 64); err != nil {
-			says.mark = "unreadable"
-		}
-	case errors.Is(err, redis.Nil):
-		says.marks = true
-	case !isReply(err) || says.primary && kindOfReply(err) == Unavailable:
-		return nil, err
-	}
-	return says, nil
-}
-
-func (i *identity) parse(info string) {
-	var process, policy string
-	var evicted, most, used int64
-	for line := range strings.SplitSeq(info, "\r\n") {
-		name, value, _ := strings.Cut(line, ":")
-		switch name {
-		case "run_id":
-			process = value
-		case "role":
-			i.primary = value == "master"
-		case "master_replid":
-			i.replID = value
-		case "master_replid2":
-			if strings.Trim(value, "0") != "" {
-				i.before = value
-			}
-		case "evicted_keys":
-			evicted, _ = strconv.ParseInt(value, 10, 64)
-		case "used_memory":
-			used, _ = strconv.ParseInt(value, 10, 64)
-		case "maxmemory":
-			most, _ = strconv.ParseInt(value, 10, 64)
-		case "maxmemory_policy":
-			policy = value
-		}
-	}
-	if process != "" {
-		i.id = process + ":" + strconv.FormatInt(evicted, 10)
-	}
-	i.evicts, i.room = most > 0 && policy != "noeviction", max(most-used, 0)
-}
-
-// pipelined is a client, or one connection of it.
-type pipelined interface{ Pipeline() redis.Pipeliner }
-
-// identify asks a server who it is and takes that in.
-func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity) error {
-	dialled := c.dialled.Load()
-	pipe := server.Pipeline()
-	q := r.askIdentity(ctx, pipe, c)
-	if err := q.exec(ctx, pipe); err != nil {
-		return err
-	}
-	says, err := q.identity(r.NowMicros())
-	if err != nil {
-		return err
-	}
-	r.settle(c, says)
-	c.asked.Store(dialled)
-	return nil
-}
-
-// settle takes in what a server has said.
-func (r *Redis) settle(c *continuity, says *identity) {
-	c.settle(says, r.shards != nil && r.shards.promoted(c, says), r.cfg.Prefix+markerName)
-}
-
-// mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
-// question leads to it again.
-func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
-	args := c.unwritten.Load()
-	if args == nil || !c.unwritten.CompareAndSwap(args, nil) {
-		return
-	}
-	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (any, error) {
-		return c.client.Load().Do(ctx, *args...).Result()
-	})
-	if err == nil || errors.Is(err, redis.Nil) {
-		c.isMarked(true)
-	}
-}
-
-// identifying has a connection ask its server who it is before anything else is sent.
-func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
-	return func(ctx context.Context, conn *redis.Conn) error {
-		if next != nil {
-			if err := next(ctx, conn); err != nil {
-				return err
-			}
-		}
-		if err := r.identify(ctx, conn, r.server); err != nil {
-			return unsent{unsent{err}} // the client unwraps it once
-		}
-		return nil
-	}
-}
-
-// dialCounter counts the connections of a client that the caller made.
-type dialCounter struct{ *continuity }
-
-func (d dialCounter) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := next(ctx, network, addr)
-		if err == nil {
-			d.dialled.Add(1)
-		}
-		return conn, err
-	}
-}
-
-func (dialCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// doubt says why a decision that the server has just made is not exact; nil if it is. It asks the server first if the
-// decision may have come over a connection on which nothing asked, and in the background if that was a while ago.
-func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
-	if !c.current() {
-		if err := r.identifyAgain(ctx, deadline, c); err != nil {
-			return ErrCountsLost
-		}
-	} else if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
-		go func() {
-			defer c.refreshing.Store(false)
-			_ = r.identifyAgain(context.Background(), r.calls.deadline(), c)
-		}()
-	}
-	return c.cause(nowMicros, p)
-}
-
-// current reports whether the server was asked on, or after, every connection so far.
-func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() && !c.replica.Load() }
-
-// identifyAgain asks the server who it is unless, meanwhile, another caller has.
-func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
-	asked := c.askedAt.Load()
-	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (struct{}, error) {
-		select {
-		case c.asking <- struct{}{}:
-			defer func() { <-c.asking }()
-		case <-ctx.Done():
-			return struct{}{}, ctx.Err()
-		}
-		if c.current() && c.askedAt.Load() != asked {
-			return struct{}{}, nil
-		}
-		return struct{}{}, r.identify(ctx, c.client.Load(), c)
-	})
-	return err
-}
-
-// Doubt implements [Doubter].
-func (r *Redis) Doubt(req Request) error {
-	if r.shards != nil {
-		return r.shards.doubt(r.NowMicros(), req.Policy)
-	}
-	return r.server.cause(r.NowMicros(), req.Policy)
 }

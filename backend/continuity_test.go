@@ -147,6 +147,37 @@ func TestFlushIsNotExact(t *testing.T) {
 	}
 }
 
+// TestFlushIsNotExactBehindAnother empties the server, and a process that has never seen it calls before one that has.
+func TestFlushIsNotExactBehindAnother(t *testing.T) {
+	t.Parallel()
+	for name, open := range openers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testserver.Redis(t)
+			old := open(t, server.Addr)
+			if admitted, exact := takeFive(t, old, fivePerMinute, "k", 6); admitted != 5 || exact != 6 {
+				t.Fatalf("of a server that is well, %d are admitted and %d of 6 decisions are exact", admitted, exact)
+			}
+			if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			young := open(t, server.Addr)
+			takeFive(t, young, fivePerMinute, "other", 1)
+			await(t, "the flush to be noticed by who knew the server before", func() bool {
+				_, exact := takeFive(t, old, fivePerMinute, "k", 1)
+				return exact == 0
+			})
+			await(t, "the young one to be told", func() bool {
+				_, exact := takeFive(t, young, fivePerMinute, "other", 1)
+				return exact == 0
+			})
+			if _, exact := takeFive(t, open(t, server.Addr), fivePerMinute, "k", 3); exact != 0 {
+				t.Errorf("a process that begins later calls %d of 3 decisions exact", exact)
+			}
+		})
+	}
+}
+
 // TestEvictionIsNotExact fills a server that evicts while a limit is used up again and again.
 func TestEvictionIsNotExact(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,79 @@
+package backend
+
+import (
+	"testing"
+)
+
+// TestSettle has a process that knows a server, without a loss since it came at moment 10, hear at moment 100 what the marker is.
+func TestSettle(t *testing.T) {
+	const later = 50
+	for name, test := range map[string]struct {
+		id, knew string // "" for what it was
+		mark     marker
+		marks    bool
+		lost     int64
+		write    bool
+	}{
+		"as it was":              {mark: marker{"a:0", 0, "other.1"}, marks: true},
+		"gone":                   {marks: true, lost: 100, write: true},
+		"unreadable":             {mark: parseMarker("a:0 0"), marks: true, lost: 100, write: true},
+		"of another process":     {mark: marker{"b:0", 0, "other.1"}, marks: true, lost: 100, write: true},
+		"written anew":           {mark: marker{"a:0", 0, "young.1"}, marks: true, lost: 100, write: true},
+		"by who knew of a loss":  {mark: marker{"a:0", later, "young.1"}, marks: true, lost: later},
+		"this process's own":     {mark: marker{"a:0", 0, "mine.1"}, marks: true},
+		"none was known":         {knew: "none", mark: marker{"a:0", 0, "young.1"}, marks: true},
+		"restarted, told":        {id: "b:0", mark: marker{"b:0", later, "young.1"}, marks: true, lost: later},
+		"restarted, began after": {id: "b:0", knew: "none", mark: marker{"b:0", 0, "young.1"}, marks: true, lost: 100, write: true},
+		"restarted, no right":    {id: "b:0", lost: 100},
+		"no right":               {},
+		"evicts":                 {id: "a:1", mark: marker{"a:0", 0, "other.1"}, marks: true, lost: 100, write: true},
+	} {
+		c := newContinuity()
+		c.own, c.nonce = "mine.", "other.1"
+		c.id = "a:0"
+		says := &identity{nowMicros: 100, id: "a:0", primary: true, marks: test.marks, mark: test.mark, knew: "other.1"}
+		if test.id != "" {
+			says.id = test.id
+		}
+		if test.knew != "" {
+			says.knew, c.nonce = "", ""
+		}
+		c.settle(says, false)
+		if c.lostAt.Load() != test.lost || (c.unwritten.Load() != nil) != test.write {
+			t.Errorf("%s: lost at %d, to write %v; want %d, %t", name, c.lostAt.Load(), c.unwritten.Load(), test.lost, test.write)
+		}
+	}
+}
+
+// TestSettleOldAnswer: an answer that is older than the marker which this process has written meanwhile shows no loss.
+func TestSettleOldAnswer(t *testing.T) {
+	c := newContinuity()
+	first := identity{nowMicros: 100, id: "a:0", primary: true, marks: true}
+	second := first
+	c.settle(&first, false)
+	w := c.unwritten.Load()
+	if w == nil || !w.absent {
+		t.Fatalf("to write is %v", w)
+	}
+	c.found(w.marker)
+	c.settle(&second, false)
+	third := first
+	third.mark, third.knew = w.marker, w.nonce
+	c.settle(&third, false)
+	if lost := c.lostAt.Load(); lost != 0 {
+		t.Errorf("lost at %d", lost)
+	}
+	gone := first
+	gone.knew = w.nonce
+	if c.settle(&gone, false); c.lostAt.Load() != 100 {
+		t.Errorf("lost at %d when the marker has gone", c.lostAt.Load())
+	}
+	again := c.unwritten.Load()
+	for _, seen := range []marker{w.marker, again.marker} { // read before and after it was written
+		old := first
+		old.nowMicros, old.mark, old.knew = 200, seen, w.nonce
+		if c.settle(&old, false); c.lostAt.Load() != 100 {
+			t.Errorf("lost at %d by the answer of %v", c.lostAt.Load(), seen)
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// identity is what a server says of itself.
+type identity struct {
+	nowMicros int64
+	id        string // the process and how many keys it has evicted; empty if it doesn't say
+	primary   bool
+	replID    string // of its replication
+	before    string // of the one that it was promoted from
+	evicts    bool
+	room      int64 // bytes, until it begins to evict
+
+	marks bool   // whether this login may read the marker
+	mark  marker // zero if there is none
+	knew  string // the nonce of the marker that was known to be there before the question; empty if none was
+}
+
+// identityQuery asks a server who it is.
+type identityQuery struct {
+	time *redis.TimeCmd
+	info [4]*redis.StringCmd
+	mark *redis.StringCmd // nil in a cluster, where no name belongs to one node
+	knew string           // see identity
+}
+
+func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity) identityQuery {
+	q := identityQuery{time: pipe.Time(ctx), knew: c.knows()}
+	for i, section := range [...]string{"server", "replication", "stats", "memory"} { // more than one at once needs Redis 7
+		q.info[i] = pipe.Info(ctx, section)
+	}
+	if r.shards == nil {
+		q.mark = pipe.Get(ctx, r.cfg.Prefix+markerName)
+	}
+	return q
+}
+
+// exec asks. It fails if there was no connection; otherwise each command has its own error.
+func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
+	_, err := pipe.Exec(ctx)
+	if q.time.Err() == nil && q.time.Val().IsZero() {
+		return err
+	}
+	return nil
+}
+
+// text is what the server said of itself; empty if this login may not know it.
+func (q *identityQuery) text() (string, error) {
+	var b strings.Builder
+	for _, section := range q.info {
+		switch text, err := section.Result(); {
+		case err == nil:
+			b.WriteString(text)
+		case !isReply(err) || kindOfReply(err) == Unavailable:
+			return "", err
+		}
+	}
+	return b.String(), nil
+}
+
+// identity is the answer.
+func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
+	says := &identity{nowMicros: nowMicros, knew: q.knew}
+	if nowMicros == 0 {
+		now, err := q.time.Result()
+		switch {
+		case err == nil:
+			says.nowMicros = now.UnixMicro()
+		case isReply(err) && kindOfReply(err) != Unavailable:
+			return says, nil // a login that may not ask for the time decides nothing; it may still publish
+		default:
+			return nil, err
+		}
+	}
+	text, err := q.text()
+	if err != nil {
+		return nil, err
+	}
+	says.parse(text)
+	if q.mark == nil {
+		return says, nil
+	}
+	mark, err := q.mark.Result()
+	switch {
+	case err == nil:
+		says.marks, says.mark = true, parseMarker(mark)
+	case errors.Is(err, redis.Nil):
+		says.marks = true
+	case !isReply(err) || says.primary && kindOfReply(err) == Unavailable:
+		return nil, err
+	}
+	return says, nil
+}
+
+func (i *identity) parse(info string) {
+	var process, policy string
+	var evicted, most, used int64
+	for line := range strings.SplitSeq(info, "\r\n") {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "run_id":
+			process = value
+		case "role":
+			i.primary = value == "master"
+		case "master_replid":
+			i.replID = value
+		case "master_replid2":
+			if strings.Trim(value, "0") != "" {
+				i.before = value
+			}
+		case "evicted_keys":
+			evicted, _ = strconv.ParseInt(value, 10, 64)
+		case "used_memory":
+			used, _ = strconv.ParseInt(value, 10, 64)
+		case "maxmemory":
+			most, _ = strconv.ParseInt(value, 10, 64)
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	if process != "" {
+		i.id = process + ":" + strconv.FormatInt(evicted, 10)
+	}
+	i.evicts, i.room = most > 0 && policy != "noeviction", max(most-used, 0)
+}
+
+// pipelined is a client, or one connection of it.
+type pipelined interface{ Pipeline() redis.Pipeliner }
+
+// identify asks a server who it is and takes that in.
+func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity) error {
+	dialled := c.dialled.Load()
+	pipe := server.Pipeline()
+	q := r.askIdentity(ctx, pipe, c)
+	if err := q.exec(ctx, pipe); err != nil {
+		return err
+	}
+	says, err := q.identity(r.NowMicros())
+	if err != nil {
+		return err
+	}
+	r.settle(c, says)
+	c.asked.Store(dialled)
+	return nil
+}
+
+// settle takes in what a server has said.
+func (r *Redis) settle(c *continuity, says *identity) {
+	c.settle(says, r.shards != nil && r.shards.promoted(c, says))
+}
+
+// mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
+// question leads to it again.
+func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
+	w := c.unwritten.Load()
+	if w == nil || !c.unwritten.CompareAndSwap(w, nil) {
+		return
+	}
+	name := r.cfg.Prefix + markerName
+	args := []any{"set", name, w.String()}
+	if w.absent {
+		args = append(args, "nx")
+	}
+	there, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (string, error) {
+		pipe := c.client.Load().Pipeline()
+		pipe.Do(ctx, args...)
+		there := pipe.Get(ctx, name) // another process may have been faster
+		_, _ = pipe.Exec(ctx)
+		return there.Result()
+	})
+	if err == nil {
+		c.found(parseMarker(there))
+	}
+}
+
+// identifying has a connection ask its server who it is before anything else is sent.
+func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
+	return func(ctx context.Context, conn *redis.Conn) error {
+		if next != nil {
+			if err := next(ctx, conn); err != nil {
+				return err
+			}
+		}
+		if err := r.identify(ctx, conn, r.server); err != nil {
+			return unsent{unsent{err}} // the client unwraps it once
+		}
+		return nil
+	}
+}
+
+// dialCounter counts the connections of a client that the caller made.
+type dialCounter struct{ *continuity }
+
+func (d dialCounter) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err == nil {
+			d.dialled.Add(1)
+		}
+		return conn, err
+	}
+}
+
+func (dialCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// doubt says why a decision that the server has just made is not exact; nil if it is. It asks the server first if the
+// decision may have come over a connection on which nothing asked, and in the background if that was a while ago.
+func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
+	if !c.current() {
+		if err := r.identifyAgain(ctx, deadline, c); err != nil {
+			return ErrCountsLost
+		}
+	} else if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
+		go func() {
+			defer c.refreshing.Store(false)
+			_ = r.identifyAgain(context.Background(), r.calls.deadline(), c)
+		}()
+	}
+	return c.cause(nowMicros, p)
+}
+
+// current reports whether the server was asked on, or after, every connection so far.
+func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() && !c.replica.Load() }
+
+// identifyAgain asks the server who it is unless, meanwhile, another caller has.
+func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
+	asked := c.askedAt.Load()
+	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (struct{}, error) {
+		select {
+		case c.asking <- struct{}{}:
+			defer func() { <-c.asking }()
+		case <-ctx.Done():
+			return struct{}{}, ctx.Err()
+		}
+		if c.current() && c.askedAt.Load() != asked {
+			return struct{}{}, nil
+		}
+		return struct{}{}, r.identify(ctx, c.client.Load(), c)
+	})
+	return err
+}
+
+// Doubt implements [Doubter].
+func (r *Redis) Doubt(req Request) error {
+	if r.shards != nil {
+		return r.shards.doubt(r.NowMicros(), req.Policy)
+	}
+	return r.server.cause(r.NowMicros(), req.Policy)
+}
