@@ -69,6 +69,10 @@ type continuity struct {
 	own    string     // begins the nonces of the markers that this process writes
 	writes int        // how many it has had to write
 	before string     // the replication that it was promoted from, in a cluster
+
+	// Of a cluster's, guarded by shards.mu:
+	replID string    // the replication of which it was the primary when it was asked last
+	until  time.Time // the deadline of the call that came last
 }
 
 const (

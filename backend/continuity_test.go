@@ -305,7 +305,21 @@ func TestFailoverOfAShardIsNotExact(t *testing.T) {
 		r, err := b.Take(ctx, backend.Request{Key: keys[0], Policy: fivePerMinute, Cost: 1})
 		return err == nil && errors.Is(r.Cause, backend.ErrCountsLost)
 	})
+	look := func(key string) (backend.Result, error) {
+		req := backend.Request{Key: key, Policy: fivePerMinute, Cost: 1}
+		r, err := b.Peek(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, b.Doubt(req)
+	}
+	if r, doubt := look(keys[0]); !errors.Is(r.Cause, backend.ErrCountsLost) || !errors.Is(doubt, backend.ErrCountsLost) {
+		t.Errorf("a look at the shard says %s, because %v; Doubt is %v", r.Guarantee, r.Cause, doubt)
+	}
 	for s := range 2 {
+		if r, doubt := look(keys[s+1]); r.Guarantee != backend.Exact || doubt != nil {
+			t.Errorf("a look at another shard says %s, because %v; Doubt is %v", r.Guarantee, r.Cause, doubt)
+		}
 		if _, exact := takeFive(t, b, fivePerMinute, keys[s+1], 3); exact != 3 {
 			t.Errorf("%d of 3 decisions of another shard are exact", exact)
 		}

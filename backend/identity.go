@@ -222,6 +222,9 @@ func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 // doubt says why a decision that the server has just made is not exact; nil if it is. It asks the server first if the
 // decision may have come over a connection on which nothing asked, and in the background if that was a while ago.
 func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
+	if r.shards != nil {
+		r.shards.decided(p)
+	}
 	if !c.current() {
 		if err := r.identifyAgain(ctx, deadline, c); err != nil {
 			return ErrCountsLost
@@ -259,7 +262,7 @@ func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *contin
 // Doubt implements [Doubter].
 func (r *Redis) Doubt(req Request) error {
 	if r.shards != nil {
-		return r.shards.doubt(r.NowMicros(), req.Policy)
+		return r.shards.doubt(r.name(&req), r.NowMicros(), req.Policy)
 	}
 	return r.server.cause(r.NowMicros(), req.Policy)
 }

@@ -384,8 +384,9 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	name := r.name(&req)
-	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (string, error) {
-		text, err := r.get(ctx, deadline, name)
+	var by *continuity
+	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (text string, err error) {
+		by, text, err = r.get(ctx, deadline, name)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
@@ -399,17 +400,19 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	snapshot := Snapshot{State: state, Now: now, Source: Primary}
-	if r.server != nil && !r.server.replica.Load() {
-		snapshot.Lacks = r.doubt(ctx, deadline, r.server, now, req.Policy)
+	if by != nil && !by.replica.Load() { // of a RedisReader nobody knows who answered
+		snapshot.Lacks = r.doubt(ctx, deadline, by, now, req.Policy)
 	}
 	return snapshot, nil
 }
 
-func (r *Redis) get(ctx context.Context, deadline time.Time, name string) (string, error) {
+// get reads a key. It also returns who has it.
+func (r *Redis) get(ctx context.Context, deadline time.Time, name string) (by *continuity, text string, err error) {
 	if r.shards != nil {
 		return r.shards.get(ctx, deadline, name)
 	}
-	return r.client.Get(ctx, name).Result()
+	text, err = r.client.Get(ctx, name).Result()
+	return r.server, text, err
 }
 
 // Peek implements [Peeker].

@@ -23,7 +23,7 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	}
 	deadline := r.calls.deadline()
 	stored, err := call(ctx, &r.calls, "look", deadline, func(ctx context.Context) (string, error) {
-		stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
+		_, stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}

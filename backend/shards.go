@@ -30,17 +30,17 @@ type shards struct {
 	mapped  atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
 	running sync.WaitGroup // counts questions for the time
 
-	mu           sync.Mutex // guards what follows
-	all          map[*redis.Client]*shard
-	servers      map[string]*continuity // by address
-	replications map[string]bool        // that primaries have had
+	horizon atomic.Int64 // the longest of a policy that was decided by, in nanoseconds
+
+	mu      sync.Mutex // guards what follows
+	all     map[*redis.Client]*shard
+	servers map[string]*continuity // by address
 }
 
 // shard is a primary of a cluster, or another node of it that had to say which one it is.
 type shard struct {
-	lanes  lanes
-	server *continuity
-	until  time.Time // the deadline of the call that came last; guarded by shards.mu
+	lanes lanes
+	until time.Time // the deadline of the call that came last; guarded by shards.mu
 }
 
 // gone is how long after its last call a shard is forgotten, when another one comes: nobody has its lanes any more. If it
@@ -70,17 +70,22 @@ func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *
 	return last, by, reply, err
 }
 
-// get reads a key.
-func (s *shards) get(ctx context.Context, deadline time.Time, key string) (string, error) {
-	return s.follow(ctx, deadline, func() (string, error) {
+// get reads a key. It also returns who has it.
+func (s *shards) get(ctx context.Context, deadline time.Time, key string) (by *continuity, reply string, err error) {
+	reply, err = s.follow(ctx, deadline, func() (string, error) {
 		node, err := s.client.MasterForKey(ctx, key)
 		if err != nil {
 			return "", err
 		}
+		s.mapped.Store(true)
+		s.mu.Lock()
+		by = s.serverLocked(node, deadline)
+		s.mu.Unlock()
 		return node.Get(ctx, key).Result()
 	}, func(address string) (string, error) {
 		return s.askers.ask(ctx, deadline, address, "get", key)
 	})
+	return by, reply, err
 }
 
 // maxMoves is how often a call follows a slot that moves; what was answered MOVED did not run. The client looks for the new
@@ -128,20 +133,35 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 	defer s.mu.Unlock()
 	found := s.all[node]
 	if found == nil {
-		maps.DeleteFunc(s.all, func(_ *redis.Client, other *shard) bool { return deadline.Sub(other.until) > gone })
+		s.forgetLocked(deadline)
 		found = s.open(node)
-		found.server = s.serverLocked(node)
 		s.all[node] = found
 	}
 	found.until = deadline
-	return &found.lanes, found.server, nil
+	return &found.lanes, s.serverLocked(node, deadline), nil
 }
 
-// serverLocked is what is known of the server at a node's address. Addresses are few.
-func (s *shards) serverLocked(node *redis.Client) *continuity {
+// forgetLocked forgets what is gone. What is known of a server is kept until no count of its keys is alive any more: if it is
+// still there and has restarted, it takes that to know that they were lost.
+func (s *shards) forgetLocked(deadline time.Time) {
+	maps.DeleteFunc(s.all, func(_ *redis.Client, other *shard) bool { return deadline.Sub(other.until) > gone })
+	horizon := time.Duration(s.horizon.Load())
+	maps.DeleteFunc(s.servers, func(_ string, other *continuity) bool { return deadline.Sub(other.until)-horizon > gone })
+}
+
+// decided notes under which policy a key's counts are kept.
+func (s *shards) decided(p *limit.Policy) {
+	horizon := int64(p.Horizon())
+	for known := s.horizon.Load(); horizon > known && !s.horizon.CompareAndSwap(known, horizon); known = s.horizon.Load() {
+	}
+}
+
+// serverLocked is what is known of the server at a node's address.
+func (s *shards) serverLocked(node *redis.Client, deadline time.Time) *continuity {
 	address := node.Options().Addr
 	c := s.servers[address]
 	if c == nil {
+		s.forgetLocked(deadline)
 		c = newContinuity()
 		if s.servers == nil {
 			s.servers = make(map[string]*continuity)
@@ -152,6 +172,7 @@ func (s *shards) serverLocked(node *redis.Client) *continuity {
 		c.dialled.Add(1) // it may have connections already
 		node.AddHook(dialCounter{c})
 	}
+	c.until = deadline
 	return c
 }
 
@@ -159,23 +180,36 @@ func (s *shards) serverLocked(node *redis.Client) *continuity {
 func (s *shards) promoted(c *continuity, says *identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.replications == nil {
-		s.replications = make(map[string]bool)
+	if says.primary {
+		c.replID = says.replID
 	}
-	s.replications[says.replID] = true
-	return c.promotedFrom(says.before) && s.replications[says.before]
-}
-
-// doubt says why counts may be missing in any shard.
-func (s *shards) doubt(nowMicros int64, p *limit.Policy) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.servers {
-		if err := c.cause(nowMicros, p); err != nil {
-			return err
+	if !c.promotedFrom(says.before) || says.before == "" {
+		return false
+	}
+	for _, other := range s.servers {
+		if other.replID == says.before {
+			return true
 		}
 	}
-	return nil
+	return false
+}
+
+// doubt says why counts may be missing in a key's shard.
+func (s *shards) doubt(key string, nowMicros int64, p *limit.Policy) error {
+	if !s.mapped.Load() {
+		return nil
+	}
+	node, err := s.client.MasterForKey(context.Background(), key) // the map has it, so it makes no call
+	if err != nil {
+		return nil
+	}
+	s.mu.Lock()
+	c := s.servers[node.Options().Addr]
+	s.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	return c.cause(nowMicros, p)
 }
 
 // time is that of the shard which says it first: one that hangs must not hide that others are there. Asked are those that

@@ -3,6 +3,9 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +54,50 @@ func TestShardsForgotten(t *testing.T) {
 	delete(b.shards.all, node)
 	if find(high, 2*gone); len(b.shards.all) != 1 {
 		t.Errorf("%d shards, want only the one that was called lately", len(b.shards.all))
+	}
+}
+
+// TestServersForgotten: of addresses that a cluster no longer has, nothing is kept once the longest window is over, and they
+// say nothing of keys that others have.
+func TestServersForgotten(t *testing.T) {
+	var last atomic.Int64
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Nanosecond,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			address := fmt.Sprintf("127.0.0.1:%d", last.Add(1))
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: address}}}}, nil
+		},
+	})
+	defer client.Close()
+	b, err := NewRedis(client, RedisConfig{Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	req := Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(1)}}}
+	seen := make(map[*continuity]bool)
+	for len(seen) < 50 {
+		_, server, err := b.shards.find(t.Context(), b.calls.deadline().Add(time.Duration(len(seen))*2*gone), b.name(&req))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[server] {
+			runtime.Gosched() // the client looks for the slots in the background
+			continue
+		}
+		if len(seen) == 0 {
+			server.exactUntil.Store(0) // it evicts
+		}
+		b.shards.decided(req.Policy)
+		seen[server] = true
+	}
+	b.shards.mu.Lock()
+	if len(b.shards.servers) > 3 {
+		t.Errorf("%d servers are kept, of 50 that were there two minutes each", len(b.shards.servers))
+	}
+	b.shards.mu.Unlock()
+	if err := b.Doubt(req); err != nil {
+		t.Errorf("a server that has gone says of another one's key: %v", err)
 	}
 }
 
