@@ -78,7 +78,8 @@ type continuity struct {
 const (
 	markerName = "server" // follows the prefix in the name of the key that holds the marker
 
-	askAgain = time.Second
+	// askAgain is when a server is asked again. It is longer than the time between two heartbeats of a router, which ask as well.
+	askAgain = 1250 * time.Millisecond
 
 	// growth is how many bytes a second a server's memory is taken to grow at most.
 	growth = 1 << 30
@@ -109,6 +110,9 @@ type marker struct {
 	since int64  // since when counts are complete, Unix microseconds; 0 from the beginning
 	nonce string // no two writings have the same: two processes that know no loss write the same otherwise
 }
+
+// evicted reports whether a server process of that id has evicted keys.
+func evicted(id string) bool { return !strings.HasSuffix(id, ":0") }
 
 func (m *marker) String() string { return m.id + " " + strconv.FormatInt(m.since, 10) + " " + m.nonce }
 
@@ -167,13 +171,12 @@ func (c *continuity) settle(says *identity, promoted bool) {
 	mark := &says.mark
 	fresh := c.id == ""
 	other := !fresh && c.id != says.id
-	evicted := !strings.HasSuffix(says.id, ":0")
 	lost := c.replica.Swap(false) || promoted
 	switch {
 	case !says.marks:
-		lost = lost || other || fresh && evicted
+		lost = lost || other || fresh && evicted(says.id)
 	case mark.id == "":
-		lost = lost || other || evicted || says.knew != ""
+		lost = lost || other || evicted(says.id) || says.knew != ""
 	case mark.id != says.id:
 		lost = true
 	case other && mark.since == 0 || c.replacedLocked(says):
@@ -216,11 +219,12 @@ func (c *continuity) found(m marker) {
 	}
 }
 
-// knows returns the nonce of the marker that is known to be there.
-func (c *continuity) knows() string {
+// knows returns the server process, and the nonce of the marker that is known to be there.
+func (c *continuity) knows() (process, nonce string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nonce
+	process, _, _ = strings.Cut(c.id, ":")
+	return process, c.nonce
 }
 
 // promotedFrom notes of which replication a server was a replica before it was promoted. It reports whether that is news.

@@ -1,7 +1,16 @@
+//go:build unix
+
 package backend
 
 import (
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit"
 )
 
 // TestSettle has a process that knows a server, without a loss since it came at moment 10, hear at moment 100 what the marker is.
@@ -76,4 +85,67 @@ func TestSettleOldAnswer(t *testing.T) {
 			t.Errorf("lost at %d by the answer of %v", c.lostAt.Load(), seen)
 		}
 	}
+}
+
+// TestMarkOfEvictions: the marker of a server that evicts is written although no caller waits for it.
+func TestMarkOfEvictions(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	const timeout = time.Minute
+	b, err := OpenRedis(&redis.Options{Addr: server.Addr}, RedisConfig{Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := &write{marker{"a:1", 5, "n"}, false}
+	b.server.unwritten.Store(w)
+	server.Pause()
+	begin := time.Now()
+	b.mark(t.Context(), b.calls.deadline(), b.server)
+	if took := time.Since(begin); took > timeout/2 {
+		t.Errorf("a caller has waited %s", took)
+	}
+	server.Resume()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		text, err := server.Client().Get(t.Context(), "sl:server").Result()
+		if err == nil && text == w.String() {
+			break
+		}
+		if time.Since(begin) > timeout/2 {
+			t.Fatalf("the marker is %q, error %v", text, err)
+		}
+	}
+}
+
+// TestIdentityOfTheSameProcess: a server that can't have been replaced isn't asked again which process it is.
+func TestIdentityOfTheSameProcess(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := OpenRedis(&redis.Options{Addr: server.Addr}, RedisConfig{Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	take := func() {
+		t.Helper()
+		p := &limit.Policy{Limits: []limit.Limit{limit.PerHour(10)}}
+		if r, err := b.Take(t.Context(), Request{Key: "k", Policy: p, Cost: 1}); err != nil || r.Guarantee != Exact {
+			t.Errorf("%s, because %v; error %v", r.Guarantee, r.Cause, err)
+		}
+	}
+	take()
+	if err := server.Client().ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.identify(t.Context(), b.server.client.Load(), b.server, false); err != nil {
+		t.Fatal(err)
+	}
+	stats := server.Client().Info(t.Context(), "commandstats").Val()
+	if !strings.Contains(stats, "cmdstat_info:calls=3,") {
+		t.Errorf("the server counts %s", stats)
+	}
+	take()
 }

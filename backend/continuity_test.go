@@ -129,6 +129,28 @@ func TestPromotionIsNotExact(t *testing.T) {
 	}
 }
 
+// TestPromotionIsSeenByLooks promotes a replica that nobody takes at.
+func TestPromotionIsSeenByLooks(t *testing.T) {
+	t.Parallel()
+	primary := testserver.Redis(t)
+	takeFive(t, openRedis(t, primary.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1)
+	replica := testserver.Replica(t, primary)
+	b := openRedis(t, replica.Addr, backend.RedisConfig{})
+	look := func() backend.Result {
+		t.Helper()
+		r, err := b.Peek(t.Context(), backend.Request{Key: "k", Policy: fivePerMinute, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	look()
+	if err := replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "a look tells of the promotion", func() bool { return errors.Is(look().Cause, backend.ErrCountsLost) })
+}
+
 // TestFlushIsNotExact empties the server: the run id stays, and the marker is gone.
 func TestFlushIsNotExact(t *testing.T) {
 	t.Parallel()

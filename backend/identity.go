@@ -30,16 +30,26 @@ type identity struct {
 
 // identityQuery asks a server who it is.
 type identityQuery struct {
-	time *redis.TimeCmd
-	info [4]*redis.StringCmd
-	mark *redis.StringCmd // nil in a cluster, where no name belongs to one node
-	knew string           // see identity
+	time    *redis.TimeCmd
+	info    []*redis.StringCmd
+	mark    *redis.StringCmd // nil in a cluster, where no name belongs to one node
+	process string           // the server process, if that was known
+	knew    string           // see identity
 }
 
-func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity) identityQuery {
-	q := identityQuery{time: pipe.Time(ctx), knew: c.knows()}
-	for i, section := range [...]string{"server", "replication", "stats", "memory"} { // more than one at once needs Redis 7
-		q.info[i] = pipe.Info(ctx, section)
+// sections are those of INFO that a server is asked for; the first says which process it is. More than one at once needs Redis 7.
+var sections = [...]string{"server", "replication", "stats", "memory"}
+
+// askIdentity asks a server who it is, also for its process if that may be another one than it was.
+func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity, another bool) identityQuery {
+	q := identityQuery{time: pipe.Time(ctx)}
+	q.process, q.knew = c.knows()
+	asked := sections[:]
+	if !another && q.process != "" {
+		asked = asked[1:]
+	}
+	for _, section := range asked {
+		q.info = append(q.info, pipe.Info(ctx, section))
 	}
 	if r.shards == nil {
 		q.mark = pipe.Get(ctx, r.cfg.Prefix+markerName)
@@ -88,7 +98,7 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	says.parse(text)
+	says.parse(text, q.process)
 	if q.mark == nil {
 		return says, nil
 	}
@@ -104,8 +114,9 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 	return says, nil
 }
 
-func (i *identity) parse(info string) {
-	var process, policy string
+// parse reads what INFO says of a process, which it need not name.
+func (i *identity) parse(info, process string) {
+	var policy string
 	var evicted, most, used int64
 	for line := range strings.SplitSeq(info, "\r\n") {
 		name, value, _ := strings.Cut(line, ":")
@@ -140,10 +151,10 @@ func (i *identity) parse(info string) {
 type pipelined interface{ Pipeline() redis.Pipeliner }
 
 // identify asks a server who it is and takes that in.
-func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity) error {
+func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, another bool) error {
 	dialled := c.dialled.Load()
 	pipe := server.Pipeline()
-	q := r.askIdentity(ctx, pipe, c)
+	q := r.askIdentity(ctx, pipe, c, another)
 	if err := q.exec(ctx, pipe); err != nil {
 		return err
 	}
@@ -162,12 +173,21 @@ func (r *Redis) settle(c *continuity, says *identity) {
 }
 
 // mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
-// question leads to it again.
+// question leads to it again. It is waited for, so that processes which start after a decision know what led to it. After
+// evictions they see that by their number, and nobody waits.
 func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
 	w := c.unwritten.Load()
 	if w == nil || !c.unwritten.CompareAndSwap(w, nil) {
 		return
 	}
+	if evicted(w.id) {
+		go r.write(context.Background(), r.calls.deadline(), c, w)
+		return
+	}
+	r.write(ctx, deadline, c, w)
+}
+
+func (r *Redis) write(ctx context.Context, deadline time.Time, c *continuity, w *write) {
 	name := r.cfg.Prefix + markerName
 	args := []any{"set", name, w.String()}
 	if w.absent {
@@ -193,7 +213,7 @@ func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(
 				return err
 			}
 		}
-		if err := r.identify(ctx, conn, r.server); err != nil {
+		if err := r.identify(ctx, conn, r.server, true); err != nil {
 			return unsent{unsent{err}} // the client unwraps it once
 		}
 		return nil
@@ -229,13 +249,20 @@ func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, no
 		if err := r.identifyAgain(ctx, deadline, c); err != nil {
 			return ErrCountsLost
 		}
-	} else if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
+	} else {
+		r.refresh(c, nowMicros)
+	}
+	return c.cause(nowMicros, p)
+}
+
+// refresh asks the server who it is, in the background, if it was asked a while ago.
+func (r *Redis) refresh(c *continuity, nowMicros int64) {
+	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
 			defer c.refreshing.Store(false)
 			_ = r.identifyAgain(context.Background(), r.calls.deadline(), c)
 		}()
 	}
-	return c.cause(nowMicros, p)
 }
 
 // current reports whether the server was asked on, or after, every connection so far.
@@ -254,7 +281,7 @@ func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *contin
 		if c.current() && c.askedAt.Load() != asked {
 			return struct{}{}, nil
 		}
-		return struct{}{}, r.identify(ctx, c.client.Load(), c)
+		return struct{}{}, r.identify(ctx, c.client.Load(), c, !c.current())
 	})
 	return err
 }

@@ -260,7 +260,8 @@ func (r *Redis) init(node string, all []*lane, open int) {
 // change its calls add a hook. A redis.Ring gives the keys of a dead node to another; use package router.
 //
 // Calls end by cfg.Timeout whatever the client's own timeouts are. The client gets a hook that counts its connections: after a
-// new one the server is asked who it is, over any connection of the client, before the next decision is returned.
+// new one the server is asked who it is, over any connection of the client, before the next decision is returned. A client's
+// hooks can't be removed, so Close leaves it there: make one Redis of a client, not one after another.
 //
 // On a Redis Cluster each shard has lanes of its own: one that hangs holds up its own keys only. Everything is sent
 // through the clients of the nodes that the client makes; hooks belong there, by OnNewNode.
@@ -365,7 +366,8 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 		result.State, err = limit.ParseState(text[1:])
 	}
 	if err != nil {
-		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: true, Err: limit.ErrCorruptState}
+		charged := !strings.HasPrefix(text, "0")
+		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
 	}
 	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
@@ -400,7 +402,11 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
 	snapshot := Snapshot{State: state, Now: now, Source: Primary}
-	if by != nil && !by.replica.Load() { // of a RedisReader nobody knows who answered
+	switch {
+	case by == nil: // of a RedisReader: nobody knows who answered
+	case by.replica.Load():
+		r.refresh(by, now) // it may have been promoted
+	default:
 		snapshot.Lacks = r.doubt(ctx, deadline, by, now, req.Policy)
 	}
 	return snapshot, nil
@@ -643,7 +649,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	}
 	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
-		q := r.askIdentity(ctx, pipe, r.server)
+		q := r.askIdentity(ctx, pipe, r.server, true)
 		if err := cmp.Or(q.exec(ctx, pipe), q.time.Err(), q.info[0].Err(), q.info[1].Err()); err != nil {
 			return Heartbeat{}, err
 		}
