@@ -17,9 +17,10 @@ import (
 //
 // Requests may have read the clock long before they are executed: the order of times is not the order of operations. So
 // a copy of the life before can be alive by the clock of a request that meets the next life. Join takes the life that was
-// born last, and lets the other one count by its peak only: the bucket is not full before it. The peak is what a life
-// can owe at most. What it owes, arrival - credit, would not do, because it falls with each refund, and the result of
-// joining three copies would depend on their order. Where nothing was lost the peak is over when the next life begins,
+// born last, and lets the other one count by its peak only: the arrival is not before it. The credit of the later life stays,
+// so a bucket whose charges of that life were given back is full before the peak all the same. The peak is what a life can
+// owe at most. What it owes, arrival - credit, would not do, because it falls with each refund, and the result of joining
+// three copies would depend on their order. Where nothing was lost the peak is over when the next life begins,
 // and such a join changes nothing.
 //
 // A charge is given back as far as it has not refilled: its own arrival - credit - now, as if what was given back
