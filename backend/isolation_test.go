@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -190,5 +191,36 @@ func TestRefusedGoesAlone(t *testing.T) {
 	}
 	if _, calls := g.under(p, q); calls != 1 {
 		t.Errorf("8 takes under equal limits were sent in %d script calls, want 1", calls)
+	}
+}
+
+// TestSharedCallAnsweredByProxy: takes that shared a script call are not sent again after an error reply that isn't known as one of
+// Redis's own: a proxy gives its own when it has lost the reply. Each says that it may have been counted, and so does a lone one.
+func TestSharedCallAnsweredByProxy(t *testing.T) {
+	t.Parallel()
+	const callers = 8
+	for _, text := range []string{"upstream failure", "ERR Connection timed out"} {
+		g := newRig(t, backend.RedisConfig{})
+		take := func() {
+			_, err := g.Take(context.Background(), request(secret))
+			wantError(t, err, backend.Misconfigured, true)
+		}
+		g.hold()
+		for range callers {
+			g.queue(take)
+		}
+		g.proxy.SetFault(func(args []string) testserver.Action {
+			if strings.HasPrefix(args[0], "EVAL") {
+				return testserver.Answer(text)
+			}
+			return testserver.Pass
+		})
+		if calls := g.release(); calls != 1 {
+			t.Errorf("%q: %d takes were sent in %d script calls, want 1", text, callers, calls)
+		}
+		if n := used(t, g.server, secret); n != callers {
+			t.Errorf("%q: %d takes were counted %d times", text, callers, n)
+		}
+		take()
 	}
 }

@@ -432,8 +432,9 @@ func TestRedisErrorReplies(t *testing.T) {
 		b := openRedis(t, errorServer(t, reply), backend.RedisConfig{})
 		_, err := b.Take(context.Background(), request(secret))
 		var failed *backend.Error
-		if !errors.As(err, &failed) || failed.Kind != want || failed.MayHaveCharged {
-			t.Errorf("%q is %v, want %s", reply, err, want)
+		mayHaveCharged := reply == "" || reply == "ERR unknown" // a proxy may say so when it has lost the reply
+		if !errors.As(err, &failed) || failed.Kind != want || failed.MayHaveCharged != mayHaveCharged {
+			t.Errorf("%q is %v, want %s, may have charged: %t", reply, err, want, mayHaveCharged)
 		}
 		if err != nil && strings.Contains(err.Error(), secret) {
 			t.Errorf("the error names the key: %v", err)

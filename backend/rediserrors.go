@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +14,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// explainRedis is for [calls]. A server that answers with an error has not run the command: the scripts validate
-// before their only write.
+// explainRedis is for [calls].
 func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	shown = err
 	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
@@ -28,7 +28,7 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	case isUntrusted(err):
 		return Misconfigured, false, shown
 	case isReply(err):
-		return kindOfReply(err), false, shown
+		return kindOfReply(err), !before && !beforeWrite(err), shown
 	case before:
 		return Unavailable, false, shown
 	case errors.Is(err, limit.ErrCorruptState):
@@ -105,18 +105,41 @@ func isReply(err error) bool {
 // is an answer that trying again won't change.
 func kindOfReply(err error) Kind {
 	err = cause(err)
-	for _, prefix := range [...]string{
-		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "OOM", "MISCONF",
-		"UNKILLABLE", "max number of clients",
-	} {
-		if redis.HasErrorPrefix(err, prefix) {
-			return Unavailable
-		}
+	if beginsWith(err, notNow[:]) {
+		return Unavailable
 	}
 	if redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "user_script") { // Lua fell over what it read
 		return Corrupt
 	}
 	return Misconfigured
+}
+
+// notNow is what error replies begin with that another try may not get.
+var notNow = [...]string{
+	"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "OOM", "MISCONF",
+	"UNKILLABLE", "max number of clients",
+}
+
+// notEver is what other error replies begin with that Redis, or a script of ours, gives before anything is written.
+var notEver = [...]string{
+	"NOAUTH", "NOPERM", "WRONGPASS", "DENIED", "NOPROTO", "NOSCRIPT", "WRONGTYPE", "CROSSSLOT", "EXECABORT",
+	"FLOOR", "SEALED", "CORRUPT", "user_script", // Lua fell over what it read
+	"unknown command", "Unknown Redis command", "This Redis command is not allowed", "The user executing the script",
+	"Script attempted", "Script killed", "Error compiling script", "Can not execute", "Can't execute", "operation not permitted",
+	"Client sent AUTH", "AUTH ", "invalid password", "invalid DB index", "DB index", "SELECT ", // from setting a connection up
+	"wrong number of arguments", "Number of keys", "Protocol error", "syntax error",
+}
+
+// beforeWrite reports whether an error reply makes it certain that the command wrote nothing. Redis refuses a script before it runs, and
+// the scripts validate before their only write. A proxy in between may give an error of its own when it has lost the reply, so
+// that what isn't known as one of Redis's says nothing.
+func beforeWrite(err error) bool {
+	err = cause(err)
+	return beginsWith(err, notNow[:]) || beginsWith(err, notEver[:])
+}
+
+func beginsWith(err error, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return redis.HasErrorPrefix(err, p) })
 }
 
 // replyWord is the first word of an error reply: what Redis calls its prefix. It is empty for what is no reply, and for one

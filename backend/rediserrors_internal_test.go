@@ -22,6 +22,11 @@ func TestRedis6Errors(t *testing.T) {
 			t.Errorf("%q: %s, may have run: %t; want %s, false", text, kind, ran, want)
 		}
 	}
+	for _, text := range []string{"upstream failure", "ERR Connection timed out", "no healthy upstream"} { // of proxies
+		if kind, ran, _ := explainRedis(commandError(text)); kind != Misconfigured || !ran {
+			t.Errorf("%q: %s, may have run: %t; want %s, true", text, kind, ran, Misconfigured)
+		}
+	}
 	if kind, _, _ := explainRedis(limit.ErrCorruptState); kind != Corrupt {
 		t.Errorf("a corrupt state is %s", kind)
 	}

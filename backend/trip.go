@@ -106,8 +106,8 @@ func (g *leg) settle(again []*errand) []*errand {
 		g.plan.refused()
 	}
 	// Redis refused a call of several before it wrote anything (see takes.lua): one of them may be the reason, and none
-	// depends on another. A script that Lua stopped may have written.
-	split := refused && len(g.errands) > 1
+	// depends on another. A script that Lua stopped may have written, and so may one whose reply a proxy has replaced.
+	split := refused && len(g.errands) > 1 && beforeWrite(err)
 	if split && kindOfReply(err) == Corrupt {
 		split, err = false, limit.ErrCorruptState
 	}
@@ -128,7 +128,7 @@ func (g *leg) settle(again []*errand) []*errand {
 			var mine string
 			if mine, text, _ = strings.Cut(text, " "); mine != "" {
 				if mine[0] == '-' {
-					e.end("", scriptError(mine[1:]))
+					e.end("", unsent{scriptError(mine[1:])}) // nothing was written at this key
 				} else {
 					e.end(mine, nil)
 				}

@@ -113,6 +113,8 @@ func (l *link) handBack(server *bufio.Reader) {
 		case truncate:
 			_, _ = l.client.Write(reply[:len(reply)/2])
 			return
+		case answer:
+			reply = []byte("-" + action.text + "\r\n")
 		}
 		if !l.sleep(action.delay) {
 			return

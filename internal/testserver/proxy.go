@@ -16,6 +16,7 @@ import (
 type Action struct {
 	kind  actionKind
 	delay time.Duration
+	text  string // of the error that is handed back
 }
 
 var (
@@ -26,6 +27,9 @@ var (
 	HangAfter   = Action{kind: hangAfter}   // lose the reply and all later ones; the client waits
 	Truncate    = Action{kind: truncate}    // hand back the first half of the reply; close the connection
 )
+
+// Answer hands back an error in place of the reply, as a proxy does that has lost it. The server has executed the command.
+func Answer(text string) Action { return Action{kind: answer, text: text} }
 
 // Delay hands the reply back after d, and with it those of the commands that follow on the same connection.
 func Delay(d time.Duration) Action { return Action{delay: d} }
@@ -39,6 +43,7 @@ const (
 	closeAfter
 	hangAfter
 	truncate
+	answer
 	stream // internal: what follows is no longer one reply a command
 )
 
