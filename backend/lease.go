@@ -205,28 +205,35 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 		s.mu.Unlock()
 		return result, nil
 	}
-	denied := l.cfg.Recheck >= 0 && v.denyLocked(&req, now, &result)
-	if denied && now < v.recheck {
+	denied := l.cfg.Recheck >= 0 && v.wouldDenyLocked(&req, now, &result)
+	if denied && !v.doubt && now < v.recheck {
 		s.stats.Denied++
 		s.mu.Unlock()
 		return result, nil
 	}
 	v.recheck = now + int64(l.cfg.Recheck)
-	if denied { // this one asks, the others need not
-		asked, err := l.askLocked(ctx, s, hash, name, &req, v.floorLocked())
-		if err != nil {
-			return result, nil // no failure policy knows better
-		}
-		return asked, nil
+	var asked Result
+	if denied && !v.doubt { // this one asks, the others need not
+		asked, err = l.askLocked(ctx, s, hash, name, &req, v.floorLocked())
+	} else {
+		asked, err = l.sendLocked(ctx, s, c, hash, name, &req, hot, now)
 	}
-	if b := &v.batch; b.left > 0 && now >= b.deadline {
+	if err != nil && denied {
+		return result, nil // no failure policy knows better
+	}
+	return asked, err
+}
+
+// sendLocked leaves the lock, and sends a request on or has a batch fetched for it.
+func (l *Lease) sendLocked(ctx context.Context, s *leaseShard, c *keyed[view], hash uint64, name, req *Request, hot bool, now int64) (Result, error) {
+	if b := &c.value.batch; b.left > 0 && now >= b.deadline {
 		s.endLocked(c, now)
 	}
-	if f := l.boardLocked(ctx, s, c, &req, hot, now); f != nil {
+	if f := l.boardLocked(ctx, s, c, req, hot, now); f != nil {
 		s.mu.Unlock()
-		return l.await(ctx, s, c, f, &req, now)
+		return l.await(ctx, s, c, f, req, now)
 	}
-	return l.askLocked(ctx, s, hash, name, &req, v.floorLocked())
+	return l.askLocked(ctx, s, hash, name, req, c.value.floorLocked())
 }
 
 // askLocked leaves the lock, sends a request on, and learns from the answer.
@@ -316,14 +323,18 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 	if unspent {
 		return nil
 	}
-	defer l.recheck(s, hash, name)
-	return refunder.Refund(ctx, req, receipt, amount)
+	err := refunder.Refund(ctx, req, receipt, amount)
+	l.recheck(s, hash, name, err)
+	return err
 }
 
-// recheck lets requests be sent in spite of what the view denies, because room was made, until an answer comes. The view itself learns of
+// recheck is for what has been given back, or may have been, as its error tells: it lets requests be sent in spite of what the view denies, because room was made, until an answer comes. The view itself learns of
 // it by an answer only: its state is changed by joining others, never by doing to it what was done elsewhere, for one that
 // has been joined since may have it already.
-func (l *Lease) recheck(s *leaseShard, hash uint64, name *Request) {
+func (l *Lease) recheck(s *leaseShard, hash uint64, name *Request, err error) {
+	if err != nil && nothingDone(err) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.cells.find(hash, name); c != nil {
@@ -347,8 +358,9 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 		c.value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
-	defer l.recheck(s, hash, name)
-	return resetter.Reset(ctx, req)
+	err := resetter.Reset(ctx, req)
+	l.recheck(s, hash, name, err)
+	return err
 }
 
 // Ping implements [Pinger].

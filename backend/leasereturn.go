@@ -206,7 +206,13 @@ func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
 	}
 }
 
-// notSent reports whether an error makes it certain that nothing was given back, as [Refunder] says.
+// nothingDone reports whether an error makes it certain that nothing was given back, as [Refunder] says.
+func nothingDone(err error) bool {
+	_, bad := errors.AsType[*limit.Error](err)
+	return bad || notSent(err) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnsupported)
+}
+
+// notSent reports the same of an error after which another try may succeed.
 func notSent(err error) bool {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return !e.MayHaveCharged

@@ -21,7 +21,7 @@ type view struct {
 	server    int64       // the decider's time, in Unix microseconds, when it was heard of; 0 for never
 	heard     int64
 	recheck   int64 // from when on a denial is checked again
-	doubt     bool  // this process has given something back since: nothing is denied before an answer comes
+	doubt     bool  // this process has given something back since, or may have: nothing is denied before an answer comes, or fails to
 	remaining int64 // of the binding limit, as it was heard; until resets, in Unix microseconds
 	resets    int64
 
@@ -153,7 +153,12 @@ func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
 
 // denyLocked denies a request that what is known denies.
 func (v *view) denyLocked(req *Request, now int64, result *Result) bool {
-	if v.server == 0 || v.doubt {
+	return !v.doubt && v.wouldDenyLocked(req, now, result)
+}
+
+// wouldDenyLocked is denyLocked but for what this process may have given back.
+func (v *view) wouldDenyLocked(req *Request, now int64, result *Result) bool {
+	if v.server == 0 {
 		return false
 	}
 	at := v.at(req, now)
