@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -110,7 +111,8 @@ func (c LeaseConfig) validate(inner Backend) error {
 // outcome never. A process that dies takes it along until the window ends.
 //
 // A lease ends early by what the decider's clock may be ahead of what is known of it ([Result.Behind]), and a host that was
-// suspended meanwhile spends none of it.
+// suspended meanwhile spends none of it. What is left of it when a reply, of any key, tells that counts were lost is spent as
+// Bounded if they may be this key's.
 //
 // A batch that is spent fast has its successor fetched before it is used up, so that nobody waits for that; both together
 // are no more than a batch. A request that doesn't fit into a batch goes straight on, as do those of keys that aren't in
@@ -127,6 +129,7 @@ type Lease struct {
 	shift  int // the shard is what remains of a hash after this shift
 	shards []leaseShard
 
+	lostAt  atomic.Int64 // when a reply said last that counts may be missing, if not of which keys
 	closed  atomic.Bool
 	stop    chan struct{}
 	wake    chan struct{}  // that something is to be given back
@@ -172,9 +175,11 @@ func NewLease(inner Backend, cfg LeaseConfig) (*Lease, error) {
 		stop: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	for i := range l.shards {
+		l.shards[i].lease = l
 		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
+	l.lostAt.Store(math.MinInt64)
 	l.clock = newSpanClock().now
 	if cfg.Now != nil {
 		l.clock = func() int64 { return cfg.Now().UnixNano() }
@@ -224,55 +229,6 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	return asked, err
 }
 
-// sendLocked leaves the lock, and sends a request on or has a batch fetched for it.
-func (l *Lease) sendLocked(ctx context.Context, s *leaseShard, c *keyed[view], hash uint64, name, req *Request, hot bool, now int64) (Result, error) {
-	if b := &c.value.batch; b.left > 0 && now >= b.deadline {
-		s.endLocked(c, now)
-	}
-	if f := l.boardLocked(ctx, s, c, req, hot, now); f != nil {
-		s.mu.Unlock()
-		return l.await(ctx, s, c, f, req, now)
-	}
-	return l.askLocked(ctx, s, hash, name, req, c.value.floorLocked())
-}
-
-// askLocked leaves the lock, sends a request on, and learns from the answer.
-func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *limit.State) (Result, error) {
-	s.stats.Straight++
-	s.mu.Unlock()
-	req.Trace.lease(Passed, nil)
-	req.Floor = floor
-	result, err := l.inner.Take(ctx, *req)
-	if err != nil {
-		return result, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c, now := s.cells.find(hash, name), l.clock()
-	if c == nil && !s.closed {
-		if c = s.addLocked(hash, name, now); c != nil {
-			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
-		}
-	}
-	if c == nil {
-		return result, nil
-	}
-	v := &c.value
-	v.learnLocked(req, &result, now)
-	if f := v.fetch; !result.Allowed && f != nil { // what was too much for this request may be on its way in that
-		s.mu.Unlock()
-		select {
-		case <-f.done:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
-	}
-	if !result.Allowed {
-		s.spendLocked(c, req, l.clock(), &result)
-	}
-	return result, nil
-}
-
 // Peek implements [Peeker]; [ErrUnsupported] if what the Lease holds can't. What others have leased counts as used.
 func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error) {
 	peeker, ok := l.inner.(Peeker)
@@ -297,7 +253,7 @@ func (l *Lease) knowsLocked(s *leaseShard, c *keyed[view], req *Request, now int
 	v := &c.value
 	if s.readyLocked(c, req, now) {
 		result.Verdict = v.batch.charged.Offer(v.batch.left)
-		v.vouchLocked(now, result)
+		s.vouchLocked(v, req, now, result)
 		return true
 	}
 	return l.cfg.Recheck >= 0 && now < v.recheck && v.denyLocked(req, now, result)

@@ -5,17 +5,20 @@ package backend_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // failing is an instant place that can fail. What fails was not done, and says so or not.
 type failing struct {
 	instant
-	err error
+	err  error
+	lost string // names the keys of which counts are missing
 }
 
 func newFailing(keys ...string) *failing {
@@ -30,11 +33,20 @@ func (f *failing) Take(ctx context.Context, req backend.Request) (backend.Result
 	if f.err != nil {
 		return backend.Result{}, f.err
 	}
-	return f.instant.Take(ctx, req)
+	r, err := f.instant.Take(ctx, req)
+	r.Lower(f.Doubt(req))
+	return r, err
 }
 
 func (f *failing) Refund(context.Context, backend.Request, limit.Receipt, int64) error { return f.err }
 func (f *failing) Reset(context.Context, backend.Request) error                        { return f.err }
+
+func (f *failing) Doubt(req backend.Request) error {
+	if strings.Contains(f.lost, req.Key) {
+		return backend.ErrCountsLost
+	}
+	return nil
+}
 
 // TestDenialsOutliveFailedRefunds: a key that is used up stays denied in an outage, whatever is given back in vain meanwhile. What
 // was certainly not sent changes nothing: the denials go on without calls.
@@ -90,5 +102,63 @@ func TestDenialsOutliveFailedRefunds(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLeasesOfLostCounts: what was leased before a loss of counts that is known by now is not Exact; what is leased of keys that the loss
+// doesn't concern is.
+func TestLeasesOfLostCounts(t *testing.T) {
+	inner := newFailing("key", "well", "new")
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true, Processes: 1, Life: time.Hour})
+	p := hour(100)
+	take := func(key string) backend.Result {
+		return mustTake(t, lease, backend.Request{Key: key, Policy: p, Cost: 1})
+	}
+	for _, key := range []string{"key", "well"} {
+		for range 3 {
+			take(key)
+		}
+		if r := take(key); r.Source != backend.Leased || r.Guarantee != backend.Exact {
+			t.Fatalf("before: %s, %s", r.Source, r.Guarantee)
+		}
+	}
+	inner.lost = "key new"
+	if r := take("new"); r.Guarantee == backend.Exact {
+		t.Fatal("the reply does not tell of the loss")
+	}
+	for range 2 {
+		if r := take("key"); r.Source != backend.Leased || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrCountsLost) {
+			t.Errorf("of a key whose counts are lost: %s, %s, %v", r.Source, r.Guarantee, r.Cause)
+		}
+		if r := take("well"); r.Source != backend.Leased || r.Guarantee != backend.Exact {
+			t.Errorf("of a key that is well: %s, %s, %v", r.Source, r.Guarantee, r.Cause)
+		}
+	}
+	req := backend.Request{Key: "key", Policy: p, Cost: 1}
+	if n := testing.AllocsPerRun(5, func() { _, _ = lease.Take(t.Context(), req) }); n != 0 {
+		t.Errorf("a take that is leased makes %v allocations", n)
+	}
+}
+
+// TestLeasesAfterRestart: once this process knows that the server has lost its counts, no lease of before is spent as Exact.
+func TestLeasesAfterRestart(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	inner := openRedis(t, server.Addr, backend.RedisConfig{Timeout: patient})
+	lease := newLease(t, inner, backend.LeaseConfig{Batch: 20, Steady: true, Processes: 1, Life: time.Hour})
+	p := hour(100)
+	for range 3 {
+		takeKey(t, lease, p, 1, true)
+	}
+	if r := takeKey(t, lease, p, 1, true); r.Source != backend.Leased || r.Guarantee != backend.Exact {
+		t.Fatalf("before the restart: %s, %s", r.Source, r.Guarantee)
+	}
+	server.Restart()
+	await(t, "the loss is known", func() bool {
+		r, err := lease.Take(t.Context(), backend.Request{Key: "other", Policy: p, Cost: 1})
+		return err == nil && errors.Is(r.Cause, backend.ErrCountsLost)
+	})
+	if r := takeKey(t, lease, p, 1, true); r.Source != backend.Leased || r.Guarantee == backend.Exact || !errors.Is(r.Cause, backend.ErrCountsLost) {
+		t.Errorf("after the loss is known: %s, %s, %v", r.Source, r.Guarantee, r.Cause)
 	}
 }

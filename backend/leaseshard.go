@@ -9,6 +9,8 @@ import (
 
 // leaseShard is a part of the views.
 type leaseShard struct {
+	lease *Lease
+
 	mu     sync.Mutex // guards all below
 	cells  table[view]
 	max    int

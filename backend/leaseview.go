@@ -41,6 +41,7 @@ type batch struct {
 	left, size int64
 	low        int64 // with less than this left the next one is fetched
 	deadline   int64
+	asked      int64 // when it was, or when it was last looked at whether counts have been lost since
 	policy     *limit.Policy
 	charged    Result
 }
@@ -76,7 +77,7 @@ func (s *leaseShard) spendLocked(c *keyed[view], req *Request, now int64, result
 	v := &c.value
 	v.batch.left -= req.Cost
 	v.batch.charged.Part(&result.Verdict, req.Cost, v.batch.left)
-	v.vouchLocked(now, result)
+	s.vouchLocked(v, req, now, result)
 	s.stats.Leased++
 	return true
 }
@@ -106,7 +107,7 @@ func (s *leaseShard) turnLocked(c *keyed[view], now int64) {
 // holdLocked makes what a fetch has brought the lease.
 func (v *view) holdLocked(f *fetch) {
 	b := &v.batch
-	*b = batch{left: f.spare, size: f.spare, deadline: f.deadline, policy: f.policy, charged: f.charged}
+	*b = batch{left: f.spare, size: f.spare, deadline: f.deadline, asked: f.asked, policy: f.policy, charged: f.charged}
 	if f.whole >= leastAhead {
 		b.low = f.whole / 4
 	}
@@ -133,7 +134,13 @@ func (v *view) hasLocked(req *Request, now int64) bool {
 }
 
 // vouchLocked says when and by whom an admission from the lease is decided, and how sure that is.
-func (v *view) vouchLocked(now int64, result *Result) {
+func (s *leaseShard) vouchLocked(v *view, req *Request, now int64, result *Result) {
+	if lost, b := s.lease.lostAt.Load(), &v.batch; b.asked <= lost {
+		b.asked = lost + 1
+		if !tellsOfLoss(b.charged.Cause) {
+			b.charged.Lower(s.lease.Doubt(*req))
+		}
+	}
 	result.Now, result.Behind, result.Source = v.serverAt(now), v.batch.charged.Behind, Leased
 	result.Guarantee, result.Cause = v.batch.charged.Guarantee, v.batch.charged.Cause
 }
@@ -149,6 +156,17 @@ func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
 	}
 	b.left += amount
 	return true
+}
+
+// noteLoss remembers that a reply told of lost counts.
+func (l *Lease) noteLoss(result *Result, now int64) {
+	if result.Cause != nil && tellsOfLoss(result.Cause) {
+		l.lostAt.Store(now)
+	}
+}
+
+func tellsOfLoss(cause error) bool {
+	return errors.Is(cause, ErrCountsLost) || errors.Is(cause, ErrEvicted)
 }
 
 // denyLocked denies a request that what is known denies.
@@ -216,6 +234,56 @@ func (v *view) nextSizeLocked(cfg *LeaseConfig, p *limit.Policy, hot bool, now i
 	}
 	v.granted, v.life = now, int64(cfg.Life)
 	return min(v.size, most)
+}
+
+// sendLocked leaves the lock, and sends a request on or has a batch fetched for it.
+func (l *Lease) sendLocked(ctx context.Context, s *leaseShard, c *keyed[view], hash uint64, name, req *Request, hot bool, now int64) (Result, error) {
+	if b := &c.value.batch; b.left > 0 && now >= b.deadline {
+		s.endLocked(c, now)
+	}
+	if f := l.boardLocked(ctx, s, c, req, hot, now); f != nil {
+		s.mu.Unlock()
+		return l.await(ctx, s, c, f, req, now)
+	}
+	return l.askLocked(ctx, s, hash, name, req, c.value.floorLocked())
+}
+
+// askLocked leaves the lock, sends a request on, and learns from the answer.
+func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *limit.State) (Result, error) {
+	s.stats.Straight++
+	s.mu.Unlock()
+	req.Trace.lease(Passed, nil)
+	req.Floor = floor
+	result, err := l.inner.Take(ctx, *req)
+	if err != nil {
+		return result, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, now := s.cells.find(hash, name), l.clock()
+	l.noteLoss(&result, now)
+	if c == nil && !s.closed {
+		if c = s.addLocked(hash, name, now); c != nil {
+			c.value.seen, c.value.recheck = now, now+int64(l.cfg.Recheck)
+		}
+	}
+	if c == nil {
+		return result, nil
+	}
+	v := &c.value
+	v.learnLocked(req, &result, now)
+	if f := v.fetch; !result.Allowed && f != nil { // what was too much for this request may be on its way in that
+		s.mu.Unlock()
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
+	if !result.Allowed {
+		s.spendLocked(c, req, l.clock(), &result)
+	}
+	return result, nil
 }
 
 // boardLocked finds the fetch that brings what a request needs, or starts one; nil if the request has to go by itself.
@@ -305,6 +373,7 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 		}
 		return
 	}
+	l.noteLoss(result, now)
 	f.charged = *result
 	f.charged.State = limit.State{}
 	v.learnLocked(req, result, now)
