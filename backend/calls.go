@@ -16,7 +16,7 @@ type calls struct {
 	node    string // its address, for errors
 	timeout time.Duration
 	deaf    bool          // whether a call of the client may outlast its context
-	keeps   bool          // whether a call goes on when its caller has left: to cut it off would cost the connection
+	keeps   bool          // whether a call that has a slot goes on when its caller has left: to cut it off would cost the connection
 	slots   chan struct{} // one for each call that may be under way; nil for any number
 
 	// explain tells what an error of the client means, whether what was asked may have been done, and the error to
@@ -47,21 +47,13 @@ func call[T any](ctx context.Context, c *calls, op string, deadline time.Time,
 	}
 	own := ctx
 	if c.keeps && ctx.Done() != nil {
-		if err := ended(ctx); err != nil {
-			c.running.Done()
-			return none, c.typed(ctx, op, unsent{err})
-		}
 		own = context.WithoutCancel(ctx)
 	}
 	limited, cancel := context.WithDeadline(own, deadline)
-	if c.slots != nil {
-		select {
-		case c.slots <- struct{}{}:
-		case <-limited.Done():
-			defer c.running.Done()
-			defer cancel()
-			return none, c.typed(ctx, op, unsent{limited.Err()})
-		}
+	if err := c.takeSlot(ctx, limited); err != nil {
+		defer c.running.Done()
+		defer cancel()
+		return none, c.typed(ctx, op, unsent{err})
 	}
 	if ctx.Done() == nil && !c.deaf {
 		defer c.running.Done()
@@ -122,6 +114,24 @@ func (c *calls) begin(ctx context.Context) error {
 		return ErrClosed
 	}
 	c.running.Add(1)
+	return nil
+}
+
+// takeSlot waits until the call may be sent. From then on a call that keeps its connection goes on without its caller.
+func (c *calls) takeSlot(ctx, limited context.Context) error {
+	if c.slots != nil {
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limited.Done():
+			return limited.Err()
+		}
+	}
+	if err := ended(ctx); c.keeps && err != nil {
+		c.freeSlot()
+		return err
+	}
 	return nil
 }
 

@@ -130,7 +130,8 @@ var (
 // nothing on connect that a plain server refuses. It does no network I/O; Ping does.
 //
 // A caller who cancels returns within 2 ms, one whose context has a deadline by that. Neither costs the connection, but for one
-// a second in each lane at most; the server's reply, or Timeout, ends the round trip.
+// a second in each lane at most; the server's reply, or Timeout, ends the round trip. What is given up before that begins
+// is not sent.
 //
 // PoolSize bounds the connections, those to share round trips on, of which cfg.Lanes are in use unless some of them
 // hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
@@ -251,6 +252,9 @@ func newClusterRedis(client *redis.ClusterClient, cfg RedisConfig, node string) 
 
 func (r *Redis) init(node string, all []*lane, open int) {
 	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, keeps: true, explain: explainRedis}
+	if single, ok := r.client.(*redis.Client); ok { // a call that waits for a connection can be given up; of a cluster each node has its own
+		r.calls.slots = make(chan struct{}, single.Options().PoolSize)
+	}
 	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
 }
 

@@ -385,3 +385,48 @@ func TestNilContext(t *testing.T) {
 		}()
 	}
 }
+
+// TestAbandonedLoadsAreNotSent: a look at a key that was given up while it waited for a connection is never sent.
+func TestAbandonedLoadsAreNotSent(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := testserver.NewProxy(t, server.Addr)
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 4}, backend.RedisConfig{Timeout: patient}) // one is not for takes
+	mustTake(t, b, request(secret))
+	var sent atomic.Int64
+	gate, held := make(chan struct{}), make(chan struct{}, 100)
+	open := sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open) // before the proxy's, which waits for it
+	proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "GET" && args[1] == stored(secret) {
+			sent.Add(1)
+			held <- struct{}{}
+			<-gate
+		}
+		return testserver.Pass
+	})
+	var first, others sync.WaitGroup
+	first.Go(func() {
+		if _, err := b.Load(context.Background(), request(secret)); err != nil {
+			t.Errorf("who waits: %v", err)
+		}
+	})
+	<-held
+	for range 50 {
+		others.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			defer cancel()
+			_, err := b.Load(ctx, request(secret))
+			wantError(t, err, backend.Interrupted, false)
+		})
+	}
+	others.Wait()
+	open()
+	first.Wait()
+	if err := b.Close(); err != nil { // it waits for what is under way
+		t.Error(err)
+	}
+	if n := sent.Load(); n != 1 {
+		t.Errorf("%d of 50 looks that were given up were sent", n-1)
+	}
+}
