@@ -19,6 +19,7 @@ type errand struct {
 
 	plain     bool // the plan's script will do, and this is all that it needs
 	plan      *plan
+	solo      *solo // of its policy
 	cost      int64
 	floor     string // as text; empty for none
 	nowMicros int64  // what the script is given

@@ -224,3 +224,21 @@ func TestSharedCallAnsweredByProxy(t *testing.T) {
 		take()
 	}
 }
+
+// TestRefusedGoesAloneAmongMany: that a policy's takes go alone is remembered however many other policies are in use.
+func TestRefusedGoesAloneAmongMany(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, backend.RedisConfig{})
+	limits := []limit.Limit{limit.PerHour(1_000_000)}
+	p, q := &limit.Policy{Name: "p", Limits: limits}, &limit.Policy{Name: "q", Limits: limits}
+	do(t, g.server.Client(), "ACL", "SETUSER", "default", "resetkeys", "~sl:p*")
+	for _, want := range []int{1 + 8, 1 + 4} { // the refused call and one for each take, then one for all of p
+		if _, calls := g.under(p, q); calls != want {
+			t.Errorf("8 takes of which 4 are refused were sent in %d script calls, want %d", calls, want)
+		}
+		for i := range 600 {
+			other := &limit.Policy{Name: fmt.Sprintf("p%d", i), Limits: []limit.Limit{limit.PerHour(int64(i) + 1)}}
+			mustTake(t, g, backend.Request{Key: "k", Policy: other, Cost: 1})
+		}
+	}
+}

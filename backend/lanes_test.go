@@ -630,6 +630,27 @@ func TestLanesAllocs(t *testing.T) {
 	}
 }
 
+// TestLanesAllocsManyPolicies: a take allocates as much under one of 1,000 policies with equal limits.
+func TestLanesAllocsManyPolicies(t *testing.T) {
+	server := testserver.Redis(t)
+	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	policies := make([]*limit.Policy, 1000)
+	for i := range policies {
+		policies[i] = &limit.Policy{Name: fmt.Sprint("tenant", i), Limits: hourly.Limits}
+	}
+	next := 0
+	take := func() {
+		mustTake(t, b, backend.Request{Key: "k", Policy: policies[next%len(policies)], Cost: 1})
+		next++
+	}
+	for range policies {
+		take()
+	}
+	if got := testing.AllocsPerRun(len(policies), take); got > 18 && !raced {
+		t.Errorf("a take allocates %v times, want 18 at most", got)
+	}
+}
+
 // TestLanesFloors: a take that brings along what its caller knew last is one script call, also when others have taken
 // since, when windows are over, and after a refund.
 func TestLanesFloors(t *testing.T) {

@@ -2,26 +2,22 @@ package backend
 
 import (
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// plan is a policy: its limits as scripts.Takes and scripts.TakesFixed want them. It is made once and shared by the takes
-// under the policy. It is a copy: a call that was given up may be encoded when the caller has the policy back.
+// plan is limits as scripts.Takes and scripts.TakesFixed want them. It is made once and shared by the takes
+// under policies with these limits. It is a copy: a call that was given up may be encoded when the caller has the policy back.
 type plan struct {
-	name   string // of the policy
 	limits []limit.Limit
-	solo   atomic.Int32    // how many more takes go alone
 	script *scripts.Script // nil if takes under them can't go together
 	args   []any           // what each limit sends; nil in the place of what depends on the moment
 }
 
-func newPlan(policy *limit.Policy) *plan {
-	limits := policy.Limits
-	p := &plan{name: strings.Clone(policy.Name), limits: slices.Clone(limits)}
+func newPlan(limits []limit.Limit) *plan {
+	p := &plan{limits: slices.Clone(limits)}
 	for i := range p.limits {
 		l := &p.limits[i]
 		id := string(l.AppendID(nil))
@@ -45,10 +41,24 @@ func newPlan(policy *limit.Policy) *plan {
 // itself. Each refusal starts the count again, so that a policy which Redis refuses takes no other one along, not even once in a while.
 const aloneAfterRefusal = 256
 
-func (p *plan) refused() { p.solo.Store(aloneAfterRefusal) }
+// solo is how many more takes under a policy go alone.
+type solo struct{ left atomic.Int32 }
+
+func (s *solo) refused() { s.left.Store(aloneAfterRefusal) }
 
 // apart reports whether a take under the policy has to go alone.
-func (p *plan) apart() bool { return p.solo.Load() > 0 && p.solo.Add(-1) >= 0 }
+func (s *solo) apart() bool { return s.left.Load() > 0 && s.left.Add(-1) >= 0 }
+
+// solos has one solo for a policy, by a hash of its name. Policies that share one are only slower.
+type solos [1024]solo
+
+func (all *solos) of(name string) *solo {
+	hash := uint64(len(name))
+	for i := range len(name) {
+		hash = (hash ^ uint64(name[i])) * 0x100000001b3
+	}
+	return &all[hash*0x9e3779b97f4a7c15>>54]
+}
 
 // appendArgs appends the arguments of one call for several errands.
 func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any {
@@ -83,18 +93,14 @@ func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any 
 }
 
 // plans remembers the plans of limits that are in use, by a hash of what they are: nothing of the caller's is held. With
-// more policies than there is room for, plans are made again, and a take is only slower.
+// more different limits than there is room for, plans are made again, and a take is only slower.
 type plans [256]atomic.Pointer[plan]
 
 const planProbes = 4 // places where a plan may be
 
-// find returns the plan of a policy.
-func (all *plans) find(policy *limit.Policy) *plan {
-	limits := policy.Limits
+// find returns the plan of limits.
+func (all *plans) find(limits []limit.Limit) *plan {
 	hash := uint64(len(limits))
-	for i := range len(policy.Name) {
-		hash = (hash ^ uint64(policy.Name[i])) * 0x100000001b3
-	}
 	for i := range limits {
 		l := &limits[i]
 		hash += uint64(l.Max) + uint64(l.Window)*31 + uint64(l.Precision)*17 + uint64(l.Algorithm) + uint64(l.Alignment)<<8
@@ -109,11 +115,11 @@ func (all *plans) find(policy *limit.Policy) *plan {
 			free = at
 			break
 		}
-		if known.name == policy.Name && known.of(limits) {
+		if known.of(limits) {
 			return known
 		}
 	}
-	p := newPlan(policy)
+	p := newPlan(limits)
 	all[free].Store(p)
 	return p
 }

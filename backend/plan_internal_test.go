@@ -2,6 +2,7 @@ package backend
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,11 +14,8 @@ import (
 func TestPlans(t *testing.T) {
 	all := new(plans)
 	mine := []limit.Limit{limit.PerSecond(7), limit.Sliding(7, time.Hour, time.Minute)}
-	find := func(limits []limit.Limit) *plan { return all.find(&limit.Policy{Name: "p", Limits: limits}) }
+	find := all.find
 	first := find(mine)
-	if other := all.find(&limit.Policy{Name: "q", Limits: mine}); other == first {
-		t.Error("two policies have one plan")
-	}
 	if again := find(slices.Clone(mine)); again != first || first.script == nil {
 		t.Errorf("equal limits have plans %p and %p", first, again)
 	}
@@ -44,8 +42,25 @@ func TestPlans(t *testing.T) {
 			t.Errorf("takes under %v go together", limits)
 		}
 	}
-	policy := &limit.Policy{Name: "p", Limits: mine}
-	if got := testing.AllocsPerRun(100, func() { all.find(policy) }); got > 0 {
+	if got := testing.AllocsPerRun(100, func() { all.find(mine) }); got > 0 {
 		t.Errorf("a plan that is known costs %v allocations", got)
+	}
+}
+
+// TestSolos: a policy whose takes go alone has no say in nearly all others, and finding that costs nothing.
+func TestSolos(t *testing.T) {
+	all := new(solos)
+	all.of("refused").refused()
+	alone := 0
+	for i := range 1000 {
+		if all.of("tenant" + strconv.Itoa(i)).apart() {
+			alone++
+		}
+	}
+	if !all.of("refused").apart() || alone > 10 {
+		t.Errorf("%d of 1,000 other policies go alone", alone)
+	}
+	if got := testing.AllocsPerRun(100, func() { all.of("tenant") }); got > 0 {
+		t.Errorf("it costs %v allocations", got)
 	}
 }

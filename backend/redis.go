@@ -102,6 +102,7 @@ type Redis struct {
 	calls   calls
 	lanes   lanes
 	plans   plans
+	solos   solos
 	errands sync.Pool // that nobody holds
 	owned   bool      // whether Close closes the client
 	shards  *shards   // of a cluster, in place of lanes; else nil
@@ -351,7 +352,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
-		e.plan = r.plans.find(req.Policy)
+		e.plan, e.solo = r.plans.find(req.Policy.Limits), r.solos.of(req.Policy.Name)
 		e.plain = e.plan.script != nil
 	}
 	if e.plain {

@@ -32,7 +32,7 @@ func (t *trip) add(e *errand) {
 		t.legs = append(t.legs, leg{script: e.script, alone: e.alone, errands: []*errand{e}})
 		return
 	}
-	alone := e.alone || e.plan.apart()
+	alone := e.alone || e.solo.apart()
 	for i := range t.legs {
 		if g := &t.legs[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
 			g.errands = append(g.errands, e)
@@ -103,7 +103,7 @@ func (g *leg) settle(again []*errand) []*errand {
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	refused := err != nil && !unknown && isReply(err)
 	if refused && g.alone && g.plan != nil && concernsPolicy(err) {
-		g.plan.refused()
+		g.errands[0].solo.refused()
 	}
 	// Redis refused a call of several before it wrote anything (see takes.lua): one of them may be the reason, and none
 	// depends on another. A script that Lua stopped may have written, and so may one whose reply a proxy has replaced.
