@@ -135,7 +135,7 @@ func TestPromotionIsSeenByLooks(t *testing.T) {
 	primary := testserver.Redis(t)
 	takeFive(t, openRedis(t, primary.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1)
 	replica := testserver.Replica(t, primary)
-	b := openRedis(t, replica.Addr, backend.RedisConfig{})
+	b := openRedisWith(t, &redis.Options{Addr: replica.Addr, PoolSize: 1}, backend.RedisConfig{}) // a second connection would ask
 	look := func() backend.Result {
 		t.Helper()
 		r, err := b.Peek(t.Context(), backend.Request{Key: "k", Policy: fivePerMinute, Cost: 1})
