@@ -103,7 +103,7 @@ func TestDualConformance(t *testing.T) {
 				return backend.DualConfig{Decide: constant(true), CarryOver: true}
 			},
 			"swinging": func(func() time.Time) backend.DualConfig {
-				s := swing{time.Now(), 20 * time.Millisecond}
+				s := swing{time.Now(), 100 * time.Millisecond} // longer than a request takes on a busy machine
 				return backend.DualConfig{Decide: s.Decide, CarryOver: true}
 			},
 			"tidal": func(now func() time.Time) backend.DualConfig {

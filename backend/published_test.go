@@ -18,9 +18,8 @@ import (
 func TestCarlson(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	start := time.Date(2026, 1, 1, 6, 0, 0, 0, time.UTC)
-	now := start
-	b := openRedis(t, server.Addr, backend.RedisConfig{Now: func() time.Time { return now }})
+	now := newClock()
+	b := openRedis(t, server.Addr, backend.RedisConfig{Now: now.Now})
 	hour, second := limit.Sliding(240, time.Hour, time.Minute), limit.PerSecond(10)
 	take := func(key string, p *limit.Policy, cost int64) bool {
 		t.Helper()
@@ -33,7 +32,7 @@ func TestCarlson(t *testing.T) {
 		}
 		admitted := [2]int{}
 		for i := range 600 { // ten seconds at 60 a second
-			now = start.Add(time.Duration(i) * time.Second / 60)
+			now.set(time.Duration(i) * time.Second / 60)
 			for j, p := range orders {
 				if take("user", p, 1) {
 					admitted[j]++
@@ -48,7 +47,7 @@ func TestCarlson(t *testing.T) {
 		p := &limit.Policy{Name: "three", Limits: []limit.Limit{hour}}
 		admitted := 0
 		for i := range 3600 { // an hour at one a second; package limit does it at a hundred
-			now = start.Add(time.Duration(i) * time.Second)
+			now.set(time.Duration(i) * time.Second)
 			if take("user", p, 1) {
 				admitted++
 			}
@@ -59,9 +58,9 @@ func TestCarlson(t *testing.T) {
 	})
 	t.Run("20 of 6:05 are back at 7:05", func(t *testing.T) {
 		p := &limit.Policy{Name: "four", Limits: []limit.Limit{hour}}
-		now = start.Add(5*time.Minute + 30*time.Second)
+		now.set(5*time.Minute + 30*time.Second)
 		take("user", p, 20)
-		now = start.Add(40 * time.Minute)
+		now.set(40 * time.Minute)
 		take("user", p, 220)
 		for _, step := range []struct {
 			at   time.Duration
@@ -73,7 +72,7 @@ func TestCarlson(t *testing.T) {
 			{65 * time.Minute, 20, true},
 			{65 * time.Minute, 1, false},
 		} {
-			now = start.Add(step.at)
+			now.set(step.at)
 			if got := take("user", p, step.cost); got != step.want {
 				t.Errorf("%d at 6:00 + %s: %t, want %t", step.cost, step.at, got, step.want)
 			}

@@ -37,7 +37,7 @@ type RedisConfig struct {
 	// ErrOverloaded. Zero: 4096.
 	Queue int
 
-	// Now replaces the clock, for tests. Nil: the server's clock as it was last heard, and what has passed since by
+	// Now replaces the clock, for tests. It is called by several goroutines at once. Nil: the server's clock as it was last heard, and what has passed since by
 	// this process's monotonic clock; the wall clock of this host decides nothing. Of a Redis Cluster that is the clock
 	// of the primary which has the slot of the prefix and "topology"; another one's only if that has been silent for
 	// 30 s, and then the time may step by what they differ.

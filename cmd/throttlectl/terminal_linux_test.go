@@ -122,7 +122,7 @@ func TestTopOnTerminal(t *testing.T) {
 func TestPasswordIsAskedFor(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--requirepass", "s3cret")
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{})
+	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{Timeout: soon})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func TestPasswordIsAskedFor(t *testing.T) {
 		code := make(chan int, 1)
 		go func() {
 			root := newRoot()
-			root.SetArgs(with(apiFlags, "peek", "k", "--ask-password", "--redis", "redis://"+server.Addr))
+			root.SetArgs(with(apiFlags, "peek", "k", "--ask-password", "--timeout", soon.String(), "--redis", "redis://"+server.Addr))
 			root.SetIn(tty)
 			root.SetOut(&stdout)
 			root.SetErr(tty)
@@ -182,7 +182,12 @@ func TestPasswordIsAskedFor(t *testing.T) {
 		if after, err := term.GetState(int(tty.Fd())); err != nil || *after != *before {
 			t.Errorf("interrupted %t: the terminal was %+v and is %+v, %v", interrupted, before, after, err)
 		}
-		if strings.Contains(shown.String(), "s3cret") || !strings.Contains(shown.String(), "Password: ") {
+		for deadline := time.Now().Add(soon); !strings.Contains(shown.String(), "Password: "); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("shown: %q", shown.String())
+			}
+		}
+		if strings.Contains(shown.String(), "s3cret") {
 			t.Errorf("shown: %q", shown.String())
 		}
 		_, _ = typed.Write([]byte("\n")) // for whoever reads still

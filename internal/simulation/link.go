@@ -239,8 +239,9 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 }
 
 // Look implements [backend.Poster].
-func (l *link) Look(ctx context.Context) (there backend.Notice, err error) {
-	err = l.call(ctx, "look", "", 0, func(limit.At, bool) { there = l.to.look() })
+func (l *link) Look(ctx context.Context) (backend.Notice, error) {
+	var there backend.Notice
+	err := l.call(ctx, "look", "", 0, func(limit.At, bool) { there = l.to.look() })
 	if err != nil {
 		return backend.Notice{}, err
 	}
