@@ -96,7 +96,7 @@ var plainMutants = []mutant{
 	{"takes", "opens, stop, used, tail, back = true, fresh[j], 0, ';', 0", "opens, used, tail, back = true, 0, ';', 0"},
 	{"takes", "opens, stop, used, tail, back = true, fresh[j], 0, ';', 0", "opens, stop, tail, back = true, fresh[j], ';', 0"},
 	{"takes", "opens, stop, used, tail, back = true, fresh[j], 0, ';', 0", "opens, stop, used, back = true, fresh[j], 0, 0"},
-	{"takes", "(%-(%d+)%-?%d*;)()', at)", "(%-(%d+)%-?%d*;)()', 1)"},
+	{"takes", "(%-(%d+)%f[^%d]%-?%d*;)()', at)", "(%-(%d+)%f[^%d]%-?%d*;)()', 1)"},
 	{"takes", "out[o + 2] = stop, format(used < SMALL and ',%d' or ',%.0f', used), tail", "out[o + 2] = stop, format(used < SMALL and ',%d' or ',%.0f', used), ';'"},
 	{"takes", "      at = next\n", "      at = at + 1\n"},
 	{"takes", "at = last + 1\n    else", "at = last\n    else"},
