@@ -143,8 +143,8 @@ func (t *turn) prepare(ctx context.Context, p Peer, keys []string) error {
 	return t.all[:min(max(64, t.row.Callers), len(t.all), len(keys))].work(ctx, p, keys, nil, 0, t.loose).firstError
 }
 
-// bytesPerKey is the memory of all that the server stores for one key, after some use in one window: limiters has a
-// second key once there is a window before it.
+// bytesPerKey is by how much the memory of what the server stores grows with a second key, after some use in one window:
+// limiters has a second key once there is a window before it, and sluice one key for each server.
 func (t *turn) bytesPerKey(ctx context.Context, m maker) (bytes int64, err error) {
 	if err := t.server.flush(ctx); err != nil {
 		return 0, err
@@ -154,14 +154,20 @@ func (t *turn) bytesPerKey(ctx context.Context, m maker) (bytes int64, err error
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	key := t.keys[:1]
-	if err := t.prepare(ctx, p, key); err != nil {
-		return 0, err
-	}
-	for range 9 {
-		if _, err := p.Take(ctx, key[0]); err != nil {
+	var before int64
+	for i, key := range t.keys[:2] {
+		if err := t.prepare(ctx, p, t.keys[i:i+1]); err != nil {
+			return 0, err
+		}
+		for range 9 {
+			if _, err := p.Take(ctx, key); err != nil {
+				return 0, err
+			}
+		}
+		before = bytes
+		if bytes, err = t.server.bytes(ctx); err != nil {
 			return 0, err
 		}
 	}
-	return t.server.bytes(ctx)
+	return bytes - before, nil
 }
