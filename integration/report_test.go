@@ -159,7 +159,8 @@ on the same servers in the same run, on a go-redis client and on a go-redis Ring
 written by the tests, which fail where a promise doesn't hold.
 
 - *over*: what was admitted above Max.
-- *longest*: the longest call. Each is given 500 ms by its context, and Sluice waits for a server for 250 ms.
+- *longest*: the longest call. Each is given 500 ms by its context, and Sluice waits for a server for 250 ms. Rows in which
+  no server is slow, but this machine may be, give 3 s to both.
 - *counts*: how often the servers counted a call that they may have seen, in the mean.
 - A call *without a verdict* is one whose outcome the caller is told is not known, or that was not made; it is denied here.
   Calls of Sluice share round trips, so that one lost reply is that of several calls.
