@@ -30,7 +30,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -214,7 +213,7 @@ type Snapshot struct {
 // what it denies is true: in a window counts only grow. Without counts that it lacks it is Bounded, too.
 func (s *Snapshot) Peek(req *Request) Result {
 	r := Result{
-		Verdict: s.State.Peek(req.Policy, req.at(s.Now), req.Cost),
+		Verdict: s.State.Peek(req.Policy, limit.Moment(req.Policy, req.Key, s.Now), req.Cost),
 		Now:     s.Now, State: s.State, Source: s.Source,
 	}
 	if r.Allowed && s.Source == Replica {
@@ -287,15 +286,6 @@ func (r *Request) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// giveBackMove is the move of a refund or a reset. They have no floor to adopt a key with.
-func (r *Request) giveBackMove() limit.Move {
-	move := r.Move
-	if move.Step == limit.Adopt {
-		move.Step = limit.Ask
-	}
-	return move
-}
-
 // clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
 func (r *Request) clone() Request {
 	c := *r
@@ -306,19 +296,4 @@ func (r *Request) clone() Request {
 		c.Floor = &floor
 	}
 	return c
-}
-
-// at is the moment now for the request's key.
-func (r *Request) at(nowMicros int64) limit.At { return r.atOf(r.Key, nowMicros) }
-
-// atOf is the moment now for a key of which the request has the digest.
-func (r *Request) atOf(key string, nowMicros int64) limit.At {
-	at := limit.At{Micros: nowMicros}
-	for i := range r.Policy.Limits {
-		if r.Policy.Limits[i].Alignment == limit.KeyStaggered {
-			at.Phase = keyhash.Sum(key)
-			break
-		}
-	}
-	return at
 }

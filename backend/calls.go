@@ -144,7 +144,7 @@ func (c *calls) freeSlot() {
 // typed makes an [Error] of what a client returned, if it isn't one. Nil stays nil, and the refusal of a request's Move
 // stays that.
 func (c *calls) typed(ctx context.Context, op string, err error) error {
-	if err == nil || isRefusal(err) {
+	if err == nil || limit.IsRedirect(err) {
 		return err
 	}
 	if made, already := errors.AsType[*Error](err); already {
@@ -158,12 +158,6 @@ func (c *calls) typed(ctx context.Context, op string, err error) error {
 		}
 	}
 	return &Error{Op: op, Node: c.node, Kind: kind, MayHaveCharged: charges(op) && mayHaveRun, Err: err}
-}
-
-// isRefusal reports whether an error is the answer of a place that the key is not in, to a request's Move.
-func isRefusal(err error) bool {
-	_, moved := errors.AsType[*limit.MovedError](err)
-	return moved || errors.Is(err, limit.ErrFloorWanted)
 }
 
 // ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a

@@ -98,7 +98,7 @@ func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
 	if nowMicros >= c.exactUntil.Load() {
 		return ErrEvicted
 	}
-	if lost := c.lostAt.Load(); lost != 0 && nowMicros-lost < p.Horizon().Microseconds() {
+	if lost := c.lostAt.Load(); lost != 0 && nowMicros-lost < limit.Horizon(p).Microseconds() {
 		return ErrCountsLost
 	}
 	return nil

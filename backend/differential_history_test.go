@@ -199,7 +199,7 @@ func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {
 	var limits []limit.Limit
 	for len(limits) < n {
 		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
+		same := func(o limit.Limit) bool { return string(limit.AppendID(nil, &o)) == string(limit.AppendID(nil, &l)) }
 		if fits(l, limits) && !slices.ContainsFunc(limits, same) {
 			limits = append(limits, l)
 		}
@@ -288,7 +288,7 @@ func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
 	}
 	for range r.IntN(3) {
 		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(o.AppendID(nil)) == string(l.AppendID(nil)) }
+		same := func(o limit.Limit) bool { return string(limit.AppendID(nil, &o)) == string(limit.AppendID(nil, &l)) }
 		if fits(l, limits) && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
 			limits = slices.Insert(limits, r.IntN(len(limits)+1), l)
 		}
@@ -305,15 +305,15 @@ func (c *contest) worn(p *limit.Policy, left int64) limit.State {
 		if l.Algorithm == limit.Bucket && c.at.Micros < start.UnixMicro()/2 {
 			continue // a time.Duration doesn't reach that far
 		}
-		text = append(l.AppendID(text), ':')
+		text = append(limit.AppendID(text, l), ':')
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			text = fmt.Appendf(text, "%d,1,%d-%d;", l.End(c.at), charged, charged-1)
+			text = fmt.Appendf(text, "%d,1,%d-%d;", limit.End(l, c.at), charged, charged-1)
 		case limit.Bucket:
 			credit := min(1<<52-1, limit.MaxCount-c.at.Micros-2*limit.MaxWindow.Microseconds()) - left
 			text = fmt.Appendf(text, "%d,1,1,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
 		default:
-			text = fmt.Appendf(text, "%d,%d-%d;", l.End(c.at), charged, charged-1)
+			text = fmt.Appendf(text, "%d,%d-%d;", limit.End(l, c.at), charged, charged-1)
 		}
 	}
 	s, err := limit.ParseState(text)

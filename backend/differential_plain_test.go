@@ -43,7 +43,7 @@ func (c *contest) windows(state string) ([]window, bool) {
 		id, body, _ := strings.Cut(entry, ":")
 		fields := strings.Split(body, ",")
 		end, err := strconv.ParseInt(fields[0], 10, 64)
-		if err != nil || id != string(l.AppendID(nil)) {
+		if err != nil || id != string(limit.AppendID(nil, l)) {
 			return nil, false
 		}
 		if l.Algorithm == limit.SlidingWindow {
@@ -124,7 +124,7 @@ func (c *contest) goesOn(stored string) bool {
 	all, ok := c.windows(stored)
 	for i := range all {
 		l := &c.policy.Limits[i]
-		if all[i].end*1000 <= c.at.Micros || l.Algorithm == limit.SlidingWindow && all[i].end < l.End(c.at) {
+		if all[i].end*1000 <= c.at.Micros || l.Algorithm == limit.SlidingWindow && all[i].end < limit.End(l, c.at) {
 			return false
 		}
 	}
@@ -187,7 +187,7 @@ func (c *contest) together(op *operation) error {
 	}
 	for i := range c.policy.Limits {
 		l := &c.policy.Limits[i]
-		args = append(args, l.AppendID(nil), l.Max, l.End(c.at))
+		args = append(args, limit.AppendID(nil, l), l.Max, limit.End(l, c.at))
 		if l.Algorithm == limit.SlidingWindow {
 			args = append(args, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 		}

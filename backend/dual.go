@@ -192,7 +192,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	result, err := w.side().Take(ctx, w.Request)
-	for isRefusal(err) {
+	for limit.IsRedirect(err) {
 		if err = w.follow(ctx, err); err == nil {
 			result, err = w.side().Take(ctx, w.Request)
 		}
@@ -260,7 +260,7 @@ func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request
 		return err
 	}
 	err = do(w.side().Backend, w.Request)
-	for isRefusal(err) {
+	for limit.IsRedirect(err) {
 		if err = w.follow(ctx, err); err != nil {
 			return err
 		}

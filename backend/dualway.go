@@ -55,7 +55,7 @@ func (d *Dual) way(req Request) (way, error) {
 
 // hold is how long counts are carried over after a change.
 func (d *Dual) hold(p *limit.Policy) time.Duration {
-	return min(p.Horizon()+d.cfg.Settle, 2*limit.MaxWindow)
+	return min(limit.Horizon(p)+d.cfg.Settle, 2*limit.MaxWindow)
 }
 
 // moveVersion is the version of a move to a side under a version of the flag.

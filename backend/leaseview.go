@@ -67,7 +67,9 @@ type fetch struct {
 // serverAt is the decider's time, in Unix microseconds. It is behind by the time that a reply took at most.
 func (v *view) serverAt(now int64) int64 { return v.server + (now-v.heard)/1000 }
 
-func (v *view) at(req *Request, now int64) limit.At { return req.at(v.serverAt(now)) }
+func (v *view) at(req *Request, now int64) limit.At {
+	return limit.Moment(req.Policy, req.Key, v.serverAt(now))
+}
 
 // spendLocked admits a request from the lease.
 func (s *leaseShard) spendLocked(c *keyed[view], req *Request, now int64, result *Result) bool {
@@ -200,7 +202,7 @@ func (v *view) floorLocked() *limit.State {
 // learnLocked takes in what a take has shown.
 func (v *view) learnLocked(req *Request, result *Result, now int64) {
 	if !result.State.Empty() {
-		at := req.at(result.Now)
+		at := limit.Moment(req.Policy, req.Key, result.Now)
 		v.state.Join(req.Policy, at, &result.State)
 		v.state.Forget(at)
 	}

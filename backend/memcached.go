@@ -175,7 +175,7 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 // update changes the state of a key, if there is one.
 func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*Request, *limit.State, limit.At)) error {
 	_, err := change(ctx, m, op, req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
-		if _, err := s.Enter(now, req.giveBackMove()); err != nil || s.Empty() {
+		if _, err := s.Enter(now, req.Move.GiveBack()); err != nil || s.Empty() {
 			return struct{}{}, false, err
 		}
 		do(req, s, now)
@@ -301,7 +301,7 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err != nil {
 				return none, err
 			}
-			now := own.at(m.NowMicros())
+			now := limit.Moment(own.Policy, own.Key, m.NowMicros())
 			result, write, err := do(&own, &state, now)
 			if err != nil || !write {
 				return result, err
@@ -354,7 +354,7 @@ func expiration(nowMicros, until int64) int32 {
 // checkExpiry refuses windows that end after the last Unix time that Memcached can express, in 2038.
 func checkExpiry(p *limit.Policy) error {
 	room := time.Duration(math.MaxInt32-time.Now().Unix()-expirySlack) * time.Second
-	if horizon := p.Horizon(); horizon > room {
+	if horizon := limit.Horizon(p); horizon > room {
 		return &limit.Error{Field: "window", Value: horizon.String(),
 			Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
 	}

@@ -93,7 +93,7 @@ func (m *Memory) Take(ctx context.Context, req Request) (r Result, err error) {
 	}
 	key := req.Key
 	shard, hash := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
-	at := req.atOf(key, m.now())
+	at := limit.Moment(req.Policy, key, m.now())
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
@@ -110,7 +110,7 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
-	at := req.at(m.now())
+	at := limit.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -146,7 +146,7 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	at := req.at(m.now())
+	at := limit.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -154,7 +154,7 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.St
 	if c == nil {
 		c = new(keyed[remembered]) // of which nothing is kept
 	}
-	if _, err := c.value.state.Enter(at, req.giveBackMove()); err != nil {
+	if _, err := c.value.state.Enter(at, req.Move.GiveBack()); err != nil {
 		return err
 	}
 	change(&c.value.state, at)
@@ -181,7 +181,7 @@ func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error
 	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	at := req.at(m.now())
+	at := limit.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -195,7 +195,7 @@ func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := m.refuse(req.CheckSeal(ctx)); err != nil {
 		return Snapshot{}, err
 	}
-	at := req.at(m.now())
+	at := limit.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()

@@ -20,7 +20,7 @@ func newPlan(limits []limit.Limit) *plan {
 	p := &plan{limits: slices.Clone(limits)}
 	for i := range p.limits {
 		l := &p.limits[i]
-		id := string(l.AppendID(nil))
+		id := string(limit.AppendID(nil, l))
 		switch {
 		case l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered:
 			p.args = append(p.args, id, l.Max, nil)
@@ -74,7 +74,7 @@ func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any 
 	next := 0
 	for _, arg := range p.args {
 		if arg == nil {
-			arg = p.limits[next].End(limit.At{Micros: nowMicros})
+			arg = limit.End(&p.limits[next], limit.At{Micros: nowMicros})
 			next++
 		}
 		args = append(args, arg)

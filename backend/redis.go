@@ -157,7 +157,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	if e.plain {
 		e.cost, e.floor = cost, known
 	} else {
-		e.args = takeArgs(req.Policy.Limits, req.at(now), cost, known, req.Move)
+		e.args = takeArgs(req.Policy.Limits, limit.Moment(req.Policy, req.Key, now), cost, known, req.Move)
 	}
 	text, now, by, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
@@ -173,7 +173,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 		charged := !strings.HasPrefix(text, "0")
 		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
 	}
-	result.Verdict = result.State.Taken(req.Policy, req.at(now), cost, text[0] == '1')
+	result.Verdict = result.State.Taken(req.Policy, limit.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
 	r.mark(ctx, deadline, by)
 	return result, nil
@@ -246,7 +246,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 		return nil
 	}
 	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at limit.At) []any {
-		return refundArgs(at, &receipt, amount, req.giveBackMove())
+		return refundArgs(at, &receipt, amount, req.Move.GiveBack())
 	})
 	return err
 }
@@ -257,7 +257,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 		return err
 	}
 	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at limit.At) []any {
-		return resetArgs(req.Policy, at, req.giveBackMove())
+		return resetArgs(req.Policy, at, req.Move.GiveBack())
 	})
 	return err
 }
@@ -405,7 +405,7 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 		return "", 0, err
 	}
 	e := newErrand(&r.errands)
-	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(req.at(nowMicros)), nowMicros
+	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(limit.Moment(req.Policy, req.Key, nowMicros)), nowMicros
 	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
 	return reply, nowMicros, err
 }

@@ -14,16 +14,16 @@ func takeArgs(limits []limit.Limit, now limit.At, cost int64, floor string, move
 	}
 	for i := range limits {
 		l := &limits[i]
-		args = append(args, l.AppendID(nil))
+		args = append(args, limit.AppendID(nil, l))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			args = append(args, l.Max, l.End(now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+			args = append(args, l.Max, limit.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 		case limit.Bucket:
 			micros, fraction := l.Refill(cost)
 			burstMicros, burstFraction := l.Refill(l.Burst)
 			args = append(args, micros, fraction, burstMicros, burstFraction, l.Max)
 		default:
-			args = append(args, l.Max, l.End(now))
+			args = append(args, l.Max, limit.End(l, now))
 		}
 	}
 	return args
@@ -51,7 +51,7 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 		if now.Micros >= end {
 			continue
 		}
-		args = append(args, l.AppendID(nil))
+		args = append(args, limit.AppendID(nil, l))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
 			args = append(args, amount, end/1000, position, l.Precision.Milliseconds())
@@ -73,7 +73,7 @@ func resetArgs(p *limit.Policy, now limit.At, move limit.Move) []any {
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		args = append(args, l.AppendID(nil))
+		args = append(args, limit.AppendID(nil, l))
 		if l.Algorithm == limit.Bucket {
 			args = append(args, l.Max)
 		}

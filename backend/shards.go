@@ -151,7 +151,7 @@ func (s *shards) forgetLocked(deadline time.Time) {
 
 // decided notes under which policy a key's counts are kept.
 func (s *shards) decided(p *limit.Policy) {
-	horizon := int64(p.Horizon())
+	horizon := int64(limit.Horizon(p))
 	for known := s.horizon.Load(); horizon > known && !s.horizon.CompareAndSwap(known, horizon); known = s.horizon.Load() {
 	}
 }

@@ -77,7 +77,7 @@ func (t *Trace) HandOver() {
 // call notes a call that has ended.
 func (t *Trace) call(c *Call, err error) {
 	c.Duration = time.Since(c.Start)
-	if !isRefusal(err) {
+	if !limit.IsRedirect(err) {
 		c.Err, c.Status = err, replyWord(err)
 	}
 	t.Calls = append(t.Calls, *c)

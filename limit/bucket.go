@@ -34,15 +34,14 @@ import (
 // span is a time of micros + frac/rate microseconds, 0 <= frac < rate: per/rate rarely is a whole number.
 type span struct{ micros, frac int64 }
 
-// spend is the time in which cost tokens refill. cost x per/rate is at most MaxWindow for a valid limit.
-func (l *Limit) spend(cost int64) span {
-	hi, lo := bits.Mul64(uint64(cost), uint64(l.Window/time.Microsecond))
-	micros, frac := bits.Div64(hi, lo, uint64(l.Max))
-	return span{int64(micros), int64(frac)}
+// spend is the time in which cost tokens refill.
+func spend(l *Limit, cost int64) span {
+	micros, frac := l.Refill(cost)
+	return span{micros, frac}
 }
 
 // tokens is how many tokens refill within s, at most Burst; 0 for a negative span.
-func (l *Limit) tokens(s span) int64 {
+func tokens(l *Limit, s span) int64 {
 	if s.micros < 0 {
 		return 0
 	}
@@ -122,12 +121,12 @@ func (e *entry) full(l *Limit, now At) span {
 
 // shortBucket is how long a request of cost has to wait; 0 if it fits.
 func (e *entry) shortBucket(l *Limit, now At, cost int64) int64 {
-	next := e.full(l, now).plus(l.spend(cost), l.Max)
-	return max(next.minus(l.spend(l.Burst), l.Max).up()-now.Micros, 0)
+	next := e.full(l, now).plus(spend(l, cost), l.Max)
+	return max(next.minus(spend(l, l.Burst), l.Max).up()-now.Micros, 0)
 }
 
 func (e *entry) chargeBucket(l *Limit, now At, cost int64) {
-	next := e.full(l, now).plus(l.spend(cost), l.Max)
+	next := e.full(l, now).plus(spend(l, cost), l.Max)
 	e.credit = e.credit.at(l.Max)
 	e.arrival = next.plus(e.credit, l.Max)
 	if e.end == 0 {
@@ -147,7 +146,7 @@ func (e *entry) refundBucket(l *Limit, now At, m mark, amount int64) {
 	}
 	now.Micros = max(now.Micros, e.seen)
 	left := m.position.at(l.Max).minus(e.credit.at(l.Max), l.Max).minus(span{micros: now.Micros}, l.Max)
-	if give := l.spend(amount); !left.less(give) {
+	if give := spend(l, amount); !left.less(give) {
 		left = give
 	}
 	e.giveBack(l, left)

@@ -1,9 +1,13 @@
 package limit
 
 import (
+	"errors"
 	"strconv"
 	"time"
 )
+
+// ErrCorruptState says that a stored value is not a state in this package's encoding.
+var ErrCorruptState = errors.New("sluice: corrupt state")
 
 // A state is stored as text, an entry for each limit, in any order:
 //

@@ -9,9 +9,6 @@ import (
 // The error is an [*Error] with the field "cost".
 var ErrCostExceedsLimit = errors.New("cost exceeds what the limit can ever hold")
 
-// ErrCorruptState says that a stored value is not a state in this package's encoding.
-var ErrCorruptState = errors.New("limit: corrupt state")
-
 // Error reports one value that was refused. It never holds a key.
 type Error struct {
 	Field string // what was refused, such as "max" or `policy "api": limit 2: window`

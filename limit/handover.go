@@ -3,6 +3,7 @@ package limit
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -73,20 +74,35 @@ func (e *MovedError) Error() string {
 	return fmt.Sprintf("sluice: the key has moved under version %d of a %s", e.Version, e.Mover)
 }
 
+// IsRedirect reports whether an error is the answer of a place that the key is not in: [ErrFloorWanted] or a [*MovedError].
+func IsRedirect(err error) bool {
+	_, moved := errors.AsType[*MovedError](err)
+	return moved || errors.Is(err, ErrFloorWanted)
+}
+
+// GiveBack is the move of a refund or a reset, which have no floor to adopt a key with.
+func (m Move) GiveBack() Move {
+	if m.Step == Adopt {
+		m.Step = Ask
+	}
+	return m
+}
+
 // Validate reports everything that is wrong with the move, as [*Error] values joined.
 func (m Move) Validate() error {
 	var errs []error
+	refuse := func(field, value, bound string) *Error { return &Error{Field: field, Value: value, Bound: bound} }
 	if m.Version < 0 || m.Version > MaxCount {
-		errs = append(errs, refuse("move: version", m.Version, "must be from 0 to %d", MaxCount))
+		errs = append(errs, refuse("move: version", strconv.FormatInt(m.Version, 10), fmt.Sprintf("must be from 0 to %d", MaxCount)))
 	}
 	if m.Mover > Topology {
-		errs = append(errs, refuse("move: mover", uint8(m.Mover), "unknown"))
+		errs = append(errs, refuse("move: mover", strconv.Itoa(int(m.Mover)), "unknown"))
 	}
 	if m.Step > Alone {
-		errs = append(errs, refuse("move: step", m.Step, "unknown"))
+		errs = append(errs, refuse("move: step", strconv.Itoa(int(m.Step)), "unknown"))
 	}
 	if m.Hold < 0 || m.Hold > 2*MaxWindow {
-		errs = append(errs, refuse("move: hold", m.Hold, "must be from 0 to %s", 2*MaxWindow))
+		errs = append(errs, refuse("move: ttl", m.Hold.String(), fmt.Sprintf("must be from 0 to %s", 2*MaxWindow)))
 	}
 	return errors.Join(errs...)
 }
@@ -159,7 +175,7 @@ func (s *State) Arrive(p *Policy, now At, m Move, floor *State, charges bool) (c
 	}
 	for i := range floor.entries {
 		f := &floor.entries[i]
-		if stamp := f.id.algorithm == stamped; stamp && Mover(f.id.alignment) < m.Mover || !stamp && !p.has(f.id) {
+		if stamp := f.id.algorithm == stamped; stamp && Mover(f.id.alignment) < m.Mover || !stamp && !has(p, f.id) {
 			s.learn(f, now)
 		}
 	}

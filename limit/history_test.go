@@ -138,7 +138,7 @@ func drawBucket(t *rapid.T) limit.Limit {
 
 func drawPolicy(t *rapid.T, most int) *limit.Policy {
 	limits := rapid.SliceOfNDistinct(rapid.Custom(drawLimit), 1, most, func(l limit.Limit) string {
-		return string(l.AppendID(nil))
+		return string(limit.AppendID(nil, &l))
 	}).Draw(t, "limits")
 	room := int64(limit.MaxPolicySubBuckets)
 	limits = slices.DeleteFunc(limits, func(l limit.Limit) bool {

@@ -189,36 +189,10 @@ func validName(s string) bool {
 	return true
 }
 
-// identity is what a limit's counts belong to.
-type identity struct {
-	window, precision time.Duration
-	algorithm         Algorithm
-	alignment         Alignment
-}
-
-func (l *Limit) identity() identity {
-	return identity{l.Window, l.Precision, l.Algorithm, l.Alignment}
-}
-
-// What follows is what a backend sends to a script that counts for it; see package scripts.
-
-// AppendID appends the limit's identity as it stands in a stored state, such as "f1m" or "s1h~1m".
-func (l *Limit) AppendID(b []byte) []byte { return l.identity().appendText(b) }
-
-// End is the end, in Unix milliseconds, of the window that the first charge at now would open; of a sliding limit,
-// when the sub-bucket of now leaves the window. A bucket has none: it is 0.
-func (l *Limit) End(now At) int64 {
-	switch l.Algorithm {
-	case SlidingWindow:
-		return slidingEnd(l.identity(), now) / 1000
-	case Bucket:
-		return 0
-	}
-	return fixedEnd(l.identity(), now) / 1000
-}
-
-// Refill is the time in which a bucket gets cost tokens back: micros + fraction/Max microseconds.
+// Refill is the time in which a bucket gets cost tokens back: micros + fraction/Max microseconds. That is at most
+// [MaxWindow] for a valid limit and a cost up to its Burst.
 func (l *Limit) Refill(cost int64) (micros, fraction int64) {
-	s := l.spend(cost)
-	return s.micros, s.frac
+	hi, lo := bits.Mul64(uint64(cost), uint64(l.Window/time.Microsecond))
+	whole, rest := bits.Div64(hi, lo, uint64(l.Max))
+	return int64(whole), int64(rest)
 }

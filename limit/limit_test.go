@@ -238,8 +238,8 @@ func TestShorthands(t *testing.T) {
 			Max: 6, Burst: 7, Window: time.Second, Algorithm: limit.Bucket,
 		}, 7, "b1s"},
 	} {
-		if test.got != test.want || test.got.Quota() != test.quota || string(test.got.AppendID([]byte("x"))) != "x"+test.id {
-			t.Errorf("%+v, quota %d, id %s; want %+v, %d, %s", test.got, test.got.Quota(), test.got.AppendID(nil),
+		if test.got != test.want || test.got.Quota() != test.quota || string(limit.AppendID([]byte("x"), &test.got)) != "x"+test.id {
+			t.Errorf("%+v, quota %d, id %s; want %+v, %d, %s", test.got, test.got.Quota(), limit.AppendID(nil, &test.got),
 				test.want, test.quota, test.id)
 		}
 	}
@@ -254,13 +254,13 @@ func TestWhatScriptsAreTold(t *testing.T) {
 		receipt := v.Receipt()
 		end, _, _ := receipt.Mark(0)
 		if l.Algorithm != limit.Bucket {
-			if l.End(w.now)*1000 != end || end <= w.now.Micros {
-				t.Fatalf("%s: End is %d, the charge went to %d", l, l.End(w.now), end)
+			if limit.End(l, w.now)*1000 != end || end <= w.now.Micros {
+				t.Fatalf("%s: End is %d, the charge went to %d", l, limit.End(l, w.now), end)
 			}
 			return
 		}
-		if l.End(w.now) != 0 {
-			t.Fatalf("%s: End is %d", l, l.End(w.now))
+		if limit.End(l, w.now) != 0 {
+			t.Fatalf("%s: End is %d", l, limit.End(l, w.now))
 		}
 		micros, fraction := l.Refill(cost)
 		if got := spanOf(t, fmt.Sprintf("%d.%d", micros, fraction), l.Max); got.Cmp(refill(l, cost)) != 0 || fraction >= l.Max {

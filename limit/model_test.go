@@ -115,7 +115,7 @@ func bucketOf(t rapid.TB, s *limit.State, l *limit.Limit) (arrival, credit *big.
 	t.Helper()
 	arrival, credit = new(big.Rat), new(big.Rat)
 	for entry := range strings.SplitSeq(s.String(), ";") {
-		if id, body, _ := strings.Cut(entry, ":"); id == string(l.AppendID(nil)) {
+		if id, body, _ := strings.Cut(entry, ":"); id == string(limit.AppendID(nil, l)) {
 			fields := strings.Split(body, ",")
 			if len(fields) == 5 {
 				return spanOf(t, fields[3], l.Max), spanOf(t, fields[4], l.Max)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 )
 
 // MaxLimits is the largest number of limits in a policy.
@@ -36,7 +35,7 @@ func (p Policy) Validate() error {
 		where := fmt.Sprintf("policy %s: limit %d: ", quoted(p.Name), i+1)
 		invalid := l.Validate()
 		if l.Algorithm == SlidingWindow && invalid == nil {
-			subBuckets += l.identity().subBuckets()
+			subBuckets += int64(l.Window / l.Precision)
 		}
 		for _, err := range unjoin(invalid) {
 			var e *Error
@@ -49,7 +48,7 @@ func (p Policy) Validate() error {
 			if l.Name != "" && l.Name == other.Name {
 				errs = append(errs, refuse(where+"name", quoted(l.Name), "limit %d has this name already", j+1))
 			}
-			if l.identity() == other.identity() {
+			if l.counts() == other.counts() {
 				errs = append(errs, refuse(where+"window", l, "limit %d counts the same window already", j+1))
 			}
 		}
@@ -78,30 +77,10 @@ func (p *Policy) CheckCost(cost int64) error {
 	return nil
 }
 
-// has reports whether a limit of the policy has this identity.
-func (p *Policy) has(id identity) bool {
-	for i := range p.Limits {
-		if p.Limits[i].identity() == id {
-			return true
-		}
-	}
-	return false
-}
-
-// Horizon is the longest time for which a charge can count: the longest window, or the time in which a full burst
-// refills.
-func (p *Policy) Horizon() time.Duration {
-	var longest time.Duration
-	for i := range p.Limits {
-		l := &p.Limits[i]
-		counts := l.Window
-		if l.Algorithm == Bucket {
-			micros, _ := l.Refill(l.Burst)
-			counts = time.Duration(micros+1) * time.Microsecond
-		}
-		longest = max(longest, counts)
-	}
-	return longest
+// counts is the limit without what a change of which keeps its counts.
+func (l Limit) counts() Limit {
+	l.Name, l.Max, l.Burst = "", 0, 0
+	return l
 }
 
 func unjoin(err error) []error {

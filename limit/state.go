@@ -128,7 +128,7 @@ func (s *State) find(id identity) *entry {
 // have stay behind them: during a deploy two policies may be alive. It forgets nothing: a clock may step back.
 func (s *State) conform(p *Policy) {
 	for i := range p.Limits {
-		if id := p.Limits[i].identity(); i >= len(s.entries) || s.entries[i].id != id {
+		if id := identityOf(&p.Limits[i]); i >= len(s.entries) || s.entries[i].id != id {
 			s.place(i, id)
 		}
 	}

@@ -55,12 +55,12 @@ func TestAllIsWhatALimitSays(t *testing.T) {
 		w.live(t, "tick take take refund reset", func(string) {
 			said := make(map[string]limit.Stored)
 			for one := range w.state.All(w.now) {
-				said[string(one.Limit.AppendID(nil))] = one
+				said[string(limit.AppendID(nil, &one.Limit))] = one
 			}
 			copied := w.state.Clone()
 			v := copied.Peek(w.policy, w.now, 1)
 			for status := range v.All() {
-				one, l := said[string(status.Limit.AppendID(nil))], status.Limit
+				one, l := said[string(limit.AppendID(nil, &status.Limit))], status.Limit
 				full := status.Remaining == l.Quota()
 				switch {
 				case l.Algorithm != limit.Bucket && one.Used != l.Max-status.Remaining:

@@ -169,10 +169,10 @@ func (s *State) describe(v *Verdict, now At) {
 		switch empty := e.empty(now); {
 		case l.Algorithm == Bucket:
 			full, present := e.full(l, now), span{micros: now.Micros}
-			f.remaining = l.tokens(l.spend(l.Burst).minus(full.minus(present, l.Max), l.Max))
+			f.remaining = tokens(l, spend(l, l.Burst).minus(full.minus(present, l.Max), l.Max))
 			position = e.arrival
 			if full == present {
-				full = full.plus(l.spend(1), l.Max)
+				full = full.plus(spend(l, 1), l.Max)
 			}
 			f.reset = full.up()
 		case empty:

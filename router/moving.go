@@ -363,7 +363,7 @@ func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot
 // hold is how long counts under a policy are handed over after a change. The longest is noted: former topologies are kept
 // for that.
 func (r *Router) hold(p *limit.Policy) time.Duration {
-	hold := min(p.Horizon()+r.cfg.Settle, 2*limit.MaxWindow)
+	hold := min(limit.Horizon(p)+r.cfg.Settle, 2*limit.MaxWindow)
 	for longest := r.longest.Load(); longest < int64(hold); longest = r.longest.Load() {
 		r.longest.CompareAndSwap(longest, int64(hold))
 	}

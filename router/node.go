@@ -94,7 +94,7 @@ func (n *node) hasten() {
 
 // doubt says why the node may lack counts because it has taken over from another one.
 func (n *node) doubt(p *limit.Policy) error {
-	if since := n.succeeded.Load(); since != nil && time.Since(*since) < p.Horizon() {
+	if since := n.succeeded.Load(); since != nil && time.Since(*since) < limit.Horizon(p) {
 		return backend.ErrCountsLost
 	}
 	return nil

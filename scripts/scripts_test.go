@@ -32,11 +32,11 @@ func arguments(now limit.At, cost int64, floor string) (take, refund, reset []an
 	r := v.Receipt()
 	for i := range policy.Limits {
 		l := &policy.Limits[i]
-		id := string(l.AppendID(nil))
+		id := string(limit.AppendID(nil, l))
 		end, position, fraction := r.Mark(i)
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			take = append(take, id, l.Max, l.End(now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+			take = append(take, id, l.Max, limit.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 			refund = append(refund, id, cost, end/1000, position, l.Precision.Milliseconds())
 			reset = append(reset, id)
 		case limit.Bucket:
@@ -46,7 +46,7 @@ func arguments(now limit.At, cost int64, floor string) (take, refund, reset []an
 			refund = append(refund, id, micros, rest, position, fraction, l.Max, end)
 			reset = append(reset, id, l.Max)
 		default:
-			take = append(take, id, l.Max, l.End(now))
+			take = append(take, id, l.Max, limit.End(l, now))
 			refund = append(refund, id, cost, end/1000, position)
 			reset = append(reset, id)
 		}

@@ -106,7 +106,7 @@ func (n *nearLimits) hash(req *backend.Request, l *limit.Limit) uint64 {
 	var h maphash.Hash
 	var id [64]byte
 	h.SetSeed(n.seed)
-	_, _ = h.Write(l.AppendID(id[:0]))
+	_, _ = h.Write(limit.AppendID(id[:0], l))
 	_ = h.WriteByte(0)
 	_, _ = h.WriteString(req.Policy.Name)
 	_ = h.WriteByte(0)

@@ -82,7 +82,7 @@ func drawLimits(t *rapid.T) []limit.Limit {
 		rate := rapid.SampledFrom([]int64{1, 3, 7, 60}).Draw(t, "rate")
 		return limit.TokenBucket(rate, window, n)
 	})
-	limits := rapid.SliceOfNDistinct(one, 1, 4, func(l limit.Limit) string { return string(l.AppendID(nil)) }).Draw(t, "limits")
+	limits := rapid.SliceOfNDistinct(one, 1, 4, func(l limit.Limit) string { return string(limit.AppendID(nil, &l)) }).Draw(t, "limits")
 	return limits
 }
 

@@ -100,7 +100,7 @@ func (o *reshardOptions) window() (longest time.Duration) {
 	limits, _ := parseLimits(o.limits) // validate has seen them
 	for _, l := range limits {
 		policy := limit.Policy{Limits: []limit.Limit{l}}
-		longest = max(longest, policy.Horizon())
+		longest = max(longest, limit.Horizon(&policy))
 	}
 	return longest
 }

@@ -19,7 +19,7 @@ func (o *keyOptions) nothingStored(ctx context.Context, p *place, snapshot backe
 	var there []string
 	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
 		for i := range req.Policy.Limits {
-			if string(req.Policy.Limits[i].AppendID(nil)) == string(one.Limit.AppendID(nil)) {
+			if string(limit.AppendID(nil, &req.Policy.Limits[i])) == string(limit.AppendID(nil, &one.Limit)) {
 				return nil
 			}
 		}
