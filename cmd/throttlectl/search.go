@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -119,7 +120,7 @@ func (p *place) names(ctx context.Context, client *redis.Client, end string) (st
 		switch {
 		case redis.HasErrorPrefix(err, "NOPERM"):
 			return nil, fmt.Errorf("%s can't be searched, for that takes the right +scan: %w", server, err)
-		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case errors.Is(err, os.ErrDeadlineExceeded) || err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, p.site.timeout)
 		case err != nil:
 			return states, fmt.Errorf("%s: %w", server, err)
