@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Backend decides and counts.
@@ -51,12 +52,12 @@ type Request struct {
 
 	// Floor is what the caller knows of the key, from an earlier Result or another place. A take joins it with
 	// what is stored before it decides. Nil for nothing.
-	Floor *limit.State
+	Floor *state.State
 
 	// Move is the hand-over that the request acts under, if the key may be on its way from one place to another. Whatever
-	// charges or gives back may then be answered by limit.ErrFloorWanted or a *limit.MovedError: nothing has happened,
+	// charges or gives back may then be answered by state.ErrFloorWanted or a *state.MovedError: nothing has happened,
 	// and the caller must go on as they say. A place that the key has left says so even if Move is zero.
-	Move limit.Move
+	Move state.Move
 
 	// Trace is told which way the request goes; nil if nobody wants to know. It isn't for other goroutines than the caller's.
 	Trace *Trace
@@ -64,7 +65,7 @@ type Request struct {
 
 // Result is a verdict with its provenance.
 type Result struct {
-	limit.Verdict
+	state.Verdict
 
 	// Now is the moment of the decision by the clock of whoever decided, in Unix microseconds.
 	Now int64
@@ -75,7 +76,7 @@ type Result struct {
 
 	// State is what is known of the key after the decision, to be the floor of a later take. It is empty where the
 	// backend can't lose what it knows.
-	State limit.State
+	State state.State
 
 	Source    Source
 	Guarantee Guarantee
@@ -134,11 +135,11 @@ type Peeker interface {
 // req are those of the take. A refund for a window that is over changes nothing. A receipt must be used once only.
 //
 // It may be used again after an error that says that nothing was given back: an [*Error] says so by MayHaveCharged; and so do
-// [ErrClosed], [ErrUnsupported], limit.ErrFloorWanted, a [*limit.MovedError], a [*limit.Error] and the context's own errors
+// [ErrClosed], [ErrUnsupported], state.ErrFloorWanted, a [*state.MovedError], a [*limit.Error] and the context's own errors
 // where there is no [*Error] around them. These are for what is found before anything is sent, or for a place that refuses: what may have been
 // carried out must fail with an [*Error].
 type Refunder interface {
-	Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error
+	Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error
 }
 
 // Resetter can give back everything that is charged to a key.
@@ -158,11 +159,11 @@ type Loader interface {
 
 // Seeder joins what the caller knows of a key with what is stored, without charging.
 type Seeder interface {
-	Seed(ctx context.Context, req Request, state limit.State) error
+	Seed(ctx context.Context, req Request, st state.State) error
 }
 
 // Sealer can freeze what it holds of a key under req.Move, because the key moves elsewhere, and returns the frozen
-// state. What was sealed under the same version already is returned as it is. A [*limit.MovedError] says that the key
+// state. What was sealed under the same version already is returned as it is. A [*state.MovedError] says that the key
 // has come here, or gone elsewhere, under a newer version.
 type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
@@ -200,7 +201,7 @@ func (n *Notice) check() error {
 
 // Snapshot is a loaded state, with the moment of the load by the clock of whoever loaded it, in Unix microseconds.
 type Snapshot struct {
-	State  limit.State
+	State  state.State
 	Now    int64
 	Source Source
 
@@ -213,7 +214,7 @@ type Snapshot struct {
 // what it denies is true: in a window counts only grow. Without counts that it lacks it is Bounded, too.
 func (s *Snapshot) Peek(req *Request) Result {
 	r := Result{
-		Verdict: s.State.Peek(req.Policy, limit.Moment(req.Policy, req.Key, s.Now), req.Cost),
+		Verdict: s.State.Peek(req.Policy, state.Moment(req.Policy, req.Key, s.Now), req.Cost),
 		Now:     s.Now, State: s.State, Source: s.Source,
 	}
 	if r.Allowed && s.Source == Replica {
@@ -278,7 +279,7 @@ func (r *Request) Check(ctx context.Context) error {
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
 		return &limit.Error{Field: "policy", Value: "none", Bound: "must have a limit"}
 	}
-	if r.Move != (limit.Move{}) {
+	if r.Move != (state.Move{}) {
 		if err := r.Move.Validate(); err != nil {
 			return err
 		}

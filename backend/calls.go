@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // calls is what backends that talk to a server have in common: every call is bounded and its error typed, and Close
@@ -144,7 +144,7 @@ func (c *calls) freeSlot() {
 // typed makes an [Error] of what a client returned, if it isn't one. Nil stays nil, and the refusal of a request's Move
 // stays that.
 func (c *calls) typed(ctx context.Context, op string, err error) error {
-	if err == nil || limit.IsRedirect(err) {
+	if err == nil || state.IsRedirect(err) {
 		return err
 	}
 	if made, already := errors.AsType[*Error](err); already {

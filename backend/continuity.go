@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrCountsLost is the cause of a decision that is not exact because its server may have lost counts whose windows are not
@@ -98,7 +99,7 @@ func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
 	if nowMicros >= c.exactUntil.Load() {
 		return ErrEvicted
 	}
-	if lost := c.lostAt.Load(); lost != 0 && nowMicros-lost < limit.Horizon(p).Microseconds() {
+	if lost := c.lostAt.Load(); lost != 0 && nowMicros-lost < state.Horizon(p).Microseconds() {
 		return ErrCountsLost
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // An operation is drawn ahead of the run, so that one can be left out and the others stay what they are. What depends
@@ -23,8 +24,8 @@ type operation struct {
 	cost2  uint64
 	pick   uint64
 	pick2  uint64
-	move   limit.Move
-	past   []limit.Move // what the floor has been through: adopted under a move, or sealed if it only asks
+	move   state.Move
+	past   []state.Move // what the floor has been through: adopted under a move, or sealed if it only asks
 }
 
 // A history is what happens to one key.
@@ -175,21 +176,21 @@ func drawPlainHistory(seed, n uint64) *history {
 	return h
 }
 
-func drawMove(r *rand.Rand) limit.Move {
-	steps := []limit.Step{limit.Ask, limit.Ask, limit.Adopt, limit.Adopt, limit.Alone}
-	return limit.Move{
-		Mover:   limit.Mover(r.IntN(2)),
+func drawMove(r *rand.Rand) state.Move {
+	steps := []state.Step{state.Ask, state.Ask, state.Adopt, state.Adopt, state.WithoutFloor}
+	return state.Move{
+		Mover:   state.Mover(r.IntN(2)),
 		Version: oneOf(r, 1, 2, 3, 4, 5, 6, limit.MaxCount-1, limit.MaxCount),
 		Step:    steps[r.IntN(len(steps))],
-		Hold:    time.Duration(oneOf(r, 0, 1, 1500, 100_000, 60_000_000, 3_600_000_000)) * time.Microsecond,
+		TTL:     time.Duration(oneOf(r, 0, 1, 1500, 100_000, 60_000_000, 3_600_000_000)) * time.Microsecond,
 	}
 }
 
 // drawPast is what a place that a floor comes from has seen of the two movers.
-func drawPast(r *rand.Rand) (past []limit.Move) {
+func drawPast(r *rand.Rand) (past []state.Move) {
 	for range r.IntN(4) {
 		m := drawMove(r)
-		m.Step = limit.Step(r.IntN(2))
+		m.Step = state.Step(r.IntN(2))
 		past = append(past, m)
 	}
 	return past
@@ -199,7 +200,7 @@ func drawLimits(r *rand.Rand, n int, big bool) []limit.Limit {
 	var limits []limit.Limit
 	for len(limits) < n {
 		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(limit.AppendID(nil, &o)) == string(limit.AppendID(nil, &l)) }
+		same := func(o limit.Limit) bool { return string(state.AppendID(nil, &o)) == string(state.AppendID(nil, &l)) }
 		if fits(l, limits) && !slices.ContainsFunc(limits, same) {
 			limits = append(limits, l)
 		}
@@ -288,7 +289,7 @@ func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
 	}
 	for range r.IntN(3) {
 		l := drawLimit(r, big)
-		same := func(o limit.Limit) bool { return string(limit.AppendID(nil, &o)) == string(limit.AppendID(nil, &l)) }
+		same := func(o limit.Limit) bool { return string(state.AppendID(nil, &o)) == string(state.AppendID(nil, &l)) }
 		if fits(l, limits) && !slices.ContainsFunc(limits, same) && len(limits) < limit.MaxLimits {
 			limits = slices.Insert(limits, r.IntN(len(limits)+1), l)
 		}
@@ -297,7 +298,7 @@ func changeLimits(r *rand.Rand, from []limit.Limit, big bool) []limit.Limit {
 }
 
 // worn is a state that charges and refunds have brought to within left of the largest number.
-func (c *contest) worn(p *limit.Policy, left int64) limit.State {
+func (c *contest) worn(p *limit.Policy, left int64) state.State {
 	var text []byte
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -305,18 +306,18 @@ func (c *contest) worn(p *limit.Policy, left int64) limit.State {
 		if l.Algorithm == limit.Bucket && c.at.Micros < start.UnixMicro()/2 {
 			continue // a time.Duration doesn't reach that far
 		}
-		text = append(limit.AppendID(text, l), ':')
+		text = append(state.AppendID(text, l), ':')
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			text = fmt.Appendf(text, "%d,1,%d-%d;", limit.End(l, c.at), charged, charged-1)
+			text = fmt.Appendf(text, "%d,1,%d-%d;", state.End(l, c.at), charged, charged-1)
 		case limit.Bucket:
 			credit := min(1<<52-1, limit.MaxCount-c.at.Micros-2*limit.MaxWindow.Microseconds()) - left
 			text = fmt.Appendf(text, "%d,1,1,%d,%d;", c.at.Micros+1, c.at.Micros+1+credit, credit)
 		default:
-			text = fmt.Appendf(text, "%d,%d-%d;", limit.End(l, c.at), charged, charged-1)
+			text = fmt.Appendf(text, "%d,%d-%d;", state.End(l, c.at), charged, charged-1)
 		}
 	}
-	s, err := limit.ParseState(text)
+	s, err := state.ParseState(text)
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", text, err))
 	}

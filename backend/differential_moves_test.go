@@ -2,7 +2,9 @@
 
 package backend_test
 
-import "github.com/sluice-go/sluice/limit"
+import (
+	"github.com/sluice-go/sluice/limit/state"
+)
 
 // encounters are the cases of two movers at one key that the histories must come upon: few of them are met by chance, and
 // where one is not met the scripts could do anything.
@@ -21,20 +23,20 @@ var encounters = []string{
 }
 
 // meet notes what a call is about to meet in the model, by the words of the protocol rather than by those of the code.
-func (c *contest) meet(op string, floor *limit.State) {
+func (c *contest) meet(op string, floor *state.State) {
 	note := func(what string) { c.met[op+": "+what]++ }
-	frozen := func(s *limit.State, mover limit.Mover) bool {
-		adopted, sealed := s.Stamp(mover, c.at)
+	frozen := func(s *state.State, mover state.Mover) bool {
+		adopted, sealed := s.Fence(mover, c.at)
 		return sealed > adopted
 	}
-	ours, theirs := c.move.Mover, limit.Topology-c.move.Mover
-	adopted, sealed := c.model.Stamp(ours, c.at)
+	ours, theirs := c.move.Mover, state.Topology-c.move.Mover
+	adopted, sealed := c.model.Fence(ours, c.at)
 	own, other := frozen(&c.model, ours) && c.move.Version <= sealed, frozen(&c.model, theirs)
 	switch {
-	case op == "seal" && ours == limit.Migration && other:
+	case op == "seal" && ours == state.Migration && other:
 		note("by a migration where the key has left")
 		return
-	case op == "seal" && ours == limit.Migration:
+	case op == "seal" && ours == state.Migration:
 		note("by a migration where it is")
 		return
 	case op == "seal":
@@ -43,7 +45,7 @@ func (c *contest) meet(op string, floor *limit.State) {
 		}
 		return
 	case c.move.Version == 0:
-		for _, mover := range []limit.Mover{limit.Migration, limit.Topology} {
+		for _, mover := range []state.Mover{state.Migration, state.Topology} {
 			if frozen(&c.model, mover) {
 				note("no mover, frozen by a " + mover.String())
 			}
@@ -53,21 +55,21 @@ func (c *contest) meet(op string, floor *limit.State) {
 		note("both movers refuse")
 	case own:
 		note("only its own mover refuses")
-	case other && op == "seed" && ours == limit.Topology:
+	case other && op == "seed" && ours == state.Topology:
 		note("brought to a frozen place")
 	case other:
 		note("only the other mover refuses")
 	default:
 		note("none of the movers refuses")
 	}
-	if own || other && (op != "seed" || ours != limit.Topology) || floor == nil || c.move.Step != limit.Adopt || c.move.Version <= adopted {
+	if own || other && (op != "seed" || ours != state.Topology) || floor == nil || c.move.Step != state.Adopt || c.move.Version <= adopted {
 		return
 	}
 	// The request adopts.
-	now := func(s *limit.State) bool { a, b := s.Stamp(limit.Migration, c.at); return a+b > 0 }
-	ever := func(s *limit.State) bool { a, b := s.Stamp(limit.Migration, limit.At{}); return a+b > 0 }
-	migrates := ours == limit.Migration
-	if a, b := floor.Stamp(ours, c.at); a+b > 0 || migrates && ever(floor) {
+	now := func(s *state.State) bool { a, b := s.Fence(state.Migration, c.at); return a+b > 0 }
+	ever := func(s *state.State) bool { a, b := s.Fence(state.Migration, state.At{}); return a+b > 0 }
+	migrates := ours == state.Migration
+	if a, b := floor.Fence(ours, c.at); a+b > 0 || migrates && ever(floor) {
 		note("a stamp stays behind")
 	}
 	switch {
@@ -76,8 +78,8 @@ func (c *contest) meet(op string, floor *limit.State) {
 		note("a stamp that is over stays behind")
 	case now(floor):
 		note("a stamp comes along")
-		switch joined := limit.Merge(c.model, *floor, c.at); {
-		case frozen(&joined, limit.Migration):
+		switch joined := state.Merge(c.model, *floor, c.at); {
+		case frozen(&joined, state.Migration):
 			note("a stamp comes along and freezes")
 		case now(&c.model):
 			note("a stamp comes along and joins another")

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -35,24 +36,24 @@ type window struct {
 }
 
 // windows takes a state apart; false if it isn't one entry for each limit of the policy, in its order.
-func (c *contest) windows(state string) ([]window, bool) {
+func (c *contest) windows(st string) ([]window, bool) {
 	var all []window
 	for i := range c.policy.Limits {
 		l := &c.policy.Limits[i]
-		entry, rest, _ := strings.Cut(state, ";")
+		entry, rest, _ := strings.Cut(st, ";")
 		id, body, _ := strings.Cut(entry, ":")
 		fields := strings.Split(body, ",")
 		end, err := strconv.ParseInt(fields[0], 10, 64)
-		if err != nil || id != string(limit.AppendID(nil, l)) {
+		if err != nil || id != string(state.AppendID(nil, l)) {
 			return nil, false
 		}
 		if l.Algorithm == limit.SlidingWindow {
 			fields = fields[1:]
 		}
 		all = append(all, window{end, fields[1:]})
-		state = rest
+		st = rest
 	}
-	return all, state == ""
+	return all, st == ""
 }
 
 // ours reports whether a script for several keys must decide on what is stored, beside a floor. It leaves no more than
@@ -124,7 +125,7 @@ func (c *contest) goesOn(stored string) bool {
 	all, ok := c.windows(stored)
 	for i := range all {
 		l := &c.policy.Limits[i]
-		if all[i].end*1000 <= c.at.Micros || l.Algorithm == limit.SlidingWindow && all[i].end < limit.End(l, c.at) {
+		if all[i].end*1000 <= c.at.Micros || l.Algorithm == limit.SlidingWindow && all[i].end < state.End(l, c.at) {
 			return false
 		}
 	}
@@ -138,9 +139,9 @@ func (c *contest) keepsExpiry(key string, kept time.Duration) error {
 	return nil
 }
 
-// held is a key of a call for several, and what package limit makes of it.
+// held is a key of a call for several, and what package limit/state makes of it.
 type held struct {
-	state limit.State
+	state state.State
 	was   string
 	text  string // what is stored by now
 	kept  time.Duration
@@ -160,7 +161,7 @@ func (c *contest) together(op *operation) error {
 	for _, name := range names {
 		h := &held{was: c.client.Get(ctx, name).Val(), kept: c.client.PExpireTime(ctx, name).Val()}
 		var err error
-		if h.state, err = limit.ParseState(h.was); err != nil {
+		if h.state, err = state.ParseState(h.was); err != nil {
 			return err
 		}
 		h.text = h.was
@@ -187,7 +188,7 @@ func (c *contest) together(op *operation) error {
 	}
 	for i := range c.policy.Limits {
 		l := &c.policy.Limits[i]
-		args = append(args, limit.AppendID(nil, l), l.Max, limit.End(l, c.at))
+		args = append(args, state.AppendID(nil, l), l.Max, state.End(l, c.at))
 		if l.Algorithm == limit.SlidingWindow {
 			args = append(args, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 		}
@@ -219,14 +220,14 @@ func (c *contest) together(op *operation) error {
 	}
 	for name, h := range store {
 		now := c.client.Get(ctx, name).Val()
-		got, err := limit.ParseState(now)
+		got, err := state.ParseState(now)
 		if err != nil {
 			return err
 		}
 		mine, want := settled(got, c.at), settled(h.state, c.at)
 		switch {
 		case !mine.Equal(&want):
-			err = fmt.Errorf("%s holds %s, package limit has %s", name, mine.String(), want.String())
+			err = fmt.Errorf("%s holds %s, package limit/state has %s", name, mine.String(), want.String())
 		case !h.wrote && now != h.was:
 			err = fmt.Errorf("%s held %s and holds %s, and nothing was admitted", name, h.was, now)
 		case !h.wrote || c.goesOn(h.was):
@@ -259,7 +260,7 @@ func (c *contest) floorBeside(op *operation, i uint64, stored string) string {
 
 var givenBack = regexp.MustCompile(`(,\d+-\d+)([,;])`)
 
-// check compares one reply with package limit.
+// check compares one reply with package limit/state.
 func (c *contest) check(h *held, own bool, cost int64, floor, reply string) error {
 	ours := c.ours(h.text, floor)
 	if reply == "" {
@@ -268,12 +269,12 @@ func (c *contest) check(h *held, own bool, cost int64, floor, reply string) erro
 		}
 		return nil
 	}
-	known, err := limit.ParseState(floor)
+	known, err := state.ParseState(floor)
 	if err != nil {
 		return err
 	}
-	state := h.state.Clone()
-	news, refusal := state.Arrive(c.policy, c.at, limit.Move{}, &known, true)
+	st := h.state.Clone()
+	news, refusal := st.Arrive(c.policy, c.at, state.Move{}, &known, true)
 	if news || refusal != nil || !ours {
 		return fmt.Errorf("%q decides on %q, with floor %q, which is for take", reply, h.text, floor)
 	}
@@ -285,7 +286,7 @@ func (c *contest) check(h *held, own bool, cost int64, floor, reply string) erro
 		}
 	}
 	if (reply[0] == '1') != want.Allowed {
-		return fmt.Errorf("the reply is %q, package limit says %s with %s", reply, say(&want), h.state.String())
+		return fmt.Errorf("the reply is %q, package limit/state says %s with %s", reply, say(&want), h.state.String())
 	}
 	if !want.Allowed {
 		c.denied++
@@ -298,7 +299,7 @@ func (c *contest) check(h *held, own bool, cost int64, floor, reply string) erro
 	h.wrote, h.text = true, reply[1:]
 	c.seen = append(c.seen, h.text)
 	if got := h.state.String(); got != h.text {
-		return fmt.Errorf("the reply is %q, package limit has %s", reply, got)
+		return fmt.Errorf("the reply is %q, package limit/state has %s", reply, got)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Notices are kept by a script and by memory, which must agree as the scripts of takes and package limit do.
+// Notices are kept by a script and by memory, which must agree as the scripts of takes and package limit/state do.
 
 // board is where notices are posted.
 type board struct{ *arena }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // garbage is no state, and every script can tell.
@@ -28,7 +28,7 @@ func (c *contest) spoil(text string) error {
 	}
 	_, taken := c.redis.Take(ctx, c.request(1, nil))
 	calls := map[string]error{
-		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), limit.State{}),
+		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
 	}
 	if r := c.receipt(&operation{}); r != nil {
 		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)

@@ -23,9 +23,10 @@ import (
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
-// The scripts and package limit are two programs for one thing. Here they run the same random histories, the scripts
+// The scripts and package limit/state are two programs for one thing. Here they run the same random histories, the scripts
 // on a real server and through Redis, and must give the same verdicts and leave the same states behind.
 
 var (
@@ -170,23 +171,23 @@ type contest struct {
 	*arena
 	outcome
 	h        *history
-	at       limit.At
+	at       state.At
 	policy   *limit.Policy
-	move     limit.Move
-	model    limit.State
-	copies   [2]limit.State // go on by themselves, as other holders of a floor do
-	known    []limit.State
+	move     state.Move
+	model    state.State
+	copies   [2]state.State // go on by themselves, as other holders of a floor do
+	known    []state.State
 	seen     []string // of any key, as text
-	receipts []limit.Receipt
-	last     limit.Verdict
+	receipts []state.Receipt
+	last     state.Verdict
 }
 
 func (a *arena) run(h *history) outcome {
-	c := &contest{arena: a, h: h, at: limit.At{Micros: h.start, Phase: keyhash.Sum(h.key)}}
+	c := &contest{arena: a, h: h, at: state.At{Micros: h.start, Phase: keyhash.Sum(h.key)}}
 	c.met = make(map[string]uint64)
 	c.lose()
 	if h.worn {
-		c.copies = [2]limit.State{c.worn(h.policies[0], 3), c.worn(h.policies[len(h.policies)-1], 40)}
+		c.copies = [2]state.State{c.worn(h.policies[0], 3), c.worn(h.policies[len(h.policies)-1], 40)}
 	}
 	for i := range h.ops {
 		op := &h.ops[i]
@@ -219,7 +220,7 @@ func (c *contest) stored() string { return c.prefix + "p:" + c.h.key }
 
 func (c *contest) lose() {
 	c.client.Del(context.Background(), c.stored(), c.stored()+"~", c.stored()+"~~")
-	c.model = limit.State{}
+	c.model = state.State{}
 }
 
 // recall takes what is stored for the truth. Once the clock steps back, what was over may be alive again, and who
@@ -229,7 +230,7 @@ func (c *contest) recall() error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	c.model, err = limit.ParseState(text)
+	c.model, err = state.ParseState(text)
 	return err
 }
 
@@ -268,9 +269,9 @@ func (c *contest) tick(op *operation) {
 }
 
 // ends is when each entry of an encoded state is over, in Unix microseconds: its first number.
-func ends(state string) []int64 {
+func ends(st string) []int64 {
 	var all []int64
-	for entry := range strings.SplitSeq(strings.TrimSuffix(state, ";"), ";") {
+	for entry := range strings.SplitSeq(strings.TrimSuffix(st, ";"), ";") {
 		id, body, _ := strings.Cut(entry, ":")
 		body, _, _ = strings.Cut(body, ",")
 		whole, fraction, _ := strings.Cut(body, ".")
@@ -311,8 +312,8 @@ func (c *contest) cost(op *operation) int64 {
 }
 
 // floor is what a caller may know: an earlier state, a copy that went on by itself, or what is stored now.
-func (c *contest) floor(op *operation) *limit.State {
-	var s limit.State
+func (c *contest) floor(op *operation) *state.State {
+	var s state.State
 	switch n := op.pick % 8; {
 	case n < 2:
 		s = c.copies[n].Clone()
@@ -333,7 +334,7 @@ func (c *contest) floor(op *operation) *limit.State {
 		s = c.model.Clone()
 	}
 	for _, m := range op.past {
-		if m.Step == limit.Adopt {
+		if m.Step == state.Adopt {
 			_, _ = s.Arrive(c.policy, c.at, m, nil, false)
 		} else {
 			_, _ = s.Seal(c.at, m)
@@ -342,7 +343,7 @@ func (c *contest) floor(op *operation) *limit.State {
 	return &s
 }
 
-func (c *contest) request(cost int64, floor *limit.State) backend.Request {
+func (c *contest) request(cost int64, floor *state.State) backend.Request {
 	return backend.Request{Key: c.h.key, Policy: c.policy, Cost: cost, Floor: floor, Move: c.move}
 }
 
@@ -462,8 +463,8 @@ func (c *contest) step(op *operation) error {
 
 // asks makes the move one of a refund or a reset, which have no floor to adopt with.
 func (c *contest) asks() {
-	if c.move.Step == limit.Adopt {
-		c.move.Step = limit.Ask
+	if c.move.Step == state.Adopt {
+		c.move.Step = state.Ask
 	}
 }
 
@@ -480,13 +481,13 @@ func (c *contest) enter(err error, change func()) error {
 
 func (c *contest) compareRefusals(err, refusal error) error {
 	if c.note(" -> %v", refusal); !reflect.DeepEqual(err, refusal) {
-		return fmt.Errorf("the script refuses with %v\npackage limit with      %v", err, refusal)
+		return fmt.Errorf("the script refuses with %v\npackage limit/state with      %v", err, refusal)
 	}
 	return nil
 }
 
 // receipt is one of the latest, or any.
-func (c *contest) receipt(op *operation) *limit.Receipt {
+func (c *contest) receipt(op *operation) *state.Receipt {
 	n := uint64(len(c.receipts))
 	if n == 0 {
 		return nil
@@ -498,7 +499,7 @@ func (c *contest) receipt(op *operation) *limit.Receipt {
 	return &c.receipts[n-1-back]
 }
 
-func (c *contest) amount(op *operation, r *limit.Receipt) int64 {
+func (c *contest) amount(op *operation, r *state.Receipt) int64 {
 	switch op.cost % 5 {
 	case 0, 1:
 		return r.Cost
@@ -510,7 +511,7 @@ func (c *contest) amount(op *operation, r *limit.Receipt) int64 {
 	return 1 + int64(op.cost2%uint64(r.Cost))
 }
 
-func sayReceipt(r *limit.Receipt) string {
+func sayReceipt(r *state.Receipt) string {
 	text := fmt.Sprintf("receipt for %d under %v", r.Cost, r.Policy().Limits)
 	for i := range r.Policy().Limits {
 		end, position, fraction := r.Mark(i)
@@ -519,7 +520,7 @@ func sayReceipt(r *limit.Receipt) string {
 	return text
 }
 
-func (c *contest) take(cost int64, floor *limit.State) error {
+func (c *contest) take(cost int64, floor *state.State) error {
 	c.note("take %d of %s", cost, c.model.String())
 	ctx := context.Background()
 	began := time.Now()
@@ -590,8 +591,8 @@ func (c *contest) checkExpiry(began time.Time, exact bool) error {
 	if err != nil {
 		return err
 	}
-	state := settled(c.model, c.at)
-	life := time.Duration((max(state.Until()-c.at.Micros, 0)+999)/1000)*time.Millisecond + time.Second
+	st := settled(c.model, c.at)
+	life := time.Duration((max(st.Until()-c.at.Micros, 0)+999)/1000)*time.Millisecond + time.Second
 	if life > 20*limit.MaxWindow {
 		return nil // only with numbers that have run out; the moment is more than expires can hold
 	}
@@ -621,9 +622,9 @@ func (c *contest) lasting(change func() error, extends bool) error {
 	return c.compareStored()
 }
 
-func (c *contest) compareVerdicts(got, want *limit.Verdict) error {
+func (c *contest) compareVerdicts(got, want *state.Verdict) error {
 	if say(got) != say(want) || got.Binding() != want.Binding() {
-		return fmt.Errorf("the script says %s, binding %s\npackage limit  %s, binding %s",
+		return fmt.Errorf("the script says %s, binding %s\npackage limit/state  %s, binding %s",
 			say(got), got.Binding().Limit, say(want), want.Binding().Limit)
 	}
 	return nil
@@ -637,20 +638,20 @@ func (c *contest) compareStored() error {
 	return c.compareStates("the server", snapshot.State)
 }
 
-func (c *contest) compareStates(who string, got limit.State) error {
+func (c *contest) compareStates(who string, got state.State) error {
 	mine, want := settled(got, c.at), settled(c.model, c.at)
 	if !mine.Equal(&want) {
-		return fmt.Errorf("%s has  %s\npackage limit %s", who, got.String(), want.String())
+		return fmt.Errorf("%s has  %s\npackage limit/state %s", who, got.String(), want.String())
 	}
 	return nil
 }
 
 // settled is a state without what is over.
-func settled(s limit.State, at limit.At) limit.State { return limit.Merge(s, limit.State{}, at) }
+func settled(s state.State, at state.At) state.State { return state.Merge(s, state.State{}, at) }
 
 // say is a verdict in short: "ok" or "no", and for each limit what is left @ when it is full again, counted from
 // start, and + how long the request has to wait.
-func say(v *limit.Verdict) string {
+func say(v *state.Verdict) string {
 	text := "no"
 	if v.Allowed {
 		text = "ok"

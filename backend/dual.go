@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // DualConfig configures a Dual. Old, New and Decide are required.
@@ -192,7 +193,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	result, err := w.side().Take(ctx, w.Request)
-	for limit.IsRedirect(err) {
+	for state.IsRedirect(err) {
 		if err = w.follow(ctx, err); err == nil {
 			result, err = w.side().Take(ctx, w.Request)
 		}
@@ -203,16 +204,16 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 	}
 	w.side().decided.Add(1)
 	switch w.Move.Step {
-	case limit.Adopt:
+	case state.Adopt:
 		d.handovers.Add(1)
-	case limit.Alone:
+	case state.WithoutFloor:
 		d.bounded.Add(1)
 		w.doubt(&result)
 	}
 	if w.Move.Version != 0 { // what the other side had lost was not handed over
 		result.Lower(DoubtOf(w.other().Backend, req))
 	}
-	result.State.Unstamp(limit.Migration)
+	result.State.Unfence(state.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
 		d.shadows.ask(w.other(), &req, &result)
 		req.Trace.shadow()
@@ -221,7 +222,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 }
 
 // Refund implements [Refunder]; [ErrUnsupported] if the key's side can't.
-func (d *Dual) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+func (d *Dual) Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error {
 	return d.update(ctx, req, func(b Backend, req Request) error {
 		if refunder, ok := b.(Refunder); ok {
 			return refunder.Refund(ctx, req, receipt, amount)
@@ -241,10 +242,10 @@ func (d *Dual) Reset(ctx context.Context, req Request) error {
 }
 
 // Seed implements [Seeder]; [ErrUnsupported] if the key's side can't.
-func (d *Dual) Seed(ctx context.Context, req Request, state limit.State) error {
+func (d *Dual) Seed(ctx context.Context, req Request, st state.State) error {
 	return d.update(ctx, req, func(b Backend, req Request) error {
 		if seeder, ok := b.(Seeder); ok {
-			return seeder.Seed(ctx, req, state)
+			return seeder.Seed(ctx, req, st)
 		}
 		return ErrUnsupported
 	})
@@ -260,16 +261,16 @@ func (d *Dual) update(ctx context.Context, req Request, do func(Backend, Request
 		return err
 	}
 	err = do(w.side().Backend, w.Request)
-	for limit.IsRedirect(err) {
+	for state.IsRedirect(err) {
 		if err = w.follow(ctx, err); err != nil {
 			return err
 		}
-		if w.Move.Step == limit.Adopt {
+		if w.Move.Step == state.Adopt {
 			if err = w.side().Backend.(Seeder).Seed(ctx, w.Request, *w.Floor); err != nil {
 				continue
 			}
 			d.handovers.Add(1)
-			w.Move.Step, w.Floor = limit.Ask, w.floor
+			w.Move.Step, w.Floor = state.Ask, w.floor
 		}
 		err = do(w.side().Backend, w.Request)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func TestNewDualRefuses(t *testing.T) {
@@ -87,7 +88,7 @@ func TestDualVersionTooLarge(t *testing.T) {
 		_, loadErr := d.Load(ctx, takeTen("k"))
 		for op, err := range map[string]error{
 			"take": takeErr, "peek": peekErr, "load": loadErr, "reset": d.Reset(ctx, takeTen("k")),
-			"seed": d.Seed(ctx, takeTen("k"), limit.State{}), "refund": d.Refund(ctx, takeTen("k"), receipt(t), 1),
+			"seed": d.Seed(ctx, takeTen("k"), state.State{}), "refund": d.Refund(ctx, takeTen("k"), receipt(t), 1),
 		} {
 			var refused *limit.Error
 			if !errors.As(err, &refused) {

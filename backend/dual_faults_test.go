@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // duo is the migration from Memcached to Redis, with its flag.
@@ -123,7 +124,7 @@ func TestDualOldSideDown(t *testing.T) {
 		t.Errorf("peek: %s because of %v, %v", r.Guarantee, r.Cause, err)
 	}
 	wantLost(t, "refund", d.Refund(ctx, request(secret), charged.Receipt(), 1)) // of a charge that is not known here
-	wantLost(t, "seed", d.Seed(ctx, request(secret), limit.State{}))
+	wantLost(t, "seed", d.Seed(ctx, request(secret), state.State{}))
 	if n := used(t, d.redis, secret); n != 3 {
 		t.Errorf("3 takes are counted %d times", n)
 	}
@@ -217,7 +218,7 @@ func TestDualOldSideDownLater(t *testing.T) {
 	if p, err := d.Peek(ctx, req); err != nil || p.Guarantee != backend.Exact || p.Cause != nil {
 		t.Errorf("peek: %s because of %v, %v", p.Guarantee, p.Cause, err)
 	}
-	if err := errors.Join(d.Refund(ctx, req, r.Receipt(), 1), d.Reset(ctx, req), d.Seed(ctx, req, limit.State{})); err != nil {
+	if err := errors.Join(d.Refund(ctx, req, r.Receipt(), 1), d.Reset(ctx, req), d.Seed(ctx, req, state.State{})); err != nil {
 		t.Errorf("refund, reset and seed: %v", err)
 	}
 	if stats := d.Stats(); stats.Bounded != 0 || stats.Handovers != 0 || stats.New != 1 {
@@ -279,7 +280,7 @@ type insatiable struct{ looks *atomic.Int64 }
 
 func (insatiable) Error() string { return "never satisfied" }
 func (e insatiable) Is(target error) bool {
-	return target == limit.ErrFloorWanted && e.looks.Add(1) < 1000
+	return target == state.ErrFloorWanted && e.looks.Add(1) < 1000
 }
 
 // TestDualGivesUp: a place that no hand-over satisfies, such as one that is both sides at once, ends a call after some
@@ -385,7 +386,7 @@ func TestDualForeignMove(t *testing.T) {
 	s := newStage(t)
 	d := newDual(t, backend.DualConfig{Old: onlyTakes{s.old}, New: onlyTakes{s.new}, Decide: constant(false)})
 	req := takeTen("k")
-	req.Move = limit.Move{Version: 7, Hold: time.Hour}
+	req.Move = state.Move{Version: 7, TTL: time.Hour}
 	_, err := d.Take(context.Background(), req)
 	if got := s.read(); got != "old take" || err != nil {
 		t.Errorf("%s, %v; want old take", got, err)

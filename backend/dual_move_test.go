@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestDualStories: what every hand-over costs, and where its counts are afterwards. Version v is 2(v+1) on the old side
@@ -80,8 +81,8 @@ func TestDualStories(t *testing.T) {
 			{1, 1, true, "new take 5 ask, old seal 5, old take 6 ask", 8},
 		}, byHand: func(s *stage) error { // the new side has forgotten its own seal
 			req := takeTen("k")
-			req.Move = limit.Move{Version: 6, Step: limit.Adopt, Hold: time.Hour}
-			return s.old.Memory.Seed(context.Background(), req, limit.State{})
+			req.Move = state.Move{Version: 6, Step: state.Adopt, TTL: time.Hour}
+			return s.old.Memory.Seed(context.Background(), req, state.State{})
 		}, handovers: [2]int64{1, 0}, redirects: [2]int64{0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestDualStories(t *testing.T) {
 func sealOld(version int64) func(*stage) error {
 	return func(s *stage) error {
 		req := takeTen("k")
-		req.Move = limit.Move{Version: version, Hold: 2 * time.Hour}
+		req.Move = state.Move{Version: version, TTL: 2 * time.Hour}
 		_, err := backend.Sealer(s.old.Memory).Seal(context.Background(), req)
 		return err
 	}
@@ -200,7 +201,7 @@ func TestDualPeriod(t *testing.T) {
 
 			// Another process is ahead. Who meets its seal knows that there was a change, and is careful with all keys.
 			req := takeTen("k")
-			req.Move = limit.Move{Version: 6, Hold: hold}
+			req.Move = state.Move{Version: 6, TTL: hold}
 			if _, err := s.new.Memory.Seal(context.Background(), req); err != nil {
 				t.Fatal(err)
 			}
@@ -248,12 +249,12 @@ func TestDualChangesFollow(t *testing.T) {
 				processes := [2]*backend.Dual{s.process(t, &flags[0], backend.DualConfig{}), s.process(t, &flags[1], backend.DualConfig{})}
 				policy := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
 				req := backend.Request{Key: "k", Policy: policy, Cost: 1}
-				var model limit.State
-				var receipts, modelReceipts []limit.Receipt
+				var model state.State
+				var receipts, modelReceipts []state.Receipt
 				ctx := context.Background()
 				for i, deed := range deeds {
 					s.clock.step(100 * time.Millisecond)
-					at := limit.At{Micros: s.clock.Now().UnixMicro()}
+					at := state.At{Micros: s.clock.Now().UnixMicro()}
 					d := processes[deed.who]
 					var err error
 					switch deed.do {
@@ -274,7 +275,7 @@ func TestDualChangesFollow(t *testing.T) {
 						err = d.Reset(ctx, req)
 						model.Reset(policy, at)
 					case "seed":
-						var known limit.State // of a place that has charged more or less
+						var known state.State // of a place that has charged more or less
 						known.Take(policy, at, deed.n)
 						err = d.Seed(ctx, req, known)
 						model.Join(policy, at, &known)
@@ -300,10 +301,10 @@ func TestDualChangesFollow(t *testing.T) {
 // TestDualChangesCost: a change brings what was not handed over, once.
 func TestDualChangesCost(t *testing.T) {
 	ctx := context.Background()
-	for op, change := range map[string]func(*backend.Dual, limit.Receipt) error{
-		"refund": func(d *backend.Dual, r limit.Receipt) error { return d.Refund(ctx, takeTen("k"), r, 1) },
-		"reset":  func(d *backend.Dual, _ limit.Receipt) error { return d.Reset(ctx, takeTen("k")) },
-		"seed":   func(d *backend.Dual, _ limit.Receipt) error { return d.Seed(ctx, takeTen("k"), limit.State{}) },
+	for op, change := range map[string]func(*backend.Dual, state.Receipt) error{
+		"refund": func(d *backend.Dual, r state.Receipt) error { return d.Refund(ctx, takeTen("k"), r, 1) },
+		"reset":  func(d *backend.Dual, _ state.Receipt) error { return d.Reset(ctx, takeTen("k")) },
+		"seed":   func(d *backend.Dual, _ state.Receipt) error { return d.Seed(ctx, takeTen("k"), state.State{}) },
 	} {
 		s, l := newStage(t), &lever{}
 		d := s.process(t, l, backend.DualConfig{})
@@ -350,11 +351,11 @@ func TestDualLooks(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s, load: %v", when, err)
 		}
-		at := limit.At{Micros: snapshot.Now}
+		at := state.At{Micros: snapshot.Now}
 		if v := snapshot.State.Peek(ten, at, 1); v.Allowed != allowed || v.Binding().Remaining != left {
 			t.Errorf("%s, load: %t, %d left; want %t, %d", when, v.Allowed, v.Binding().Remaining, allowed, left)
 		}
-		if adopted, sealed := snapshot.State.Stamp(limit.Migration, at); adopted != 0 || sealed != 0 {
+		if adopted, sealed := snapshot.State.Fence(state.Migration, at); adopted != 0 || sealed != 0 {
 			t.Errorf("%s, load: the state still has the place's stamp %d, %d", when, adopted, sealed)
 		}
 		if got := s.read(); got != calls {
@@ -430,7 +431,7 @@ func TestDualDoubts(t *testing.T) {
 		for op, err := range map[string]error{
 			"refund": d.Refund(context.Background(), takeTen("k"), r.Receipt(), 1),
 			"reset":  d.Reset(context.Background(), takeTen("k")),
-			"seed":   d.Seed(context.Background(), takeTen("k"), limit.State{}),
+			"seed":   d.Seed(context.Background(), takeTen("k"), state.State{}),
 		} {
 			wantLost(t, op, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestDualFloorHasNoStamp: what comes from the other side are its counts. Its stamp says that the key has left it, and a
@@ -22,9 +22,9 @@ func TestDualFloorHasNoStamp(t *testing.T) {
 	l.set(1, true)
 	adopted := 0
 	s.new.set(func(_ context.Context, op string, req *backend.Request) error {
-		if req.Move.Step == limit.Adopt {
+		if req.Move.Step == state.Adopt {
 			adopted++
-			if a, b := req.Floor.Stamp(limit.Migration, limit.At{Micros: s.clock.Now().UnixMicro()}); a+b > 0 || req.Floor.Empty() {
+			if a, b := req.Floor.Fence(state.Migration, state.At{Micros: s.clock.Now().UnixMicro()}); a+b > 0 || req.Floor.Empty() {
 				t.Errorf("%s with the floor %s", op, req.Floor.String())
 			}
 		}
@@ -47,7 +47,7 @@ func TestDualSideOfARouter(t *testing.T) {
 			Old: s.old, New: s.new, Decide: l.Decide, CarryOver: carryOver,
 		})
 		req, ctx := takeTen("k"), context.Background()
-		req.Move = limit.Move{Mover: limit.Topology, Version: 1001, Hold: time.Hour}
+		req.Move = state.Move{Mover: state.Topology, Version: 1001, TTL: time.Hour}
 		if _, err := s.old.Memory.Seal(ctx, req); err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // shadowed is a Dual that decides on the old side of a stage and asks the new one, too.
@@ -357,7 +358,7 @@ func TestDualClose(t *testing.T) {
 	_, loadErr := d.Load(ctx, takeTen("k"))
 	for op, err := range map[string]error{
 		"take": takeErr, "bad take": badErr, "peek": peekErr, "load": loadErr, "ping": d.Ping(ctx), "reset": d.Reset(ctx, takeTen("k")),
-		"seed": d.Seed(ctx, takeTen("k"), limit.State{}), "refund": d.Refund(ctx, takeTen("k"), r.Receipt(), 1),
+		"seed": d.Seed(ctx, takeTen("k"), state.State{}), "refund": d.Refund(ctx, takeTen("k"), r.Receipt(), 1),
 	} {
 		if err != backend.ErrClosed {
 			t.Errorf("%s after Close: %v", op, err)

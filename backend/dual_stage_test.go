@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // journal lists the calls that the sides of a Dual get, in order.
@@ -85,7 +86,7 @@ func (r *recorded) Peek(ctx context.Context, req backend.Request) (backend.Resul
 	return r.Memory.Peek(ctx, req)
 }
 
-func (r *recorded) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (r *recorded) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	if err := r.call(ctx, "refund", &req); err != nil {
 		return err
 	}
@@ -106,11 +107,11 @@ func (r *recorded) Load(ctx context.Context, req backend.Request) (backend.Snaps
 	return r.Memory.Load(ctx, req)
 }
 
-func (r *recorded) Seed(ctx context.Context, req backend.Request, state limit.State) error {
+func (r *recorded) Seed(ctx context.Context, req backend.Request, st state.State) error {
 	if err := r.call(ctx, "seed", &req); err != nil {
 		return err
 	}
-	return r.Memory.Seed(ctx, req, state)
+	return r.Memory.Seed(ctx, req, st)
 }
 
 func (r *recorded) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {

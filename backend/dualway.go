@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // way is the way of one request to the place where its key is.
@@ -19,7 +20,7 @@ type way struct {
 	dual    *Dual
 	place   int64        // where the request goes next: 0 for Old, 1 for New
 	version int64        // of this process's answer
-	floor   *limit.State // the caller's own
+	floor   *state.State // the caller's own
 	unmet   error        // why the other side could not be asked
 	turns   int
 }
@@ -32,7 +33,7 @@ const maxFlagVersion = 1<<52 - 2 // so that twice of it and the side fit into li
 // way begins where this process believes the key to be.
 func (d *Dual) way(req Request) (way, error) {
 	w := way{Request: req, dual: d, floor: req.Floor}
-	w.Move = limit.Move{} // whoever holds the Dual can't move its keys
+	w.Move = state.Move{} // whoever holds the Dual can't move its keys
 	useNew, version := d.cfg.Decide(req.Key)
 	if !d.cfg.CarryOver {
 		w.version = moveVersion(0, useNew)
@@ -48,14 +49,14 @@ func (d *Dual) way(req Request) (way, error) {
 	w.version = moveVersion(version, useNew)
 	w.place = w.version & 1
 	if hold := d.hold(req.Policy); d.seen(version, hold) {
-		w.Move = limit.Move{Version: w.version, Hold: hold}
+		w.Move = state.Move{Version: w.version, TTL: hold}
 	}
 	return w, nil
 }
 
 // hold is how long counts are carried over after a change.
 func (d *Dual) hold(p *limit.Policy) time.Duration {
-	return min(limit.Horizon(p)+d.cfg.Settle, 2*limit.MaxWindow)
+	return min(state.Horizon(p)+d.cfg.Settle, 2*limit.MaxWindow)
 }
 
 // moveVersion is the version of a move to a side under a version of the flag.
@@ -89,12 +90,12 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 	if w.turns++; w.turns > maxTurns {
 		return &Error{Op: opMove, Kind: Contended, Err: errRestless}
 	}
-	moved, elsewhere := errors.AsType[*limit.MovedError](refusal)
+	moved, elsewhere := errors.AsType[*state.MovedError](refusal)
 	switch {
-	case elsewhere && moved.Mover != limit.Migration:
+	case elsewhere && moved.Mover != state.Migration:
 		return strayed()
 	case elsewhere && !w.dual.cfg.CarryOver: // another process carries over, or this one did: stay, and start afresh
-		w.Move = limit.Move{Version: min(moved.Version+1, limit.MaxCount), Step: limit.Alone}
+		w.Move = state.Move{Version: min(moved.Version+1, limit.MaxCount), Step: state.WithoutFloor}
 		return nil
 	case elsewhere:
 		w.turn(moved.Version)
@@ -111,7 +112,7 @@ func (w *way) turn(version int64) {
 	last := d.latest.Load()
 	d.latest.CompareAndSwap(last, &flagChange{last.version, time.Now()}) // somebody knows of a change
 	w.Floor = w.floor
-	w.Move = limit.Move{Version: max(version, w.version), Hold: d.hold(w.Policy)}
+	w.Move = state.Move{Version: max(version, w.version), TTL: d.hold(w.Policy)}
 	w.place = w.Move.Version & 1
 }
 
@@ -121,24 +122,24 @@ func (w *way) fetch(ctx context.Context) error {
 	sealed, err := w.other().ask(ctx, func(ctx context.Context, b Backend) (Snapshot, error) {
 		return b.(Sealer).Seal(ctx, w.Request)
 	})
-	moved, elsewhere := errors.AsType[*limit.MovedError](err)
-	if elsewhere && moved.Mover != limit.Migration {
+	moved, elsewhere := errors.AsType[*state.MovedError](err)
+	if elsewhere && moved.Mover != state.Migration {
 		err, elsewhere = strayed(), false
 	}
 	switch {
 	case err == nil:
 		// The stamp is the other side's. A router that brings the key from group to group meanwhile would store it there.
-		sealed.State.Unstamp(limit.Migration)
+		sealed.State.Unfence(state.Migration)
 		if w.floor != nil {
-			sealed.State.Join(w.Policy, limit.At{Micros: sealed.Now}, w.floor)
+			sealed.State.Join(w.Policy, state.At{Micros: sealed.Now}, w.floor)
 		}
-		w.Floor, w.Move.Step = &sealed.State, limit.Adopt
+		w.Floor, w.Move.Step = &sealed.State, state.Adopt
 		return nil
 	case elsewhere:
 		w.turn(moved.Version)
 		return nil
 	case ended(ctx) == nil && outOfReach(err):
-		w.Move.Step, w.unmet = limit.Alone, err
+		w.Move.Step, w.unmet = state.WithoutFloor, err
 		return nil
 	}
 	return err
@@ -221,8 +222,8 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	now := limit.At{Micros: snapshot.Now}
-	adopted, sealed := snapshot.State.Stamp(limit.Migration, now)
+	now := state.At{Micros: snapshot.Now}
+	adopted, sealed := snapshot.State.Fence(state.Migration, now)
 	if w.dual.cfg.CarryOver && (sealed > adopted || adopted < w.Move.Version) {
 		there, err := w.other().ask(ctx, func(ctx context.Context, b Backend) (Snapshot, error) {
 			return b.(Loader).Load(ctx, w.Request)
@@ -230,12 +231,12 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 		if err != nil {
 			snapshot.Lacks = errors.Join(ErrNotHandedOver, err, snapshot.Lacks)
 		} else {
-			snapshot.State, snapshot.Lacks = limit.Merge(snapshot.State, there.State, now), errors.Join(snapshot.Lacks, there.Lacks)
+			snapshot.State, snapshot.Lacks = state.Merge(snapshot.State, there.State, now), errors.Join(snapshot.Lacks, there.Lacks)
 			if there.Source == Replica {
 				snapshot.Source = Replica
 			}
 		}
 	}
-	snapshot.State.Unstamp(limit.Migration)
+	snapshot.State.Unfence(state.Migration)
 	return snapshot, nil
 }

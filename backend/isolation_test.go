@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // under makes takes of four keys under policies with equal limits, which go to the server together. It returns their outcomes, and
@@ -125,12 +126,12 @@ func TestSharedCallRefused(t *testing.T) {
 					case err != nil:
 						t.Errorf("%s: %v", key, err)
 					default:
-						state, err := limit.ParseState(value)
+						st, err := state.ParseState(value)
 						if err != nil {
 							t.Fatalf("%s: %v", key, err)
 						}
 						now := client.Time(t.Context()).Val()
-						v := state.Peek(&limit.Policy{Limits: limits}, limit.At{Micros: now.UnixMicro()}, 1)
+						v := st.Peek(&limit.Policy{Limits: limits}, state.At{Micros: now.UnixMicro()}, 1)
 						if left := v.Binding().Remaining; left != 9 {
 							t.Errorf("%s was taken once: %d of 10 are left", key, left)
 						}

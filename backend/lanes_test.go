@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -47,12 +48,12 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 			return err
 		},
 		func(ctx context.Context, req backend.Request) error {
-			_, err := g.Seal(ctx, moving(req, limit.Ask))
+			_, err := g.Seal(ctx, moving(req, state.Ask))
 			return err
 		},
 		func(ctx context.Context, req backend.Request) error { return g.Refund(ctx, req, receipt(t), 1) },
 		func(ctx context.Context, req backend.Request) error { return g.Reset(ctx, req) },
-		func(ctx context.Context, req backend.Request) error { return g.Seed(ctx, req, limit.State{}) },
+		func(ctx context.Context, req backend.Request) error { return g.Seed(ctx, req, state.State{}) },
 	} {
 		if err := script(t.Context(), request("warm")); err != nil && !isMoved(err) {
 			t.Fatal(err)
@@ -61,13 +62,13 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 	return g
 }
 
-func moving(req backend.Request, step limit.Step) backend.Request {
-	req.Move = limit.Move{Version: 7, Step: step, Hold: time.Hour}
+func moving(req backend.Request, step state.Step) backend.Request {
+	req.Move = state.Move{Version: 7, Step: step, TTL: time.Hour}
 	return req
 }
 
 func isMoved(err error) bool {
-	_, ok := errors.AsType[*limit.MovedError](err)
+	_, ok := errors.AsType[*state.MovedError](err)
 	return ok
 }
 
@@ -207,8 +208,8 @@ func TestLanesSameKey(t *testing.T) {
 	for round, costs := range [][]int64{{1}, {1, 2, 3}} {
 		key := fmt.Sprint("same", round)
 		g.hold()
-		var model limit.State
-		at := limit.At{Micros: g.NowMicros()}
+		var model state.State
+		at := state.At{Micros: g.NowMicros()}
 		type outcome struct {
 			backend.Result
 			err error
@@ -288,7 +289,7 @@ func TestLanesMixture(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
 	g := newRig(t, backend.RedisConfig{Now: clock.Now})
-	at := limit.At{Micros: clock.Now().UnixMicro()}
+	at := state.At{Micros: clock.Now().UnixMicro()}
 	policies := []*limit.Policy{
 		{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}},
 		{Name: "p", Limits: []limit.Limit{limit.Fixed(4, time.Hour)}}, // the same id, another max
@@ -303,8 +304,8 @@ func TestLanesMixture(t *testing.T) {
 		name   string
 		req    backend.Request
 		check  func()
-		model  limit.State
-		before limit.Receipt
+		model  state.State
+		before state.Receipt
 	}
 	var all []*call
 	for _, p := range policies {
@@ -324,13 +325,13 @@ func TestLanesMixture(t *testing.T) {
 	for _, c := range all {
 		kind, _, _ := strings.Cut(c.name, " under")
 		p := c.req.Policy
-		var floor limit.State
+		var floor state.State
 		floor.Take(p, at, 3)
 		take := func() {
 			if kind == "ask" || kind == "adopt" {
-				c.req = moving(c.req, limit.Ask)
+				c.req = moving(c.req, state.Ask)
 				if kind == "adopt" {
-					c.req.Move.Step = limit.Adopt
+					c.req.Move.Step = state.Adopt
 				}
 			}
 			got, err := g.Take(context.Background(), c.req)
@@ -374,7 +375,7 @@ func TestLanesMixture(t *testing.T) {
 		case "seed":
 			run = plainly(func() error { return g.Seed(ctx, c.req, floor) }, func() { c.model.Join(p, at, &floor) })
 		case "seal":
-			sealed := moving(c.req, limit.Ask)
+			sealed := moving(c.req, state.Ask)
 			run = plainly(func() error { _, err := g.Seal(ctx, sealed); return err }, func() { _, _ = c.model.Seal(at, sealed.Move) })
 		default:
 			run = take
@@ -419,7 +420,7 @@ func TestLanesNeighbours(t *testing.T) {
 	ctx := t.Context()
 	do(t, g.server.Client(), "HSET", stored("hash"), "a", "b")
 	do(t, g.server.Client(), "SET", stored("garbage"), "garbage")
-	if _, err := g.Seal(ctx, moving(request("sealed"), limit.Ask)); err != nil {
+	if _, err := g.Seal(ctx, moving(request("sealed"), state.Ask)); err != nil {
 		t.Fatal(err)
 	}
 	g.hold()

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // LeaseConfig configures a Lease. The zero value of each field is a documented default.
@@ -30,7 +31,7 @@ type LeaseConfig struct {
 	Steady bool
 
 	// Life is how long a lease is held at most, and how recently a key must have been asked for to be given one. What is
-	// left then goes back. On a token bucket no lease lives longer than limit.MaxBucketLease. Zero: 5 s.
+	// left then goes back. On a token bucket no lease lives longer than state.MaxBucketLease. Zero: 5 s.
 	Life time.Duration
 
 	// Recheck is how often, in spite of a denial that the local view can tell, one request is sent all the same: a refund
@@ -197,7 +198,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	now := l.clock()
 	s.mu.Lock()
 	c := s.cells.find(hash, name)
-	if c == nil || req.Floor != nil || req.Move != (limit.Move{}) { // who asks may know more than the view
+	if c == nil || req.Floor != nil || req.Move != (state.Move{}) { // who asks may know more than the view
 		return l.askLocked(ctx, s, hash, name, &req, req.Floor)
 	}
 	v := &c.value
@@ -260,7 +261,7 @@ func (l *Lease) knowsLocked(s *leaseShard, c *keyed[view], req *Request, now int
 }
 
 // Refund implements [Refunder].
-func (l *Lease) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+func (l *Lease) Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error {
 	refunder, ok := l.inner.(Refunder)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return err
@@ -346,7 +347,7 @@ func (l *Lease) Load(ctx context.Context, req Request) (Snapshot, error) {
 }
 
 // Seed implements [Seeder]; [ErrUnsupported] if what the Lease holds can't.
-func (l *Lease) Seed(ctx context.Context, req Request, state limit.State) error {
+func (l *Lease) Seed(ctx context.Context, req Request, st state.State) error {
 	seeder, ok := l.inner.(Seeder)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return err
@@ -354,7 +355,7 @@ func (l *Lease) Seed(ctx context.Context, req Request, state limit.State) error 
 	if !ok {
 		return ErrUnsupported
 	}
-	return seeder.Seed(ctx, req, state)
+	return seeder.Seed(ctx, req, st)
 }
 
 // Doubt implements [Doubter].

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // BenchmarkLease is what a take costs that makes no call: beside BenchmarkMemory it should cost no more.
@@ -17,7 +17,7 @@ func BenchmarkLease(b *testing.B) {
 	}{{"leased", 1 << 40}, {"denied", 1}} {
 		b.Run(test.name, func(b *testing.B) {
 			there := newPlace()
-			there.states["key"] = new(limit.State)
+			there.states["key"] = new(state.State)
 			lease := newLease(b, instant{there}, backend.LeaseConfig{Recheck: time.Hour, Life: time.Hour, Batch: 1 << 30, Steady: true})
 			req := backend.Request{Key: "key", Policy: hour(test.max), Cost: 1}
 			ctx, cancel := context.WithCancel(b.Context())

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // failing is an instant place that can fail. What fails was not done, and says so or not.
@@ -24,7 +24,7 @@ type failing struct {
 func newFailing(keys ...string) *failing {
 	there := newPlace()
 	for _, key := range keys {
-		there.states[key] = new(limit.State)
+		there.states[key] = new(state.State)
 	}
 	return &failing{instant: instant{there}}
 }
@@ -38,7 +38,7 @@ func (f *failing) Take(ctx context.Context, req backend.Request) (backend.Result
 	return r, err
 }
 
-func (f *failing) Refund(context.Context, backend.Request, limit.Receipt, int64) error { return f.err }
+func (f *failing) Refund(context.Context, backend.Request, state.Receipt, int64) error { return f.err }
 func (f *failing) Reset(context.Context, backend.Request) error                        { return f.err }
 
 func (f *failing) Doubt(req backend.Request) error {

@@ -12,13 +12,14 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // place is a server that many processes count at, over a network that is slow and may lose what is sent. It decides by the
 // algebra, at the moment that a process says: like Redis, whose clock every process reads for itself.
 type place struct {
 	mu     sync.Mutex // guards states
-	states map[string]*limit.State
+	states map[string]*state.State
 }
 
 func (p *place) used(key string, policy *limit.Policy) int64 {
@@ -28,7 +29,7 @@ func (p *place) used(key string, policy *limit.Policy) int64 {
 	if s == nil {
 		return 0
 	}
-	v := s.Peek(policy, limit.At{Micros: time.Now().UnixMicro()}, 1)
+	v := s.Peek(policy, state.At{Micros: time.Now().UnixMicro()}, 1)
 	return policy.Limits[0].Quota() - v.Binding().Remaining
 }
 
@@ -62,15 +63,15 @@ func (w *way) travel() error {
 	return nil
 }
 
-func (w *way) do(key string, charges bool, change func(*limit.State, limit.At)) error {
-	at := limit.At{Micros: time.Now().Add(-w.lag).UnixMicro()}
+func (w *way) do(key string, charges bool, change func(*state.State, state.At)) error {
+	at := state.At{Micros: time.Now().Add(-w.lag).UnixMicro()}
 	if err := w.travel(); err != nil {
 		return &backend.Error{Op: "take", Kind: backend.Unavailable, MayHaveCharged: charges, Err: err}
 	}
 	w.place.mu.Lock()
 	s := w.states[key]
 	if s == nil {
-		s = new(limit.State)
+		s = new(state.State)
 		w.states[key] = s
 	}
 	change(s, at)
@@ -82,7 +83,7 @@ func (w *way) do(key string, charges bool, change func(*limit.State, limit.At)) 
 }
 
 func (w *way) Take(_ context.Context, req backend.Request) (r backend.Result, err error) {
-	err = w.do(req.Key, true, func(s *limit.State, at limit.At) {
+	err = w.do(req.Key, true, func(s *state.State, at state.At) {
 		if req.Floor != nil {
 			s.Join(req.Policy, at, req.Floor)
 		}
@@ -94,8 +95,8 @@ func (w *way) Take(_ context.Context, req backend.Request) (r backend.Result, er
 	return r, nil
 }
 
-func (w *way) Refund(_ context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	return w.do(req.Key, true, func(s *limit.State, at limit.At) { s.Refund(at, &receipt, amount) })
+func (w *way) Refund(_ context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	return w.do(req.Key, true, func(s *state.State, at state.At) { s.Refund(at, &receipt, amount) })
 }
 
 func (w *way) Close() error { return nil }
@@ -195,7 +196,7 @@ func TestLeasesNeverAdmitTooMuch(t *testing.T) {
 func playLeases(t *testing.T, seed uint64, l limit.Limit) *ledger {
 	const processes, most = 4, 24
 	policy := limit.Policy{Name: "p", Limits: []limit.Limit{l}}
-	there := &place{states: make(map[string]*limit.State)}
+	there := &place{states: make(map[string]*state.State)}
 	book := &ledger{limit: l, held: make(map[int64]int64), sources: make(map[backend.Source]int)}
 	end := time.Now().Add(8 * time.Second)
 	var all sync.WaitGroup
@@ -274,7 +275,7 @@ func TestLeaseGivesBack(t *testing.T) {
 	for _, l := range []limit.Limit{limit.Fixed(100_000, time.Hour), limit.Sliding(100_000, time.Hour, time.Minute)} {
 		synctest.Test(t, func(t *testing.T) {
 			policy := limit.Policy{Name: "p", Limits: []limit.Limit{l}}
-			there := &place{states: make(map[string]*limit.State)}
+			there := &place{states: make(map[string]*state.State)}
 			var leases []*backend.Lease
 			for p := range processes {
 				w := &way{place: there, random: rand.New(rand.NewPCG(7, uint64(p)))}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // tardy is a distant backend whose refunds take their time, and whose replies to takes are lost on demand.
@@ -27,7 +28,7 @@ func (d *tardy) Take(ctx context.Context, req backend.Request) (backend.Result, 
 	return r, err
 }
 
-func (d *tardy) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
+func (d *tardy) Refund(ctx context.Context, req backend.Request, r state.Receipt, n int64) error {
 	select {
 	case <-time.After(d.back):
 	case <-ctx.Done():

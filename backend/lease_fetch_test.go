@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // distant is a Memory that is a round trip away, and that counts what it is asked.
@@ -458,7 +459,7 @@ func TestLeaseShare(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const perSecond, seconds, processes = 500, 60, 4
 				p := &limit.Policy{Limits: []limit.Limit{limit.PerHour(4 * perSecond * seconds * processes / 10 * 10)}}
-				there := &place{states: make(map[string]*limit.State)}
+				there := &place{states: make(map[string]*state.State)}
 				var all sync.WaitGroup
 				var calls, returned, stranded atomic.Int64
 				for i := range processes {

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestReturnsThatWereNotSentAreKept: a server can't be reached while leases on a day's quota end. What was not sent goes back
@@ -72,7 +73,7 @@ type unsteady struct {
 	calls int
 }
 
-func (u *unsteady) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
+func (u *unsteady) Refund(ctx context.Context, req backend.Request, r state.Receipt, n int64) error {
 	u.calls++
 	if err := u.fail(u.calls); err != nil {
 		return err

@@ -13,9 +13,10 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
-func newPlace() *place { return &place{states: make(map[string]*limit.State)} }
+func newPlace() *place { return &place{states: make(map[string]*state.State)} }
 
 // from is a way without troubles.
 func (p *place) from(process uint64) *way {
@@ -263,7 +264,7 @@ func TestLeaseIsBounded(t *testing.T) {
 		}
 		for i := range keys {
 			snapshot, _ := inner.Load(context.Background(), backend.Request{Key: fmt.Sprint(i), Policy: p})
-			v := snapshot.State.Peek(p, limit.At{Micros: snapshot.Now}, 1)
+			v := snapshot.State.Peek(p, state.At{Micros: snapshot.Now}, 1)
 			if left := v.Binding().Remaining; left != 10_000-3 {
 				t.Fatalf("key %d has %d left, of 3 were taken", i, left)
 			}
@@ -313,8 +314,8 @@ func TestLeaseConfig(t *testing.T) {
 	_, peek := view.Peek(ctx, req)
 	_, load := view.Load(ctx, req)
 	for name, err := range map[string]error{
-		"peek": peek, "load": load, "refund": view.Refund(ctx, req, limit.Receipt{Cost: 1}, 1), "reset": view.Reset(ctx, req),
-		"seed": view.Seed(ctx, req, limit.State{}),
+		"peek": peek, "load": load, "refund": view.Refund(ctx, req, state.Receipt{Cost: 1}, 1), "reset": view.Reset(ctx, req),
+		"seed": view.Seed(ctx, req, state.State{}),
 	} {
 		if !errors.Is(err, backend.ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)
@@ -341,7 +342,7 @@ func TestLeaseAllocates(t *testing.T) {
 		}
 	}
 	there := newPlace()
-	there.states["denied"] = new(limit.State)
+	there.states["denied"] = new(state.State)
 	denying := newLease(t, instant{there}, backend.LeaseConfig{Recheck: time.Hour})
 	req := backend.Request{Key: "denied", Policy: hour(1), Cost: 1}
 	var r backend.Result
@@ -356,10 +357,10 @@ type instant struct{ *place }
 func (i instant) Take(_ context.Context, req backend.Request) (backend.Result, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	s, at := i.states[req.Key], limit.At{Micros: time.Now().UnixMicro()}
+	s, at := i.states[req.Key], state.At{Micros: time.Now().UnixMicro()}
 	return backend.Result{Verdict: s.Take(req.Policy, at, req.Cost), Now: at.Micros, State: s.Clone(), Source: backend.Primary}, nil
 }
 
-func (i instant) Refund(context.Context, backend.Request, limit.Receipt, int64) error { return nil }
+func (i instant) Refund(context.Context, backend.Request, state.Receipt, int64) error { return nil }
 
 func (i instant) Close() error { return nil }

@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // remainder is what is left of a batch, on its way back.
 type remainder struct {
 	hash    uint64
 	req     Request
-	receipt limit.Receipt // Cost is how much
+	receipt state.Receipt // Cost is how much
 
 	until int64 // from then on nothing of it counts
 	after int64 // it is not sent before
@@ -217,10 +218,10 @@ func notSent(err error) bool {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return !e.MayHaveCharged
 	}
-	if _, moved := errors.AsType[*limit.MovedError](err); moved {
+	if _, moved := errors.AsType[*state.MovedError](err); moved {
 		return true
 	}
-	for _, before := range []error{limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
+	for _, before := range []error{state.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, before) {
 			return true
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // view is what a Lease keeps of one key. Moments and spans are nanoseconds of the Lease's own clock, unless they are in
@@ -17,7 +18,7 @@ type view struct {
 	used bool  // since the shard last looked for a view to forget
 	seen int64 // when the key was last asked for
 
-	state     limit.State // what is known
+	state     state.State // what is known
 	server    int64       // the decider's time, in Unix microseconds, when it was heard of; 0 for never
 	heard     int64
 	recheck   int64 // from when on a denial is checked again
@@ -67,8 +68,8 @@ type fetch struct {
 // serverAt is the decider's time, in Unix microseconds. It is behind by the time that a reply took at most.
 func (v *view) serverAt(now int64) int64 { return v.server + (now-v.heard)/1000 }
 
-func (v *view) at(req *Request, now int64) limit.At {
-	return limit.Moment(req.Policy, req.Key, v.serverAt(now))
+func (v *view) at(req *Request, now int64) state.At {
+	return state.Moment(req.Policy, req.Key, v.serverAt(now))
 }
 
 // spendLocked admits a request from the lease.
@@ -148,7 +149,7 @@ func (s *leaseShard) vouchLocked(v *view, req *Request, now int64, result *Resul
 }
 
 // unspendLocked puts back what was spent from the lease, unless the next one is there, or on its way: there is room for one.
-func (v *view) unspendLocked(receipt *limit.Receipt, amount, now int64) bool {
+func (v *view) unspendLocked(receipt *state.Receipt, amount, now int64) bool {
 	b := &v.batch
 	if v.ahead != nil || v.fetch != nil && v.fetch.early {
 		return false
@@ -183,7 +184,7 @@ func (v *view) wouldDenyLocked(req *Request, now int64, result *Result) bool {
 	}
 	at := v.at(req, now)
 	if v.state.PeekTo(&result.Verdict, req.Policy, at, req.Cost); result.Allowed {
-		result.Verdict = limit.Verdict{} // no verdict: others may have used what it shows as left
+		result.Verdict = state.Verdict{} // no verdict: others may have used what it shows as left
 		return false
 	}
 	result.Now, result.Source = at.Micros, LocalDeny
@@ -191,7 +192,7 @@ func (v *view) wouldDenyLocked(req *Request, now int64, result *Result) bool {
 }
 
 // floorLocked is a copy of what is known, for a take that leaves the lock; nil for nothing.
-func (v *view) floorLocked() *limit.State {
+func (v *view) floorLocked() *state.State {
 	if v.state.Empty() {
 		return nil
 	}
@@ -202,7 +203,7 @@ func (v *view) floorLocked() *limit.State {
 // learnLocked takes in what a take has shown.
 func (v *view) learnLocked(req *Request, result *Result, now int64) {
 	if !result.State.Empty() {
-		at := limit.Moment(req.Policy, req.Key, result.Now)
+		at := state.Moment(req.Policy, req.Key, result.Now)
 		v.state.Join(req.Policy, at, &result.State)
 		v.state.Forget(at)
 	}
@@ -251,7 +252,7 @@ func (l *Lease) sendLocked(ctx context.Context, s *leaseShard, c *keyed[view], h
 }
 
 // askLocked leaves the lock, sends a request on, and learns from the answer.
-func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *limit.State) (Result, error) {
+func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *state.State) (Result, error) {
 	s.stats.Straight++
 	s.mu.Unlock()
 	req.Trace.lease(Passed, nil)
@@ -377,7 +378,7 @@ func (l *Lease) land(s *leaseShard, c *keyed[view], f *fetch, req *Request, resu
 	}
 	l.noteLoss(result, now)
 	f.charged = *result
-	f.charged.State = limit.State{}
+	f.charged.State = state.State{}
 	v.learnLocked(req, result, now)
 	if !result.Allowed {
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // attempt is the input of an operation on one key: a take or a peek, or a refund, which has no output.
@@ -47,8 +48,8 @@ func TestLinearizable(t *testing.T) {
 			return byKey
 		},
 		Init: func() any { return int64(quota) },
-		Step: func(state, input, output any) (bool, any) {
-			left, in, got := state.(int64), input.(attempt), output.(answer)
+		Step: func(st, input, output any) (bool, any) {
+			left, in, got := st.(int64), input.(attempt), output.(answer)
 			switch {
 			case in.op == "refund":
 				return true, left + in.cost
@@ -73,7 +74,7 @@ func TestLinearizable(t *testing.T) {
 			var all sync.WaitGroup
 			for caller := range callers {
 				all.Go(func() {
-					var open []limit.Receipt // of the takes of this caller
+					var open []state.Receipt // of the takes of this caller
 					var of []int             // their keys
 					for range calls {
 						in := attempt{"take", rand.IntN(keys), 1 + rand.Int64N(3)}

@@ -9,19 +9,16 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 	_ "pgregory.net/rapid" // for its flags
+
+	"github.com/sluice-go/sluice/internal/testtier"
 )
 
 // TestMain makes the random histories the same in every run (-rapid.seed and -rapid.checks ask for others), and looks
 // for goroutines that outlive their backend.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "5") // most of them wait for servers; the command line may say otherwise
-	flag.Parse()
-	for name, value := range map[string]string{"rapid.seed": "20260101", "rapid.nofailfile": "true"} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := flag.Set(name, value); err != nil {
-				panic(err)
-			}
-		}
+	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.nofailfile", "true"); err != nil {
+		panic(err)
 	}
 	redis.SetLogger(silence{}) // many tests have servers that can't be reached
 	code := m.Run()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
 )
 
@@ -95,7 +96,7 @@ func (c MemcachedConfig) validate() error {
 }
 
 // Memcached counts in a pool of Memcached servers, 1.4 or newer, over which a ring spreads the keys. All limits of a
-// policy for a key are one item in the encoding of package limit, changed by compare-and-swap: an eviction can't
+// policy for a key are one item in the encoding of package limit/state, changed by compare-and-swap: an eviction can't
 // part what belongs together, and costs at most one window.
 //
 // It is there to be moved away from (see Dual): it has no replicas, its pool does not hand keys over when servers
@@ -143,7 +144,7 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 	if err := checkExpiry(req.Policy); err != nil {
 		return Result{}, err
 	}
-	return change(ctx, m, opTake, &req, func(req *Request, s *limit.State, now limit.At) (Result, bool, error) {
+	return change(ctx, m, opTake, &req, func(req *Request, s *state.State, now state.At) (Result, bool, error) {
 		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true)
 		if err != nil {
 			return Result{}, false, err
@@ -154,14 +155,14 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 }
 
 // Refund implements [Refunder].
-func (m *Memcached) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+func (m *Memcached) Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
 	if receipt.Refundable(amount) < 1 {
 		return nil
 	}
-	return m.update(ctx, opRefund, &req, func(_ *Request, s *limit.State, now limit.At) { s.Refund(now, &receipt, amount) })
+	return m.update(ctx, opRefund, &req, func(_ *Request, s *state.State, now state.At) { s.Refund(now, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
@@ -169,12 +170,12 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	return m.update(ctx, opReset, &req, func(req *Request, s *limit.State, now limit.At) { s.Reset(req.Policy, now) })
+	return m.update(ctx, opReset, &req, func(req *Request, s *state.State, now state.At) { s.Reset(req.Policy, now) })
 }
 
 // update changes the state of a key, if there is one.
-func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*Request, *limit.State, limit.At)) error {
-	_, err := change(ctx, m, op, req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
+func (m *Memcached) update(ctx context.Context, op string, req *Request, do func(*Request, *state.State, state.At)) error {
+	_, err := change(ctx, m, op, req, func(req *Request, s *state.State, now state.At) (struct{}, bool, error) {
 		if _, err := s.Enter(now, req.Move.GiveBack()); err != nil || s.Empty() {
 			return struct{}{}, false, err
 		}
@@ -185,13 +186,13 @@ func (m *Memcached) update(ctx context.Context, op string, req *Request, do func
 }
 
 // Seed implements [Seeder].
-func (m *Memcached) Seed(ctx context.Context, req Request, state limit.State) error {
+func (m *Memcached) Seed(ctx context.Context, req Request, st state.State) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	state = state.Clone()
-	_, err := change(ctx, m, "seed", &req, func(req *Request, s *limit.State, now limit.At) (struct{}, bool, error) {
-		changed, err := s.Arrive(req.Policy, now, req.Move, &state, false)
+	st = st.Clone()
+	_, err := change(ctx, m, "seed", &req, func(req *Request, s *state.State, now state.At) (struct{}, bool, error) {
+		changed, err := s.Arrive(req.Policy, now, req.Move, &st, false)
 		return struct{}{}, changed, err
 	})
 	return err
@@ -202,7 +203,7 @@ func (m *Memcached) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	return change(ctx, m, "seal", &req, func(req *Request, s *limit.State, now limit.At) (Snapshot, bool, error) {
+	return change(ctx, m, "seal", &req, func(req *Request, s *state.State, now state.At) (Snapshot, bool, error) {
 		sealed, err := s.Seal(now, req.Move)
 		return Snapshot{State: *s, Now: now.Micros, Source: Primary}, sealed, err
 	})
@@ -216,8 +217,8 @@ func (m *Memcached) Load(ctx context.Context, req Request) (Snapshot, error) {
 	name := m.name(&req)
 	s := m.server(name)
 	return traced(ctx, &s.calls, req.Trace, "load", "get", s.calls.deadline(), func(context.Context) (Snapshot, error) {
-		_, state, err := s.get(name)
-		return Snapshot{State: state, Now: m.NowMicros(), Source: Primary}, err
+		_, st, err := s.get(name)
+		return Snapshot{State: st, Now: m.NowMicros(), Source: Primary}, err
 	})
 }
 
@@ -280,7 +281,7 @@ func (m *Memcached) server(name string) *memcachedServer { return m.servers[m.ri
 // quarters of its time have gone: one that ran out of it could not say that the server is well. A change that is not to be
 // written, or refused with an error, is only read. Once the caller has gone nothing more is written.
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
-	do func(*Request, *limit.State, limit.At) (result T, write bool, refusal error)) (T, error) {
+	do func(*Request, *state.State, state.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
 	server := m.server(name)
 	return traced(ctx, &server.calls, req.Trace, op, "", server.calls.deadline(), func(ctx context.Context) (T, error) {
@@ -293,7 +294,7 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err := sleep(ctx, backoff(try)); err != nil {
 				return none, unsent{err}
 			}
-			item, state, err := server.get(name)
+			item, st, err := server.get(name)
 			if isLost(err) { // an idle connection that the server had closed; others may be alive
 				last = err
 				continue
@@ -301,15 +302,15 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 			if err != nil {
 				return none, err
 			}
-			now := limit.Moment(own.Policy, own.Key, m.NowMicros())
-			result, write, err := do(&own, &state, now)
+			now := state.Moment(own.Policy, own.Key, m.NowMicros())
+			result, write, err := do(&own, &st, now)
 			if err != nil || !write {
 				return result, err
 			}
 			if err := ctx.Err(); err != nil {
 				return none, unsent{err}
 			}
-			if err = server.swap(item, name, &state, now.Micros); err == nil {
+			if err = server.swap(item, name, &st, now.Micros); err == nil {
 				return result, nil
 			}
 			if !isConflict(err) {
@@ -354,7 +355,7 @@ func expiration(nowMicros, until int64) int32 {
 // checkExpiry refuses windows that end after the last Unix time that Memcached can express, in 2038.
 func checkExpiry(p *limit.Policy) error {
 	room := time.Duration(math.MaxInt32-time.Now().Unix()-expirySlack) * time.Second
-	if horizon := limit.Horizon(p); horizon > room {
+	if horizon := state.Horizon(p); horizon > room {
 		return &limit.Error{Field: "window", Value: horizon.String(),
 			Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // promptly asks that the slowest call of a round, in the time that round returns, keeps the bound, but for what a busy machine
@@ -236,7 +236,7 @@ func TestMemcachedCancellation(t *testing.T) {
 		"take":   {true, func(ctx context.Context) error { _, err := b.Take(ctx, request(secret)); return err }},
 		"peek":   {false, func(ctx context.Context) error { _, err := b.Peek(ctx, request(secret)); return err }},
 		"load":   {false, func(ctx context.Context) error { _, err := b.Load(ctx, request(secret)); return err }},
-		"seed":   {true, func(ctx context.Context) error { return b.Seed(ctx, request(secret), limit.State{}) }},
+		"seed":   {true, func(ctx context.Context) error { return b.Seed(ctx, request(secret), state.State{}) }},
 		"refund": {true, func(ctx context.Context) error { return b.Refund(ctx, request(secret), first.Receipt(), 1) }},
 		"reset":  {true, func(ctx context.Context) error { return b.Reset(ctx, request(secret)) }},
 		"ping":   {false, func(ctx context.Context) error { return b.Ping(ctx) }},

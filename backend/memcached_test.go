@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func openMemcached(t testing.TB, cfg backend.MemcachedConfig, servers ...string) *backend.Memcached {
@@ -125,16 +126,16 @@ func memcachedUsed(t testing.TB, addr, key string) int64 {
 	if len(lines) != 3 {
 		return 0
 	}
-	state, err := limit.ParseState(lines[1])
+	st, err := state.ParseState(lines[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := state.Peek(hourly, limit.At{Micros: time.Now().UnixMicro()}, 1)
+	v := st.Peek(hourly, state.At{Micros: time.Now().UnixMicro()}, 1)
 	return hourly.Limits[0].Max - v.Binding().Remaining
 }
 
 // eachMemcached makes every call, and says which of them may charge.
-func eachMemcached(b *backend.Memcached, req backend.Request, receipt limit.Receipt, do func(op string, charges bool, err error)) {
+func eachMemcached(b *backend.Memcached, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
 	ctx := context.Background()
 	_, err := b.Take(ctx, req)
 	do("take", true, err)
@@ -142,7 +143,7 @@ func eachMemcached(b *backend.Memcached, req backend.Request, receipt limit.Rece
 	do("peek", false, err)
 	_, err = b.Load(ctx, req)
 	do("load", false, err)
-	do("seed", true, b.Seed(ctx, req, limit.State{}))
+	do("seed", true, b.Seed(ctx, req, state.State{}))
 	do("refund", true, b.Refund(ctx, req, receipt, 1))
 	do("reset", true, b.Reset(ctx, req))
 	do("ping", false, b.Ping(ctx))
@@ -184,7 +185,7 @@ func TestMemcachedEviction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			key := strings.ReplaceAll(name, " ", "-")
 			req := backend.Request{Key: key, Policy: policy, Cost: 1}
-			var mirror limit.State // what one item holds, lost as a whole
+			var mirror state.State // what one item holds, lost as a whole
 			var inHour int64
 			for second := range 60 {
 				c.set(time.Duration(second) * time.Second)
@@ -192,10 +193,10 @@ func TestMemcachedEviction(t *testing.T) {
 				for take := range 12 {
 					if second == lost.second && take == lost.takes {
 						askMemcached(t, server.Addr, "delete "+stored(key))
-						mirror = limit.State{}
+						mirror = state.State{}
 					}
 					got := mustTake(t, b, req)
-					want := mirror.Take(policy, limit.At{Micros: c.Now().UnixMicro()}, 1)
+					want := mirror.Take(policy, state.At{Micros: c.Now().UnixMicro()}, 1)
 					if say(&got.Verdict) != say(&want) {
 						t.Fatalf("second %d, take %d: %s, want %s", second, take, say(&got.Verdict), say(&want))
 					}

@@ -14,6 +14,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
 )
 
@@ -100,20 +101,20 @@ func (s *memcachedServer) ping(ctx context.Context) error {
 }
 
 // get reads an item; nil if there is none.
-func (s *memcachedServer) get(name string) (*memcache.Item, limit.State, error) {
+func (s *memcachedServer) get(name string) (*memcache.Item, state.State, error) {
 	item, err := s.client.Get(name)
 	if isLost(err) { // so are its other idle connections, most likely: a restart
 		_ = s.client.Close() // only the idle ones
 		item, err = s.client.Get(name)
 	}
 	if errors.Is(err, memcache.ErrCacheMiss) {
-		return nil, limit.State{}, nil
+		return nil, state.State{}, nil
 	}
 	if err != nil {
-		return nil, limit.State{}, unsent{err}
+		return nil, state.State{}, unsent{err}
 	}
-	state, err := limit.ParseState(item.Value)
-	return item, state, err
+	st, err := state.ParseState(item.Value)
+	return item, st, err
 }
 
 // isLost reports whether a connection broke under a call.
@@ -123,12 +124,12 @@ func isLost(err error) bool {
 }
 
 // swap stores the state where item was.
-func (s *memcachedServer) swap(item *memcache.Item, name string, state *limit.State, nowMicros int64) error {
-	value, err := state.AppendText(nil)
+func (s *memcachedServer) swap(item *memcache.Item, name string, st *state.State, nowMicros int64) error {
+	value, err := st.AppendText(nil)
 	if err != nil {
 		return unsent{err}
 	}
-	expiry := expiration(nowMicros, state.Until())
+	expiry := expiration(nowMicros, st.Until())
 	if item == nil {
 		return s.client.Add(&memcache.Item{Key: name, Value: value, Expiration: expiry})
 	}
@@ -164,7 +165,7 @@ func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
 	switch {
 	case errors.Is(err, errContended):
 		return Contended, false, shown
-	case errors.Is(err, limit.ErrCorruptState):
+	case errors.Is(err, state.ErrCorruptState):
 		return Corrupt, false, shown
 	case errors.Is(err, context.Canceled):
 		return Interrupted, mayHaveRun, shown

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyhash"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // MemoryConfig configures a Memory. The zero value is ready to use.
@@ -62,7 +62,7 @@ type memoryShard struct {
 
 // remembered is what is kept of one key: it fills a cache line with the rest of its cell.
 type remembered struct {
-	state limit.State
+	state state.State
 	doubt int64 // until when an earlier life of this key may be missing, Unix microseconds
 }
 
@@ -93,7 +93,7 @@ func (m *Memory) Take(ctx context.Context, req Request) (r Result, err error) {
 	}
 	key := req.Key
 	shard, hash := m.shard(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
-	at := limit.Moment(req.Policy, key, m.now())
+	at := state.Moment(req.Policy, key, m.now())
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
@@ -110,7 +110,7 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 	if err := m.refuse(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
-	at := limit.Moment(req.Policy, req.Key, m.now())
+	at := state.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -124,7 +124,7 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 }
 
 // vouch says when and by whom it was decided, and how sure that is.
-func (c *remembered) vouch(r *Result, at limit.At) {
+func (c *remembered) vouch(r *Result, at state.At) {
 	r.Now, r.Source = at.Micros, Local
 	if at.Micros < c.doubt {
 		r.Guarantee, r.Cause = Bounded, ErrEvicted
@@ -132,21 +132,21 @@ func (c *remembered) vouch(r *Result, at limit.At) {
 }
 
 // Refund implements [Refunder].
-func (m *Memory) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
-	return m.update(ctx, &req, func(s *limit.State, at limit.At) { s.Refund(at, &receipt, amount) })
+func (m *Memory) Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error {
+	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Refund(at, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
 func (m *Memory) Reset(ctx context.Context, req Request) error {
-	return m.update(ctx, &req, func(s *limit.State, at limit.At) { s.Reset(req.Policy, at) })
+	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Reset(req.Policy, at) })
 }
 
 // update changes the state of a key, if there is one.
-func (m *Memory) update(ctx context.Context, req *Request, change func(*limit.State, limit.At)) error {
+func (m *Memory) update(ctx context.Context, req *Request, change func(*state.State, state.At)) error {
 	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	at := limit.Moment(req.Policy, req.Key, m.now())
+	at := state.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
@@ -177,16 +177,16 @@ func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
 }
 
 // Seed implements [Seeder].
-func (m *Memory) Seed(ctx context.Context, req Request, state limit.State) error {
+func (m *Memory) Seed(ctx context.Context, req Request, st state.State) error {
 	if err := m.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	at := limit.Moment(req.Policy, req.Key, m.now())
+	at := state.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	c := shard.findOrAddLocked(hash, &req, at.Micros)
-	_, err := c.state.Arrive(req.Policy, at, req.Move, &state, false)
+	_, err := c.state.Arrive(req.Policy, at, req.Move, &st, false)
 	return err
 }
 
@@ -195,7 +195,7 @@ func (m *Memory) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := m.refuse(req.CheckSeal(ctx)); err != nil {
 		return Snapshot{}, err
 	}
-	at := limit.Moment(req.Policy, req.Key, m.now())
+	at := state.Moment(req.Policy, req.Key, m.now())
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestMemoryCollisions gives keys the same hash, as chance could, or hashes that lie close together, across the end of
@@ -44,7 +45,7 @@ func TestMemoryCollisions(t *testing.T) {
 		}
 		c := s.findOrAddLocked(l.hash, req, now)
 		used[l]++
-		v := c.state.Take(req.Policy, limit.At{Micros: now}, 1)
+		v := c.state.Take(req.Policy, state.At{Micros: now}, 1)
 		if got, want := v.Binding().Remaining, 1000-used[l]; got != want {
 			t.Fatalf("%v: %d left, want %d", l, got, want)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // start is on a whole hour, so that aligned windows and sub-buckets start with a test.
@@ -360,8 +361,8 @@ func TestMemoryParallel(t *testing.T) {
 	for worker := range 8 {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(worker), 4))
-			var receipt limit.Receipt
-			var floor limit.State
+			var receipt state.Receipt
+			var floor state.State
 			for range 5000 {
 				req := backend.Request{Key: fmt.Sprint(random.IntN(100)), Policy: policies[random.IntN(2)], Cost: 1}
 				var err error

@@ -23,7 +23,7 @@ import (
 // mutant is a script with old replaced by new.
 type mutant struct{ script, old, new string }
 
-// mutants are small mistakes in the scripts. The random histories must tell each from package limit. What is missing
+// mutants are small mistakes in the scripts. The random histories must tell each from package limit/state. What is missing
 // here makes no difference (>= instead of > before a branch that does the same).
 var mutants = []mutant{
 	// state.lua, which every script starts with

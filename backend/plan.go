@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -20,7 +21,7 @@ func newPlan(limits []limit.Limit) *plan {
 	p := &plan{limits: slices.Clone(limits)}
 	for i := range p.limits {
 		l := &p.limits[i]
-		id := string(limit.AppendID(nil, l))
+		id := string(state.AppendID(nil, l))
 		switch {
 		case l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered:
 			p.args = append(p.args, id, l.Max, nil)
@@ -74,7 +75,7 @@ func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any 
 	next := 0
 	for _, arg := range p.args {
 		if arg == nil {
-			arg = limit.End(&p.limits[next], limit.At{Micros: nowMicros})
+			arg = state.End(&p.limits[next], state.At{Micros: nowMicros})
 			next++
 		}
 		args = append(args, arg)

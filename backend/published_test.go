@@ -46,7 +46,7 @@ func TestCarlson(t *testing.T) {
 	t.Run("only what is admitted counts", func(t *testing.T) {
 		p := &limit.Policy{Name: "three", Limits: []limit.Limit{hour}}
 		admitted := 0
-		for i := range 3600 { // an hour at one a second; package limit does it at a hundred
+		for i := range 3600 { // an hour at one a second; package limit/state does it at a hundred
 			now.set(time.Duration(i) * time.Second)
 			if take("user", p, 1) {
 				admitted++

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -81,7 +82,7 @@ func (c RedisConfig) validate() error {
 }
 
 // Redis counts on one Redis node, redis-server 6.2 or newer: a take is one script call on one key. All limits of a
-// policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
+// policy for a key are one string value, in the encoding of package limit/state; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
 // counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info;
@@ -132,15 +133,15 @@ func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
 }
 
 // Seed implements [Seeder].
-func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error {
+func (r *Redis) Seed(ctx context.Context, req Request, st state.State) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, err := r.take(ctx, "seed", &req, 0, &state)
+	_, err := r.take(ctx, "seed", &req, 0, &st)
 	return err
 }
 
-func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
+func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *state.State) (Result, error) {
 	deadline := r.calls.deadline()
 	at, err := r.serverTime(ctx, deadline)
 	if err != nil {
@@ -157,7 +158,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	if e.plain {
 		e.cost, e.floor = cost, known
 	} else {
-		e.args = takeArgs(req.Policy.Limits, limit.Moment(req.Policy, req.Key, now), cost, known, req.Move)
+		e.args = takeArgs(req.Policy.Limits, state.Moment(req.Policy, req.Key, now), cost, known, req.Move)
 	}
 	text, now, by, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
@@ -165,15 +166,15 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	}
 	result := Result{Now: now, Behind: at.behind, Source: Primary}
 	if text == "" {
-		err = limit.ErrCorruptState
+		err = state.ErrCorruptState
 	} else {
-		result.State, err = limit.ParseState(text[1:])
+		result.State, err = state.ParseState(text[1:])
 	}
 	if err != nil {
 		charged := !strings.HasPrefix(text, "0")
-		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
+		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: state.ErrCorruptState}
 	}
-	result.Verdict = result.State.Taken(req.Policy, limit.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
+	result.Verdict = result.State.Taken(req.Policy, state.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
 	r.mark(ctx, deadline, by)
 	return result, nil
@@ -201,11 +202,11 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	state, err := limit.ParseState(text)
+	st, err := state.ParseState(text)
 	if err != nil {
 		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
-	snapshot := Snapshot{State: state, Now: now, Source: Primary}
+	snapshot := Snapshot{State: st, Now: now, Source: Primary}
 	switch {
 	case by == nil: // of a RedisReader: nobody knows who answered
 	case by.replica.Load():
@@ -238,14 +239,14 @@ func (r *Redis) Peek(ctx context.Context, req Request) (Result, error) {
 }
 
 // Refund implements [Refunder].
-func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, amount int64) error {
+func (r *Redis) Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
 	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
-	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at state.At) []any {
 		return refundArgs(at, &receipt, amount, req.Move.GiveBack())
 	})
 	return err
@@ -256,7 +257,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at limit.At) []any {
+	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at state.At) []any {
 		return resetArgs(req.Policy, at, req.Move.GiveBack())
 	})
 	return err
@@ -267,17 +268,17 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
-		return []any{at.Micros, req.Move.Mover.StampID(), req.Move.Version, req.Move.End(at)}
+	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at state.At) []any {
+		return []any{at.Micros, req.Move.Mover.FenceID(), req.Move.Version, req.Move.End(at)}
 	})
 	if err != nil {
 		return Snapshot{}, err
 	}
-	state, err := limit.ParseState(text)
+	st, err := state.ParseState(text)
 	if err != nil {
 		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
 	}
-	return Snapshot{State: state, Now: now, Source: Primary}, nil
+	return Snapshot{State: st, Now: now, Source: Primary}, nil
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
@@ -399,13 +400,13 @@ func (r *Redis) clusterTime(ctx context.Context, cluster *redis.ClusterClient) (
 
 // eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req *Request,
-	args func(limit.At) []any) (reply string, nowMicros int64, err error) {
+	args func(state.At) []any) (reply string, nowMicros int64, err error) {
 	deadline := r.calls.deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return "", 0, err
 	}
 	e := newErrand(&r.errands)
-	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(limit.Moment(req.Policy, req.Key, nowMicros)), nowMicros
+	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(state.Moment(req.Policy, req.Key, nowMicros)), nowMicros
 	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
 	return reply, nowMicros, err
 }

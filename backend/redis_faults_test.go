@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestRedisCancellation: who cancels returns at once, though the client goes on waiting.
@@ -34,7 +35,7 @@ func TestRedisCancellation(t *testing.T) {
 			"take":   func(ctx context.Context) error { _, err := b.Take(ctx, request(secret)); return err },
 			"refund": func(ctx context.Context) error { return b.Refund(ctx, request(secret), receipt(t), 1) },
 			"reset":  func(ctx context.Context) error { return b.Reset(ctx, request(secret)) },
-			"seed":   func(ctx context.Context) error { return b.Seed(ctx, request(secret), limit.State{}) },
+			"seed":   func(ctx context.Context) error { return b.Seed(ctx, request(secret), state.State{}) },
 		}
 		for op, call := range calls {
 			ctx, cancel := context.WithCancel(context.Background())

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestRedisHostileValues: whatever stands in a key's place costs the server little, is answered Corrupt, and stays.
@@ -67,15 +68,15 @@ func TestRedisHostileValues(t *testing.T) {
 				_, err := b.Take(context.Background(), req)
 				wantError(t, err, backend.Corrupt, false)
 				with := req
-				with.Floor = &limit.State{}
-				with.Floor.Take(p, limit.At{Micros: time.Now().UnixMicro()}, 1)
+				with.Floor = &state.State{}
+				with.Floor.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
 				_, err = b.Take(context.Background(), with)
 				wantError(t, err, backend.Corrupt, false)
-				var s limit.State
-				v := s.Take(p, limit.At{Micros: time.Now().UnixMicro()}, 1)
+				var s state.State
+				v := s.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
 				wantError(t, b.Refund(context.Background(), req, v.Receipt(), 1), backend.Corrupt, false)
 				wantError(t, b.Reset(context.Background(), req), backend.Corrupt, false)
-				_, err = b.Seal(context.Background(), moving(req, limit.Ask))
+				_, err = b.Seal(context.Background(), moving(req, state.Ask))
 				wantError(t, err, backend.Corrupt, false)
 				_, err = b.Load(context.Background(), req)
 				wantError(t, err, backend.Corrupt, false)

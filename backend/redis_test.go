@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // patient is the timeout where nothing is to time out: a loaded machine under the race detector.
@@ -69,12 +70,12 @@ func used(t testing.TB, server *testserver.Server, key string) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, err := limit.ParseState(text)
+	st, err := state.ParseState(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := server.Client().Time(t.Context()).Val()
-	v := state.Peek(hourly, limit.At{Micros: now.UnixMicro()}, 1)
+	v := st.Peek(hourly, state.At{Micros: now.UnixMicro()}, 1)
 	return hourly.Limits[0].Max - v.Binding().Remaining
 }
 
@@ -97,7 +98,7 @@ func wantError(t testing.TB, err error, kind backend.Kind, mayHaveCharged bool) 
 }
 
 // each makes every call that can fail on a server, and says which of them may charge.
-func each(b *backend.Redis, req backend.Request, receipt limit.Receipt, do func(op string, charges bool, err error)) {
+func each(b *backend.Redis, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
 	ctx := context.Background()
 	_, err := b.Take(ctx, req)
 	do("take", true, err)
@@ -105,7 +106,7 @@ func each(b *backend.Redis, req backend.Request, receipt limit.Receipt, do func(
 	do("peek", false, err)
 	_, err = b.Load(ctx, req)
 	do("load", false, err)
-	do("seed", true, b.Seed(ctx, req, limit.State{}))
+	do("seed", true, b.Seed(ctx, req, state.State{}))
 	do("refund", true, b.Refund(ctx, req, receipt, 1))
 	do("reset", true, b.Reset(ctx, req))
 	do("ping", false, b.Ping(ctx))
@@ -114,10 +115,10 @@ func each(b *backend.Redis, req backend.Request, receipt limit.Receipt, do func(
 }
 
 // receipt is one for hourly that no server has seen.
-func receipt(t testing.TB) limit.Receipt {
+func receipt(t testing.TB) state.Receipt {
 	t.Helper()
-	var s limit.State
-	v := s.Take(hourly, limit.At{Micros: time.Now().UnixMicro()}, 1)
+	var s state.State
+	v := s.Take(hourly, state.At{Micros: time.Now().UnixMicro()}, 1)
 	return v.Receipt()
 }
 
@@ -180,17 +181,17 @@ func TestRedisCalls(t *testing.T) {
 	calls("an admitted take", "map[evalsha:1 get:1 set:1]", func() (err error) { taken, err = b.Take(ctx, req); return err })
 	calls("the next", "map[evalsha:1 get:1 set:1]", take(true))
 	calls("a denied take", "map[evalsha:1 get:1]", take(false))
-	state := taken.State
-	req.Floor = &state
+	st := taken.State
+	req.Floor = &st
 	calls("a denied take with a floor of no news", "map[evalsha:1 get:1]", take(false))
 	req.Floor = nil
 	calls("a peek", "map[get:1]", func() error { _, err := b.Peek(ctx, req); return err })
 	calls("a load", "map[get:1]", func() error { _, err := b.Load(ctx, req); return err })
 	calls("a refund", "map[eval:1 evalsha:1 get:1 set:1]", func() error { return b.Refund(ctx, req, taken.Receipt(), 1) })
-	calls("a refund of nothing", "map[]", func() error { return b.Refund(ctx, req, limit.Receipt{}, 1) })
+	calls("a refund of nothing", "map[]", func() error { return b.Refund(ctx, req, state.Receipt{}, 1) })
 	calls("a reset", "map[eval:1 evalsha:1 get:1 set:1]", func() error { return b.Reset(ctx, req) })
 	calls("a second reset", "map[evalsha:1 get:1]", func() error { return b.Reset(ctx, req) })
-	calls("a seed of nothing", "map[evalsha:1 get:1]", func() error { return b.Seed(ctx, req, limit.State{}) })
+	calls("a seed of nothing", "map[evalsha:1 get:1]", func() error { return b.Seed(ctx, req, state.State{}) })
 	calls("a ping", "map[time:1]", func() error { return b.Ping(ctx) })
 	for _, cost := range []int64{0, -1, 4, 1 << 53} {
 		calls(fmt.Sprintf("a cost of %d", cost), "map[]", func() error {
@@ -336,7 +337,7 @@ func TestRedisForgetsScripts(t *testing.T) {
 	for op, call := range map[string]func() error{
 		"refund": func() error { return b.Refund(context.Background(), request(secret), receipt(t), 1) },
 		"reset":  func() error { return b.Reset(context.Background(), request(secret)) },
-		"seed":   func() error { return b.Seed(context.Background(), request(secret), limit.State{}) },
+		"seed":   func() error { return b.Seed(context.Background(), request(secret), state.State{}) },
 	} {
 		if err := server.Client().ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)

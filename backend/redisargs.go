@@ -2,35 +2,36 @@ package backend
 
 import (
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // The arguments of the scripts, in the order that their headers give.
 
-func takeArgs(limits []limit.Limit, now limit.At, cost int64, floor string, move limit.Move) []any {
+func takeArgs(limits []limit.Limit, now state.At, cost int64, floor string, move state.Move) []any {
 	args := make([]any, 0, 7+6*len(limits))
 	args = append(args, now.Micros, cost, floor)
 	if move.Version > 0 {
-		args = append(args, move.Mover.StampID(), move.Version, int(move.Step), move.End(now))
+		args = append(args, move.Mover.FenceID(), move.Version, int(move.Step), move.End(now))
 	}
 	for i := range limits {
 		l := &limits[i]
-		args = append(args, limit.AppendID(nil, l))
+		args = append(args, state.AppendID(nil, l))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			args = append(args, l.Max, limit.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+			args = append(args, l.Max, state.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 		case limit.Bucket:
 			micros, fraction := l.Refill(cost)
 			burstMicros, burstFraction := l.Refill(l.Burst)
 			args = append(args, micros, fraction, burstMicros, burstFraction, l.Max)
 		default:
-			args = append(args, l.Max, limit.End(l, now))
+			args = append(args, l.Max, state.End(l, now))
 		}
 	}
 	return args
 }
 
 // floorText is what a floor still tells at a moment, as text.
-func floorText(floor *limit.State, nowMicros int64) string {
+func floorText(floor *state.State, nowMicros int64) string {
 	if floor == nil || floor.Until() <= nowMicros {
 		return ""
 	}
@@ -38,12 +39,12 @@ func floorText(floor *limit.State, nowMicros int64) string {
 	return string(b)
 }
 
-func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) []any {
+func refundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) []any {
 	p := r.Policy()
 	args := make([]any, 0, 4+7*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, move.Mover.StampID(), move.Version, int(move.Step))
+		args = append(args, move.Mover.FenceID(), move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -51,7 +52,7 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 		if now.Micros >= end {
 			continue
 		}
-		args = append(args, limit.AppendID(nil, l))
+		args = append(args, state.AppendID(nil, l))
 		switch l.Algorithm {
 		case limit.SlidingWindow:
 			args = append(args, amount, end/1000, position, l.Precision.Milliseconds())
@@ -65,15 +66,15 @@ func refundArgs(now limit.At, r *limit.Receipt, amount int64, move limit.Move) [
 	return args
 }
 
-func resetArgs(p *limit.Policy, now limit.At, move limit.Move) []any {
+func resetArgs(p *limit.Policy, now state.At, move state.Move) []any {
 	args := make([]any, 0, 4+2*len(p.Limits))
 	args = append(args, now.Micros)
 	if move.Version > 0 {
-		args = append(args, move.Mover.StampID(), move.Version, int(move.Step))
+		args = append(args, move.Mover.FenceID(), move.Version, int(move.Step))
 	}
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		args = append(args, limit.AppendID(nil, l))
+		args = append(args, state.AppendID(nil, l))
 		if l.Algorithm == limit.Bucket {
 			args = append(args, l.Max)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // explainRedis is for [calls].
@@ -31,7 +31,7 @@ func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 		return kindOfReply(err), !before && !beforeWrite(err), shown
 	case before:
 		return Unavailable, false, shown
-	case errors.Is(err, limit.ErrCorruptState):
+	case errors.Is(err, state.ErrCorruptState):
 		return Corrupt, true, shown
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return Unavailable, false, shown
@@ -79,18 +79,18 @@ func refusal(err error) error {
 	case err == nil:
 		return nil
 	case redis.HasErrorPrefix(err, "FLOOR"):
-		return limit.ErrFloorWanted
+		return state.ErrFloorWanted
 	case redis.HasErrorPrefix(err, "SEALED"):
 		words := strings.Fields(err.Error()) // Redis 7 appends the script
 		if len(words) < 3 {
 			return nil
 		}
-		mover := limit.Migration
-		if words[1] == limit.Topology.StampID() {
-			mover = limit.Topology
+		mover := state.Migration
+		if words[1] == state.Topology.FenceID() {
+			mover = state.Topology
 		}
 		if version, failed := strconv.ParseInt(words[2], 10, 64); failed == nil {
-			return &limit.MovedError{Mover: mover, Version: version}
+			return &state.MovedError{Mover: mover, Version: version}
 		}
 	}
 	return nil

@@ -3,7 +3,7 @@ package backend
 import (
 	"testing"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestRedis6Errors: Redis 6 wraps what fails within a script.
@@ -27,7 +27,7 @@ func TestRedis6Errors(t *testing.T) {
 			t.Errorf("%q: %s, may have run: %t; want %s, true", text, kind, ran, Misconfigured)
 		}
 	}
-	if kind, _, _ := explainRedis(limit.ErrCorruptState); kind != Corrupt {
+	if kind, _, _ := explainRedis(state.ErrCorruptState); kind != Corrupt {
 		t.Errorf("a corrupt state is %s", kind)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -67,7 +67,7 @@ func parseNotice(reply string) (Notice, error) {
 	number, err := strconv.ParseInt(version, 10, 64)
 	n := Notice{Version: number, Digest: digest, Text: text}
 	if err != nil || n.check() != nil {
-		return Notice{}, limit.ErrCorruptState
+		return Notice{}, state.ErrCorruptState
 	}
 	return n, nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // FuzzParseNotice: what is read as a notice is one that could be posted, and reads as it was written.
@@ -20,7 +21,7 @@ func FuzzParseNotice(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply string) {
 		n, err := parseNotice(reply)
 		if err != nil {
-			if !errors.Is(err, limit.ErrCorruptState) || n != (Notice{}) {
+			if !errors.Is(err, state.ErrCorruptState) || n != (Notice{}) {
 				t.Errorf("%q: %+v, %v", reply, n, err)
 			}
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // shards are the lanes of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
@@ -151,7 +152,7 @@ func (s *shards) forgetLocked(deadline time.Time) {
 
 // decided notes under which policy a key's counts are kept.
 func (s *shards) decided(p *limit.Policy) {
-	horizon := int64(limit.Horizon(p))
+	horizon := int64(state.Horizon(p))
 	for known := s.horizon.Load(); horizon > known && !s.horizon.CompareAndSwap(known, horizon); known = s.horizon.Load() {
 	}
 }

@@ -3,7 +3,7 @@ package backend
 import (
 	"time"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Trace is the way that one request takes: the backends that it passes write into it where they sent it. Whoever wants to
@@ -77,7 +77,7 @@ func (t *Trace) HandOver() {
 // call notes a call that has ended.
 func (t *Trace) call(c *Call, err error) {
 	c.Duration = time.Since(c.Start)
-	if !limit.IsRedirect(err) {
+	if !state.IsRedirect(err) {
 		c.Err, c.Status = err, replyWord(err)
 	}
 	t.Calls = append(t.Calls, *c)
@@ -92,7 +92,7 @@ func (t *Trace) turn(w *way) {
 	if w.dual.cfg.CarryOver {
 		t.FlagVersion = flagVersion(max(w.version, w.Move.Version)) // another process may have known a newer one
 	}
-	if w.Move.Step == limit.Adopt {
+	if w.Move.Step == state.Adopt {
 		t.HandOver()
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -95,7 +95,7 @@ func (g *leg) settle(again []*errand) []*errand {
 	}
 	if err == nil && g.plan != nil {
 		if !isText || strings.Count(text, " ") != len(g.errands) {
-			err = limit.ErrCorruptState
+			err = state.ErrCorruptState
 		} else {
 			text = text[1:] // each begins with a space
 		}
@@ -109,7 +109,7 @@ func (g *leg) settle(again []*errand) []*errand {
 	// depends on another. A script that Lua stopped may have written, and so may one whose reply a proxy has replaced.
 	split := refused && len(g.errands) > 1 && beforeWrite(err)
 	if split && kindOfReply(err) == Corrupt {
-		split, err = false, limit.ErrCorruptState
+		split, err = false, state.ErrCorruptState
 	}
 	for _, e := range g.errands {
 		e.shared = len(g.errands)
@@ -135,7 +135,7 @@ func (g *leg) settle(again []*errand) []*errand {
 				continue
 			}
 			// This key is for take to say.
-			e.args = takeArgs(g.plan.limits, limit.At{Micros: g.nowMicros}, e.cost, e.floor, limit.Move{})
+			e.args = takeArgs(g.plan.limits, state.At{Micros: g.nowMicros}, e.cost, e.floor, state.Move{})
 			e.plain, e.loads = false, false
 			again = append(again, e)
 		}

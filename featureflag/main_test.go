@@ -2,7 +2,6 @@ package featureflag_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -13,18 +12,14 @@ import (
 	_ "pgregory.net/rapid" // for its flags
 
 	"github.com/sluice-go/sluice/featureflag"
+	"github.com/sluice-go/sluice/internal/testtier"
 )
 
 // TestMain makes the random histories the same in every run (-rapid.seed and -rapid.checks ask for others), and looks
 // for goroutines that outlive their flag.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	for name, value := range map[string]string{"rapid.seed": "20260101", "rapid.nofailfile": "true"} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := flag.Set(name, value); err != nil {
-				panic(err)
-			}
-		}
+	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.nofailfile", "true"); err != nil {
+		panic(err)
 	}
 	code := m.Run()
 	if code == 0 {

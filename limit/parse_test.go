@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -90,10 +92,22 @@ func TestStringIsShort(t *testing.T) {
 	}
 }
 
+// TestMain makes the random limits the same in every run; -rapid.seed and -rapid.checks ask for others.
+func TestMain(m *testing.M) {
+	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.checks", "200", "rapid.nofailfile", "true"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 // drawAnyLimit draws a limit from the whole range of what is valid.
 func drawAnyLimit(t *rapid.T) limit.Limit {
 	l := rapid.OneOf(
-		rapid.Custom(drawLimit),
+		rapid.Custom(drawSubBuckets),
+		rapid.Custom(func(t *rapid.T) limit.Limit {
+			l := limit.Fixed(rapid.Int64Range(1, 1000).Draw(t, "max"), drawUnit(t))
+			return rapid.SampledFrom([]limit.Limit{l, l.Aligned(), l.Staggered()}).Draw(t, "alignment")
+		}),
 		rapid.Custom(func(t *rapid.T) limit.Limit {
 			return limit.Fixed(
 				rapid.Int64Range(1, limit.MaxCount).Draw(t, "max"),
@@ -102,10 +116,21 @@ func drawAnyLimit(t *rapid.T) limit.Limit {
 		rapid.Custom(func(t *rapid.T) limit.Limit {
 			return limit.TokenBucket(
 				rapid.Int64Range(1, 1<<52).Draw(t, "rate"),
-				time.Duration(rapid.Int64Range(1, int64(limit.MaxWindow/time.Microsecond)).Draw(t, "per"))*time.Microsecond, 1)
+				time.Duration(rapid.Int64Range(1, int64(limit.MaxWindow/time.Microsecond)).Draw(t, "per"))*time.Microsecond,
+				rapid.Int64Range(1, 20_000).Draw(t, "burst"))
 		}),
 	).Draw(t, "limit")
 	return l.Named(rapid.StringMatching(`|[a-z0-9_-]{1,32}`).Draw(t, "name"))
+}
+
+func drawSubBuckets(t *rapid.T) limit.Limit {
+	precision := drawUnit(t)
+	n := rapid.Int64Range(1, limit.MaxSubBuckets).Draw(t, "sub-buckets")
+	return limit.Sliding(rapid.Int64Range(1, 1<<46).Draw(t, "max"), time.Duration(n)*precision, precision)
+}
+
+func drawUnit(t *rapid.T) time.Duration {
+	return time.Duration(rapid.SampledFrom([]int{1, 7, 100, 1000, 90_000, 3_600_000}).Draw(t, "unit")) * time.Millisecond
 }
 
 func TestParseAndStringAreInverse(t *testing.T) {

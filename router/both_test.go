@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -282,7 +283,7 @@ func TestBothMoversAndBackAtOnce(t *testing.T) {
 					err = nil // changes nothing
 				}
 			case 1:
-				err = c.Seed(ctx, req, limit.State{})
+				err = c.Seed(ctx, req, state.State{})
 			default:
 				var result backend.Result
 				result, err = c.Take(ctx, req)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // group is one primary and its replicas.
@@ -67,7 +67,7 @@ func (g *group) doubt(req backend.Request) error {
 	return backend.DoubtOf(g.primary.backend, req)
 }
 
-func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	if g.pending {
 		return g.laterDo(ctx, "refund", func(ctx context.Context, g *group) error { return g.refund(ctx, req, receipt, amount) })
 	}
@@ -89,15 +89,15 @@ func (g *group) reset(ctx context.Context, req backend.Request) error {
 	return g.failed(g.primary.do("reset", func() error { return g.primary.overdue(ctx, resetter.Reset(ctx, req)) }))
 }
 
-func (g *group) seed(ctx context.Context, req backend.Request, state limit.State) error {
+func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
 	if g.pending {
-		return g.laterDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, state) })
+		return g.laterDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, st) })
 	}
 	seeder, ok := g.primary.backend.(backend.Seeder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("seed", func() error { return g.primary.overdue(ctx, seeder.Seed(ctx, req, state)) }))
+	return g.failed(g.primary.do("seed", func() error { return g.primary.overdue(ctx, seeder.Seed(ctx, req, st)) }))
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // A key that changes its owner is handed over by its first take there: the new owner asks for a floor, the old one is
@@ -23,10 +24,10 @@ type way struct {
 	router  *Router
 	at      *snapshot
 	origins []*group     // where the key may come from
-	move    limit.Move   // the hand-over; zero if the key doesn't move
-	known   *limit.State // what the origins held, joined with floor; nil before they are sealed
+	move    state.Move   // the hand-over; zero if the key doesn't move
+	known   *state.State // what the origins held, joined with floor; nil before they are sealed
 	unmet   error        // why one of them could not be
-	floor   *limit.State // the caller's own
+	floor   *state.State // the caller's own
 	foreign bool         // the request acts under a move of the caller's
 	change  bool         // the request has no room for counts: they have to be there before it
 }
@@ -36,7 +37,7 @@ type way struct {
 const maxTurns = 8
 
 func (r *Router) way(s *snapshot, req backend.Request) *way {
-	w := &way{Request: req, router: r, floor: req.Floor, foreign: req.Move != (limit.Move{})}
+	w := &way{Request: req, router: r, floor: req.Floor, foreign: req.Move != (state.Move{})}
 	w.aim(s)
 	return w
 }
@@ -49,15 +50,15 @@ func (w *way) aim(s *snapshot) {
 
 // handOver begins with the hand-over, or does without.
 func (w *way) handOver(wanted bool) {
-	w.move = limit.Move{}
+	w.move = state.Move{}
 	if wanted {
-		w.move = limit.Move{Mover: limit.Topology, Version: w.at.version(), Hold: w.router.hold(w.Policy)}
+		w.move = state.Move{Mover: state.Topology, Version: w.at.version(), TTL: w.router.hold(w.Policy)}
 	}
-	w.come(limit.Ask, nil, nil)
+	w.come(state.Ask, nil, nil)
 }
 
 // come notes how far the hand-over has come. A caller's own move stays in the request; the key is handed over beside it.
-func (w *way) come(step limit.Step, known *limit.State, unmet error) {
+func (w *way) come(step state.Step, known *state.State, unmet error) {
 	w.move.Step, w.known, w.unmet = step, known, unmet
 	if w.foreign {
 		return
@@ -75,7 +76,7 @@ func left(err error) bool { return versionOf(err) > 0 }
 
 // versionOf is the version of the topology under which the key has left a place; 0 if that is not what the error says.
 func versionOf(err error) int64 {
-	if moved, ok := errors.AsType[*limit.MovedError](err); ok && moved.Mover == limit.Topology {
+	if moved, ok := errors.AsType[*state.MovedError](err); ok && moved.Mover == state.Topology {
 		return moved.Version
 	}
 	return 0
@@ -91,10 +92,10 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 		return backend.Result{}, err
 	}
 	switch w.move.Step {
-	case limit.Adopt:
+	case state.Adopt:
 		req.Trace.HandOver()
 		r.counts.handovers.Add(1)
-	case limit.Alone: // it may lack what another group has counted
+	case state.WithoutFloor: // it may lack what another group has counted
 		r.counts.bounded.Add(1)
 		result.Guarantee = max(result.Guarantee, backend.Bounded)
 		result.Cause = errors.Join(backend.ErrNotHandedOver, w.unmet, result.Cause)
@@ -102,7 +103,7 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 	for _, g := range w.origins { // what it had lost was not handed over
 		result.Lower(g.doubt(req))
 	}
-	result.State.Unstamp(limit.Topology)
+	result.State.Unfence(state.Topology)
 	return result, nil
 }
 
@@ -167,10 +168,10 @@ func isContextError(err error) bool {
 func (w *way) pursueKey(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
 	for turn := 0; ; turn++ {
 		err := w.settle(ctx)
-		wanted := errors.Is(err, limit.ErrFloorWanted)
+		wanted := errors.Is(err, state.ErrFloorWanted)
 		if err == nil {
 			err = call(ctx, w.owner(), w.Request)
-			wanted = !w.foreign && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, they are the caller's to bring
+			wanted = !w.foreign && errors.Is(err, state.ErrFloorWanted) // under the caller's move, they are the caller's to bring
 		}
 		switch {
 		case !wanted && !left(err):
@@ -190,20 +191,20 @@ func (w *way) pursueKey(ctx context.Context, call func(context.Context, *group, 
 
 // settle brings the key to its owner beforehand, if the request has no room for that.
 func (w *way) settle(ctx context.Context) error {
-	req, state := w.Request, limit.State{}
+	req, st := w.Request, state.State{}
 	switch {
-	case w.foreign && w.move.Version != 0 && w.move.Step == limit.Ask: // the request itself can't ask
-	case (w.foreign || w.change) && w.move.Step == limit.Adopt:
-		state = *w.known
+	case w.foreign && w.move.Version != 0 && w.move.Step == state.Ask: // the request itself can't ask
+	case (w.foreign || w.change) && w.move.Step == state.Adopt:
+		st = *w.known
 	default:
 		return nil
 	}
 	req.Move, req.Floor = w.move, nil
-	err := w.owner().seed(ctx, req, state)
-	if err == nil && w.move.Step == limit.Adopt {
+	err := w.owner().seed(ctx, req, st)
+	if err == nil && w.move.Step == state.Adopt {
 		w.Trace.HandOver()
 		w.router.counts.handovers.Add(1)
-		w.come(limit.Ask, nil, nil)
+		w.come(state.Ask, nil, nil)
 	}
 	return err
 }
@@ -218,15 +219,15 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 	if err != nil {
 		return backend.Snapshot{}, w.owner().readError(ctx, "load", err)
 	}
-	now := limit.At{Micros: snapshot.Now}
-	if adopted, sealed := snapshot.State.Stamp(limit.Topology, now); sealed > adopted || adopted < w.move.Version {
+	now := state.At{Micros: snapshot.Now}
+	if adopted, sealed := snapshot.State.Fence(state.Topology, now); sealed > adopted || adopted < w.move.Version {
 		for i, g := range w.origins {
 			there, err := w.look(limited, g, len(w.origins)-i)
 			if err != nil {
 				w.unmet = errors.Join(w.unmet, err)
 				continue
 			}
-			snapshot.State = limit.Merge(snapshot.State, there.State, now)
+			snapshot.State = state.Merge(snapshot.State, there.State, now)
 			if there.Source == backend.Replica {
 				snapshot.Source = backend.Replica
 			}
@@ -236,7 +237,7 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 	if w.unmet != nil {
 		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.unmet, snapshot.Lacks)
 	}
-	snapshot.State.Unstamp(limit.Topology)
+	snapshot.State.Unfence(state.Topology)
 	return snapshot, nil
 }
 
@@ -258,7 +259,7 @@ func (w *way) follow(ctx context.Context, refusal error) error {
 	case back && w.move.Version == 0: // it went elsewhere and is to come back
 		w.comeBack(version)
 		return nil
-	case back && w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
+	case back && w.foreign && w.move.Step == state.WithoutFloor: // the request has no version of a topology to thaw its owner with
 		return &backend.Error{
 			Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
 		}
@@ -305,7 +306,7 @@ func (w *way) learn(ctx context.Context, g *group) error {
 func (w *way) comeBack(version int64) {
 	w.handOver(true)
 	if !w.at.remembers(version) {
-		w.come(limit.Alone, nil, ErrTopologyOld)
+		w.come(state.WithoutFloor, nil, ErrTopologyOld)
 	}
 }
 
@@ -320,16 +321,16 @@ func (w *way) fetch(ctx context.Context) error {
 	if len(origins) == 0 {
 		origins = w.at.others(w.Key)
 	}
-	var known limit.State
+	var known state.State
 	if w.floor != nil {
 		known = w.floor.Clone()
 	}
-	step, unmet := limit.Adopt, error(nil)
+	step, unmet := state.Adopt, error(nil)
 	for i, g := range origins {
 		sealed, err := w.seal(ctx, g, len(origins)-i)
 		switch {
 		case err == nil:
-			known = limit.Merge(known, sealed.State, limit.At{Micros: sealed.Now})
+			known = state.Merge(known, sealed.State, state.At{Micros: sealed.Now})
 		case left(err):
 			return w.pursue(ctx, g, versionOf(err))
 		case errors.Is(err, ErrTopologyConflict): // then the owner is not one that others know
@@ -337,7 +338,7 @@ func (w *way) fetch(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return err
 		default:
-			step, unmet = limit.Alone, errors.Join(unmet, err)
+			step, unmet = state.WithoutFloor, errors.Join(unmet, err)
 		}
 	}
 	w.come(step, &known, unmet)
@@ -351,7 +352,7 @@ func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot
 	defer cancel()
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
-	req.Move.Step = limit.Ask
+	req.Move.Step = state.Ask
 	if v := req.Move.Version; g.primary.knows.Load() < v && g.primary.forbids.Load() != v {
 		if err := w.router.consult(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
 			return backend.Snapshot{}, err
@@ -363,7 +364,7 @@ func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot
 // hold is how long counts under a policy are handed over after a change. The longest is noted: former topologies are kept
 // for that.
 func (r *Router) hold(p *limit.Policy) time.Duration {
-	hold := min(limit.Horizon(p)+r.cfg.Settle, 2*limit.MaxWindow)
+	hold := min(state.Horizon(p)+r.cfg.Settle, 2*limit.MaxWindow)
 	for longest := r.longest.Load(); longest < int64(hold); longest = r.longest.Load() {
 		r.longest.CompareAndSwap(longest, int64(hold))
 	}

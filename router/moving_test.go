@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -47,16 +48,16 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 				return err
 			},
 			"refund": func(r *router.Router, req backend.Request) error {
-				req.Move.Step = limit.Alone
-				return r.Refund(ctx, req, limit.Receipt{}, 1)
+				req.Move.Step = state.WithoutFloor
+				return r.Refund(ctx, req, state.Receipt{}, 1)
 			},
 			"reset": func(r *router.Router, req backend.Request) error {
-				req.Move.Step = limit.Alone
+				req.Move.Step = state.WithoutFloor
 				return r.Reset(ctx, req)
 			},
-			"seed": func(r *router.Router, req backend.Request) error { return r.Seed(ctx, req, limit.State{}) },
+			"seed": func(r *router.Router, req backend.Request) error { return r.Seed(ctx, req, state.State{}) },
 			"seal": func(r *router.Router, req backend.Request) error {
-				req.Move.Step, req.Floor = limit.Ask, nil
+				req.Move.Step, req.Floor = state.Ask, nil
 				_, err := r.Seal(ctx, req)
 				return err
 			},
@@ -75,8 +76,8 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 				if settled {
 					takeN(t, ahead, "k", tenAnHour, 1)
 				}
-				req.Floor = &limit.State{}
-				req.Move = limit.Move{Mover: limit.Migration, Version: 1, Step: limit.Adopt, Hold: time.Hour}
+				req.Floor = &state.State{}
+				req.Move = state.Move{Mover: state.Migration, Version: 1, Step: state.Adopt, TTL: time.Hour}
 				if err := call(behind, req); err != nil {
 					t.Error(err)
 				}
@@ -102,8 +103,8 @@ func TestOriginInConflict(t *testing.T) {
 	if !errors.Is(err, router.ErrTopologyConflict) {
 		t.Errorf("%s, %v, %v", r.Guarantee, r.Cause, err)
 	}
-	state, err := p.machine("10.0.0.3:6379").Load(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
-	if left := state.State.Peek(tenAnHour, limit.At{Micros: state.Now}, 1); err != nil || left.Binding().Remaining != 10 {
+	st, err := p.machine("10.0.0.3:6379").Load(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+	if left := st.State.Peek(tenAnHour, state.At{Micros: st.Now}, 1); err != nil || left.Binding().Remaining != 10 {
 		t.Errorf("%d left at the wrong owner, %v", left.Binding().Remaining, err)
 	}
 }

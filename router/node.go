@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Role is what a node is in its group.
@@ -94,7 +95,7 @@ func (n *node) hasten() {
 
 // doubt says why the node may lack counts because it has taken over from another one.
 func (n *node) doubt(p *limit.Policy) error {
-	if since := n.succeeded.Load(); since != nil && time.Since(*since) < limit.Horizon(p) {
+	if since := n.succeeded.Load(); since != nil && time.Since(*since) < state.Horizon(p) {
 		return backend.ErrCountsLost
 	}
 	return nil

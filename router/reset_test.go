@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -60,7 +61,7 @@ func TestOneResetPerWindow(t *testing.T) {
 					if peeked.Source == backend.Replica {
 						peeks++
 					}
-					again := result.State.Peek(&policy, limit.At{Micros: now.Load()}, 1)
+					again := result.State.Peek(&policy, state.At{Micros: now.Load()}, 1)
 					tell("state", backend.Result{Verdict: again}, nil)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Router sends every key to the group that owns it. Make one with [Open] or [New].
@@ -148,7 +149,7 @@ func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.
-func (r *Router) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (r *Router) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error {
 		return g.refund(ctx, req, receipt, amount)
 	})
@@ -171,8 +172,8 @@ func (r *Router) Doubt(req backend.Request) error {
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.
-func (r *Router) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.seed(ctx, req, state) })
+func (r *Router) Seed(ctx context.Context, req backend.Request, st state.State) error {
+	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.seed(ctx, req, st) })
 }
 
 // update makes a change at the primary of the key's group.
@@ -207,7 +208,7 @@ func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backen
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	snapshot.State.Unstamp(limit.Topology)
+	snapshot.State.Unfence(state.Topology)
 	return snapshot, nil
 }
 

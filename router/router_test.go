@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
 	"github.com/sluice-go/sluice/router"
 )
@@ -207,7 +208,7 @@ func TestClose(t *testing.T) {
 	_, load := r.Load(t.Context(), req)
 	for op, err := range map[string]error{
 		"take": take, "peek": peek, "load": load, "ping": r.Ping(t.Context()), "reset": r.Reset(t.Context(), req),
-		"refund": r.Refund(t.Context(), req, limit.Receipt{}, 1), "seed": r.Seed(t.Context(), req, limit.State{}),
+		"refund": r.Refund(t.Context(), req, state.Receipt{}, 1), "seed": r.Seed(t.Context(), req, state.State{}),
 	} {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s after Close: %v", op, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -274,7 +275,7 @@ func TestSentinelsAway(t *testing.T) {
 		"take": func() error { return take(t, r) },
 		"peek": func() error { _, err := r.Peek(t.Context(), request("k")); return err },
 		"load": func() error { _, err := r.Load(t.Context(), request("k")); return err },
-		"seed": func() error { return r.Seed(t.Context(), request("k"), limit.State{}) },
+		"seed": func() error { return r.Seed(t.Context(), request("k"), state.State{}) },
 		"ping": func() error { return r.Ping(t.Context()) },
 	} {
 		start := time.Now()

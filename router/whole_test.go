@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -96,12 +96,12 @@ func TestMovingTakesItsTime(t *testing.T) {
 				}
 				return err
 			},
-			"refund": func(ctx context.Context) error { return r.Refund(ctx, req, limit.Receipt{Cost: 1}, 1) },
+			"refund": func(ctx context.Context) error { return r.Refund(ctx, req, state.Receipt{Cost: 1}, 1) },
 			"reset":  func(ctx context.Context) error { return r.Reset(ctx, req) },
-			"seed":   func(ctx context.Context) error { return r.Seed(ctx, req, limit.State{}) },
+			"seed":   func(ctx context.Context) error { return r.Seed(ctx, req, state.State{}) },
 			"seal": func(ctx context.Context) error {
 				req := req
-				req.Move = limit.Move{Mover: limit.Migration, Version: 1, Hold: time.Hour}
+				req.Move = state.Move{Mover: state.Migration, Version: 1, TTL: time.Hour}
 				_, err := r.Seal(ctx, req)
 				return err
 			},
@@ -190,7 +190,7 @@ func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, 
 func TestGivenNodesKeepTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := open(t, []router.Nodes{{Name: "a", Primary: slow{memory(t)}}}, router.Config{Heartbeat: -1})
-		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: limit.Move{Mover: limit.Migration, Version: 1, Hold: time.Hour}}
+		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: state.Move{Mover: state.Migration, Version: 1, TTL: time.Hour}}
 		if _, err := r.Seal(t.Context(), req); err != nil {
 			t.Error(err)
 		}

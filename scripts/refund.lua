@@ -14,7 +14,7 @@
 --          been adopted here under the request's version. Nothing is written.
 --
 -- The TTL stays: the state must outlive every copy that doesn't know of the refund. The same as
--- limit.State.Refund; a test holds them equal.
+-- state.State.Refund; a test holds them equal.
 
 local now = tonumber(ARGV[1])
 local stored = redis.call('GET', KEYS[1]) or ''

@@ -10,7 +10,7 @@
 --          been adopted here under the request's version. Nothing is written.
 --
 -- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
--- limit.State.Reset; a test holds them equal.
+-- state.State.Reset; a test holds them equal.
 
 local now = tonumber(ARGV[1])
 local stored = redis.call('GET', KEYS[1]) or ''

@@ -15,28 +15,29 @@ import (
 
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// What the scripts decide is held to package limit by the tests of package backend. Here it is what they touch.
+// What the scripts decide is held to package limit/state by the tests of package backend. Here it is what they touch.
 
 var policy = limit.Policy{Limits: []limit.Limit{
 	limit.Fixed(3, time.Hour), limit.Sliding(3, time.Hour, time.Minute), limit.TokenBucket(3, time.Hour, 3),
 }}
 
 // arguments are of a take of cost under policy, and of its refund and reset.
-func arguments(now limit.At, cost int64, floor string) (take, refund, reset []any) {
+func arguments(now state.At, cost int64, floor string) (take, refund, reset []any) {
 	take, refund, reset = []any{now.Micros, cost, floor}, []any{now.Micros}, []any{now.Micros}
-	var s limit.State
+	var s state.State
 	v := s.Take(&policy, now, max(cost, 1))
 	r := v.Receipt()
 	for i := range policy.Limits {
 		l := &policy.Limits[i]
-		id := string(limit.AppendID(nil, l))
+		id := string(state.AppendID(nil, l))
 		end, position, fraction := r.Mark(i)
 		switch l.Algorithm {
 		case limit.SlidingWindow:
-			take = append(take, id, l.Max, limit.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+			take = append(take, id, l.Max, state.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 			refund = append(refund, id, cost, end/1000, position, l.Precision.Milliseconds())
 			reset = append(reset, id)
 		case limit.Bucket:
@@ -46,7 +47,7 @@ func arguments(now limit.At, cost int64, floor string) (take, refund, reset []an
 			refund = append(refund, id, micros, rest, position, fraction, l.Max, end)
 			reset = append(reset, id, l.Max)
 		default:
-			take = append(take, id, l.Max, limit.End(l, now))
+			take = append(take, id, l.Max, state.End(l, now))
 			refund = append(refund, id, cost, end/1000, position)
 			reset = append(reset, id)
 		}
@@ -83,7 +84,7 @@ func TestOneKey(t *testing.T) {
 	server := testserver.Redis(t)
 	ctx := t.Context()
 	client := limited(t, server, "get set evalsha eval hello", "only")
-	now := limit.At{Micros: time.Now().UnixMicro()}
+	now := state.At{Micros: time.Now().UnixMicro()}
 	run := func(script scripts.Script, want string, args []any) {
 		t.Helper()
 		got, err := client.EvalSha(ctx, script.SHA, []string{"only"}, args...).Result()
@@ -103,8 +104,8 @@ func TestOneKey(t *testing.T) {
 	run(scripts.Take, "1", take)
 	run(scripts.Reset, "1", reset)
 	run(scripts.Reset, "0", reset)
-	var known limit.State
-	known.Take(&policy, limit.At{Micros: now.Micros + 120_000_000}, 3)
+	var known state.State
+	known.Take(&policy, state.At{Micros: now.Micros + 120_000_000}, 3)
 	seed, _, _ := arguments(now, 0, known.String())
 	run(scripts.Take, "0", seed) // stores what the floor knows
 	run(scripts.Take, "0", take)

@@ -10,7 +10,7 @@
 -- Errors   SEALED m n: the key was adopted here under this version or a newer one, or sealed under a newer one, which
 --          is n of the mover m; or it has left this place under a topology. CORRUPT: the stored value is no state. Nothing is written.
 --
--- The same as limit.State.Seal; a test holds them equal.
+-- The same as state.State.Seal; a test holds them equal.
 
 local now, mover, version = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local stored = redis.call('GET', KEYS[1]) or ''

@@ -1,4 +1,4 @@
--- The encoding of a key's state, as package limit writes it (limit/codec.go). Every script starts with this part.
+-- The encoding of a key's state, as package limit/state writes it (limit/codec.go). Every script starts with this part.
 --
 --   f1m:1795225200123,57-3;              fixed: reset in ms, counts
 --   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
@@ -111,7 +111,7 @@ end
 
 -- enter judges a request that acts under a move: its mover, its version (0 for none), its step (0 ask, 1 adopt, 2 alone),
 -- until when a stamp is kept (ms), and whether it charges or gives back. It returns the error that refuses the request, nil
--- for none, and the stamp to store, nil if it stays. The same as limit.State.Enter.
+-- for none, and the stamp to store, nil if it stays. The same as state.State.Enter.
 local function enter(bodies, now, mover, version, step, keep, charges)
   local stop, adopted, sealed = parse_stamp(bodies[MIGRATION], now)
   local tstop, tadopted, tsealed = parse_stamp(bodies[TOPOLOGY], now)

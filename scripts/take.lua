@@ -16,7 +16,7 @@
 --          the key has not been adopted here under the request's version. Nothing is written.
 --
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
--- The same as limit.State.Arrive and limit.State.Take; a test holds them equal.
+-- The same as state.State.Arrive and state.State.Take; a test holds them equal.
 
 local now, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1]) or ''

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -208,7 +209,7 @@ type boundedRefunds struct {
 	bounded atomic.Bool
 }
 
-func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ limit.Receipt, _ int64) error {
+func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ state.Receipt, _ int64) error {
 	_, ok := ctx.Deadline()
 	s.bounded.Store(ok)
 	return outage(false)
@@ -325,7 +326,7 @@ func (s *slowly) Take(ctx context.Context, req backend.Request) (backend.Result,
 	return s.spy.Take(ctx, req)
 }
 
-func (s *slowly) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (s *slowly) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	time.Sleep(900 * time.Millisecond)
 	err := s.spy.Refund(ctx, req, receipt, amount)
 	s.refunded.Store(err == nil)

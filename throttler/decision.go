@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Decision is the answer to one request.
@@ -43,7 +44,7 @@ type Decision struct {
 	// backend's error.
 	Cause error
 
-	verdict limit.Verdict
+	verdict state.Verdict
 }
 
 // Status is what one limit of the policy says.

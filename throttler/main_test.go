@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -119,7 +120,7 @@ func (s *spy) Peek(ctx context.Context, req backend.Request) (backend.Result, er
 	return s.Memory.Peek(ctx, req)
 }
 
-func (s *spy) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (s *spy) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	if err := s.call("refund"); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -140,7 +141,7 @@ func (b *tidal) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 	}
 }
 
-func (b *tidal) Refund(ctx context.Context, req backend.Request, r limit.Receipt, n int64) error {
+func (b *tidal) Refund(ctx context.Context, req backend.Request, r state.Receipt, n int64) error {
 	time.Sleep(b.refundTime)
 	b.mu.Lock()
 	b.charged[req.Key]--

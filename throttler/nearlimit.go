@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // NearLimitData is a key that has little left of a limit.
@@ -106,7 +107,7 @@ func (n *nearLimits) hash(req *backend.Request, l *limit.Limit) uint64 {
 	var h maphash.Hash
 	var id [64]byte
 	h.SetSeed(n.seed)
-	_, _ = h.Write(limit.AppendID(id[:0], l))
+	_, _ = h.Write(state.AppendID(id[:0], l))
 	_ = h.WriteByte(0)
 	_, _ = h.WriteString(req.Policy.Name)
 	_ = h.WriteByte(0)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Observer is told of every request that a Throttler decides; package otelthrottle has one on OpenTelemetry. It is called
@@ -91,7 +92,7 @@ func Reason(err error) string {
 		{backend.ErrCountsLost, "counts_lost"},
 		{ErrClosed, "closed"},
 		{ErrUnsupported, "unsupported"},
-		{limit.ErrCorruptState, "corrupt"},
+		{state.ErrCorruptState, "corrupt"},
 		{context.Canceled, "interrupted"},
 		{context.DeadlineExceeded, "interrupted"},
 	} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Operation is a call to a Throttler that decides no request.
@@ -73,8 +74,8 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
 	}
 	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, _ *policies, req backend.Request) error {
-		var nothing limit.State
-		if _, _, ok := nothing.Usage(req.Policy, limit.At{}, interval); !ok {
+		var nothing state.State
+		if _, _, ok := nothing.Usage(req.Policy, state.At{}, interval); !ok {
 			return &limit.Error{Field: "interval", Value: interval.String(),
 				Bound: "must be positive and within the window of a sliding limit of the policy"}
 		}
@@ -82,7 +83,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 		if err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
-		used, _, _ = snapshot.State.Usage(req.Policy, limit.At{Micros: snapshot.Now}, interval)
+		used, _, _ = snapshot.State.Usage(req.Policy, state.At{Micros: snapshot.Now}, interval)
 		return nil
 	})
 	return used, err

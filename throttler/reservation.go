@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrSettled is returned by a second Settle or Cancel.
@@ -150,13 +151,13 @@ func nothingSent(err error) bool {
 	if errors.As(err, &e) {
 		return !e.MayHaveCharged
 	}
-	if _, moved := errors.AsType[*limit.MovedError](err); moved { // the key is elsewhere
+	if _, moved := errors.AsType[*state.MovedError](err); moved { // the key is elsewhere
 		return true
 	}
 	if _, bad := errors.AsType[*limit.Error](err); bad { // refused before any I/O
 		return true
 	}
-	for _, before := range []error{ErrClosed, ErrUnsupported, limit.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
+	for _, before := range []error{ErrClosed, ErrUnsupported, state.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, before) {
 			return true
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -142,7 +143,7 @@ func TestSettleAfterARefusal(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"bad input":     &limit.Error{Field: "window", Value: "1s", Bound: "must be longer"},
 		"unsupported":   backend.ErrUnsupported,
-		"moved":         &limit.MovedError{Version: 2},
+		"moved":         &state.MovedError{Version: 2},
 		"misconfigured": &backend.Error{Kind: backend.Misconfigured, Err: errors.New("no")},
 	} {
 		b := newSpy(t, nil)

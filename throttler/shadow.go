@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ShadowObserver is an Observer that is told what shadow policies would have decided.
@@ -133,7 +134,7 @@ func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
 		c.shadow.question = question
 	}
 	if !t.shadows.leave(question) && c != nil {
-		c.shadow.taken(limit.Receipt{})
+		c.shadow.taken(state.Receipt{})
 	}
 }
 
@@ -262,12 +263,12 @@ type shadowCharge struct {
 
 	mu      sync.Mutex // guards what follows
 	known   bool       // whether the receipt is
-	receipt limit.Receipt
+	receipt state.Receipt
 	owed    int64
 }
 
 // taken takes note of what was charged, and returns what has to be given back at once.
-func (c *shadowCharge) taken(r limit.Receipt) (owed int64) {
+func (c *shadowCharge) taken(r state.Receipt) (owed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known, c.receipt = true, r

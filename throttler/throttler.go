@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrClosed is returned by every call after Close.
@@ -167,7 +168,7 @@ func (t *Throttler) enter() bool {
 type charge struct {
 	backend backend.Backend
 	req     backend.Request
-	receipt limit.Receipt
+	receipt state.Receipt
 	shadow  *shadowCharge // what goes back with it; nil for nothing
 	key     int           // of a Reservation: which of its keys this is of
 

@@ -15,8 +15,8 @@
 // hour pass in no time, and a server's own clock or the expiry of its keys must not decide anything. What a backend
 // promises less of it says by an [Option]; what is not said is demanded.
 //
-// Verdicts and states are compared with those of package limit, and those of the tables with literals besides, so a
-// backend that runs package limit can't hide behind its bugs. What the suite can't cause it doesn't check: lost
+// Verdicts and states are compared with those of package limit/state, and those of the tables with literals besides, so a
+// backend that runs package limit/state can't hide behind its bugs. What the suite can't cause it doesn't check: lost
 // replies, dead servers and failovers are for the backend's own tests.
 package backendtest
 
@@ -31,6 +31,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // An Option says what a backend promises more, or less.
@@ -64,7 +65,7 @@ func Contends() Option { return func(c *config) { c.contends = true } }
 // Lags allows peeks and loads to answer from a copy that lags behind: the suite asks again, for some seconds.
 func Lags() Option { return func(c *config) { c.lags = true } }
 
-// Routes says that the backend moves keys between places of its own under a [limit.Topology]: it has its own answers to
+// Routes says that the backend moves keys between places of its own under a [state.Topology]: it has its own answers to
 // moves of that kind, which are not checked.
 func Routes() Option { return func(c *config) { c.routes = true } }
 
@@ -234,16 +235,16 @@ func (s *subject) checkResult(t reporter, req *backend.Request, r *backend.Resul
 	}
 }
 
-// mirror is one key under one policy, in the backend and in package limit at once: each call is made to both, and
+// mirror is one key under one policy, in the backend and in package limit/state at once: each call is made to both, and
 // what they say is compared.
 type mirror struct {
 	*subject
 	key    string
 	policy *limit.Policy
-	model  limit.State
-	moving limit.Move // what requests act under
+	model  state.State
+	moving state.Move // what requests act under
 
-	receipts [][2]limit.Receipt // of a backend that withholds: its own, which name its batches, and those of the model
+	receipts [][2]state.Receipt // of a backend that withholds: its own, which name its batches, and those of the model
 }
 
 func (s *subject) mirror(key string, limits ...limit.Limit) *mirror {
@@ -256,11 +257,11 @@ var phases = map[string]uint64{
 	"alice": 0x73a3ea485f2e6049, "bob": 0x92878a3b42bad03b, "carol": 0xc1ceb4e654b4cc38, "dave": 0x2857ed8653e4fb22,
 }
 
-func (m *mirror) at() limit.At {
-	return limit.At{Micros: m.clock.micros.Load(), Phase: phases[m.key]}
+func (m *mirror) at() state.At {
+	return state.At{Micros: m.clock.micros.Load(), Phase: phases[m.key]}
 }
 
-func (m *mirror) request(cost int64, floor *limit.State) backend.Request {
+func (m *mirror) request(cost int64, floor *state.State) backend.Request {
 	return backend.Request{Key: m.key, Policy: m.policy, Cost: cost, Floor: floor, Move: m.moving}
 }
 
@@ -270,15 +271,15 @@ func (m *mirror) take(t reporter, cost int64) backend.Result {
 }
 
 // charge is a take of which the receipt matters.
-func (m *mirror) charge(t reporter, cost int64) limit.Receipt {
+func (m *mirror) charge(t reporter, cost int64) state.Receipt {
 	t.Helper()
 	result := m.take(t, cost)
 	return result.Receipt()
 }
 
-func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.Result {
+func (m *mirror) takeFloor(t reporter, cost int64, floor *state.State) backend.Result {
 	t.Helper()
-	var before limit.State
+	var before state.State
 	if floor != nil {
 		before = floor.Clone()
 	}
@@ -293,7 +294,7 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.R
 
 	now := m.at()
 	if _, err := m.model.Arrive(m.policy, now, m.moving, floor, true); err != nil {
-		t.Fatalf("package limit refuses with %v", err)
+		t.Fatalf("package limit/state refuses with %v", err)
 	}
 	taken := m.model.Clone()
 	want := taken.Take(m.policy, now, cost)
@@ -304,7 +305,7 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.R
 	m.model = taken
 	m.compare(t, "Take", &got.Verdict, &want)
 	if m.withheld > 0 {
-		m.receipts = append(m.receipts, [2]limit.Receipt{got.Receipt(), want.Receipt()})
+		m.receipts = append(m.receipts, [2]state.Receipt{got.Receipt(), want.Receipt()})
 	}
 	m.compareReceipts(t, got.Receipt(), want.Receipt())
 	if m.withheld == 0 && !got.State.Empty() {
@@ -313,8 +314,8 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *limit.State) backend.R
 	return got
 }
 
-// comparePeek checks a denial that package limit would not give.
-func (m *mirror) comparePeek(t reporter, got *limit.Verdict, cost int64) {
+// comparePeek checks a denial that package limit/state would not give.
+func (m *mirror) comparePeek(t reporter, got *state.Verdict, cost int64) {
 	t.Helper()
 	peeked := m.model.Clone()
 	want := peeked.Peek(m.policy, m.at(), cost)
@@ -340,8 +341,8 @@ func (m *mirror) peek(t reporter, cost int64) backend.Result {
 	}
 }
 
-// compare checks a verdict against that of package limit.
-func (m *mirror) compare(t reporter, what string, got, want *limit.Verdict) {
+// compare checks a verdict against that of package limit/state.
+func (m *mirror) compare(t reporter, what string, got, want *state.Verdict) {
 	t.Helper()
 	if m.withheld == 0 {
 		if say(got) != say(want) || got.Binding() != want.Binding() {
@@ -362,7 +363,7 @@ func (m *mirror) compare(t reporter, what string, got, want *limit.Verdict) {
 	}
 }
 
-func (m *mirror) compareReceipts(t reporter, got, want limit.Receipt) {
+func (m *mirror) compareReceipts(t reporter, got, want state.Receipt) {
 	t.Helper()
 	if m.withheld > 0 || want.Cost == 0 {
 		return
@@ -378,7 +379,7 @@ func (m *mirror) compareReceipts(t reporter, got, want limit.Receipt) {
 }
 
 // compareStates checks a state against the model, apart from what is over.
-func (m *mirror) compareStates(t reporter, what string, got limit.State) {
+func (m *mirror) compareStates(t reporter, what string, got state.State) {
 	t.Helper()
 	got, want := settled(got, m.at()), settled(m.model, m.at())
 	if !got.Equal(&want) {
@@ -387,7 +388,7 @@ func (m *mirror) compareStates(t reporter, what string, got limit.State) {
 }
 
 // settled is a state without what is over.
-func settled(s limit.State, at limit.At) limit.State { return limit.Merge(s, limit.State{}, at) }
+func settled(s state.State, at state.At) state.State { return state.Merge(s, state.State{}, at) }
 
 // compareLoad checks what is remembered, where the backend can tell.
 func (m *mirror) compareLoad(t reporter) {
@@ -413,7 +414,7 @@ func (m *mirror) compareLoad(t reporter) {
 	}
 }
 
-func (m *mirror) refund(t reporter, receipt limit.Receipt, amount int64) {
+func (m *mirror) refund(t reporter, receipt state.Receipt, amount int64) {
 	t.Helper()
 	if err := m.Backend.(backend.Refunder).Refund(context.Background(), m.request(0, nil), receipt, amount); err != nil {
 		t.Fatalf("Refund: %v", err)
@@ -435,16 +436,16 @@ func (m *mirror) reset(t reporter) {
 	m.model.Reset(m.policy, m.at())
 }
 
-func (m *mirror) seed(t reporter, state limit.State) {
+func (m *mirror) seed(t reporter, st state.State) {
 	t.Helper()
-	before := state.Clone()
-	if err := m.Backend.(backend.Seeder).Seed(context.Background(), m.request(0, nil), state); err != nil {
+	before := st.Clone()
+	if err := m.Backend.(backend.Seeder).Seed(context.Background(), m.request(0, nil), st); err != nil {
 		t.Fatalf("Seed: %v", err)
 	}
-	if !state.Equal(&before) {
-		t.Fatalf("Seed changed the state it was given from %s to %s", before.String(), state.String())
+	if !st.Equal(&before) {
+		t.Fatalf("Seed changed the state it was given from %s to %s", before.String(), st.String())
 	}
-	m.model.Join(m.policy, m.at(), &state)
+	m.model.Join(m.policy, m.at(), &st)
 }
 
 func testInterfaces(t *testing.T, s *subject) {

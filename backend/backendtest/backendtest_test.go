@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func hash(key string) uint64 { return keyhash.Sum(key) }
@@ -32,14 +33,14 @@ var all = []backendtest.Option{
 type fragile struct {
 	now    func() time.Time
 	broken string
-	states map[string]*limit.State
+	states map[string]*state.State
 	notice backend.Notice
 	mu     sync.Mutex // guards states and what they point to, and notice
 	closed atomic.Bool
 }
 
 func newFragile(now func() time.Time, broken string) *fragile {
-	return &fragile{now: now, broken: broken, states: make(map[string]*limit.State)}
+	return &fragile{now: now, broken: broken, states: make(map[string]*state.State)}
 }
 
 func (b *fragile) name(req backend.Request) string {
@@ -73,7 +74,7 @@ func (b *fragile) name(req backend.Request) string {
 	return policy + "/" + key
 }
 
-func (b *fragile) at(req backend.Request) limit.At {
+func (b *fragile) at(req backend.Request) state.At {
 	now := b.now().UnixMicro()
 	switch b.broken {
 	case "windows end early":
@@ -89,7 +90,7 @@ func (b *fragile) at(req backend.Request) limit.At {
 	if b.broken == "another hash" {
 		phase++
 	}
-	return limit.At{Micros: now, Phase: phase}
+	return state.At{Micros: now, Phase: phase}
 }
 
 func (b *fragile) check(ctx context.Context, req *backend.Request, cost bool) error {
@@ -135,10 +136,10 @@ func (b *fragile) check(ctx context.Context, req *backend.Request, cost bool) er
 	return ctx.Err()
 }
 
-func (b *fragile) state(req backend.Request) *limit.State {
+func (b *fragile) state(req backend.Request) *state.State {
 	name := b.name(req)
 	if b.states[name] == nil {
-		b.states[name] = new(limit.State)
+		b.states[name] = new(state.State)
 	}
 	return b.states[name]
 }
@@ -150,60 +151,60 @@ func (b *fragile) Take(ctx context.Context, req backend.Request) (backend.Result
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := b.at(req)
-	state := b.state(req)
+	st := b.state(req)
 	if b.broken == "updates get lost" {
-		read := state.Clone()
+		read := st.Clone()
 		b.mu.Unlock()
 		runtime.Gosched()
 		b.mu.Lock()
-		*state = read
+		*st = read
 	}
-	if err := b.enter(state, at, req, req.Floor, true); err != nil {
+	if err := b.enter(st, at, req, req.Floor, true); err != nil {
 		return backend.Result{}, err
 	}
-	before := state.Clone()
-	result := func(v limit.Verdict) backend.Result {
-		return backend.Result{Verdict: v, Now: at.Micros, Source: backend.Local, State: state.Clone()}
+	before := st.Clone()
+	result := func(v state.Verdict) backend.Result {
+		return backend.Result{Verdict: v, Now: at.Micros, Source: backend.Local, State: st.Clone()}
 	}
 	if b.broken == "a floor replaces" && req.Floor != nil {
-		*state = req.Floor.Clone()
+		*st = req.Floor.Clone()
 	}
 	if req.Floor != nil && b.broken != "floors are ignored" {
-		state.Join(req.Policy, at, req.Floor)
+		st.Join(req.Policy, at, req.Floor)
 	}
 	switch b.broken {
 	case "limits are charged one by one":
 		for i := range req.Policy.Limits {
 			one := &limit.Policy{Limits: req.Policy.Limits[i : i+1]}
-			if v := state.Take(one, at, req.Cost); !v.Allowed {
-				return result(state.Taken(req.Policy, at, req.Cost, false)), nil
+			if v := st.Take(one, at, req.Cost); !v.Allowed {
+				return result(st.Taken(req.Policy, at, req.Cost, false)), nil
 			}
 		}
-		return result(state.Taken(req.Policy, at, req.Cost, true)), nil
+		return result(st.Taken(req.Policy, at, req.Cost, true)), nil
 	case "only the first limit counts":
 		one := &limit.Policy{Limits: req.Policy.Limits[:1]}
-		v := state.Take(one, at, req.Cost)
-		return result(state.Taken(req.Policy, at, req.Cost, v.Allowed)), nil
+		v := st.Take(one, at, req.Cost)
+		return result(st.Taken(req.Policy, at, req.Cost, v.Allowed)), nil
 	case "a new policy starts afresh":
-		kept := limit.State{}
-		kept.Join(req.Policy, at, state)
-		*state = kept
+		kept := state.State{}
+		kept.Join(req.Policy, at, st)
+		*st = kept
 	case "costs are floats":
 		req.Cost = int64(float32(req.Cost))
 	case "costs are one":
 		req.Cost = 1
 	}
-	v := state.Take(req.Policy, at, req.Cost)
+	v := st.Take(req.Policy, at, req.Cost)
 	if !v.Allowed {
 		switch b.broken {
 		case "denials are charged":
 			for i := range req.Policy.Limits {
-				state.Take(&limit.Policy{Limits: req.Policy.Limits[i : i+1]}, at, 1)
+				st.Take(&limit.Policy{Limits: req.Policy.Limits[i : i+1]}, at, 1)
 			}
 		case "denials forget the floor":
-			*state = before
+			*st = before
 		case "denials forget all":
-			*state = limit.State{}
+			*st = state.State{}
 		}
 	}
 	r := result(v)
@@ -218,7 +219,7 @@ func (b *fragile) Take(ctx context.Context, req backend.Request) (backend.Result
 		r.State.Reset(req.Policy, at)
 	case "the floor is kept":
 		if req.Floor != nil {
-			*state = *req.Floor
+			*st = *req.Floor
 		}
 	}
 	return r, nil
@@ -230,16 +231,16 @@ func (b *fragile) Peek(ctx context.Context, req backend.Request) (backend.Result
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at, state := b.at(req), b.state(req)
-	r := backend.Result{Verdict: state.Peek(req.Policy, at, req.Cost), Now: at.Micros, Source: backend.Local}
+	at, st := b.at(req), b.state(req)
+	r := backend.Result{Verdict: st.Peek(req.Policy, at, req.Cost), Now: at.Micros, Source: backend.Local}
 	if b.broken == "peeks charge" {
-		state.Take(req.Policy, at, 1)
+		st.Take(req.Policy, at, 1)
 	}
 	return r, nil
 }
 
-func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
-	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	return b.update(ctx, req, func(s *state.State, at state.At) {
 		switch b.broken {
 		case "refunds do nothing":
 			return
@@ -263,10 +264,10 @@ func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt limit
 }
 
 func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
-	return b.update(ctx, req, func(s *limit.State, at limit.At) {
+	return b.update(ctx, req, func(s *state.State, at state.At) {
 		switch b.broken {
 		case "a reset deletes":
-			*s = limit.State{}
+			*s = state.State{}
 		case "a reset charges":
 			s.Take(req.Policy, at, 1)
 		case "a reset does nothing":
@@ -276,26 +277,26 @@ func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
 	})
 }
 
-func (b *fragile) Seed(ctx context.Context, req backend.Request, state limit.State) error {
-	return b.change(ctx, req, &state, func(s *limit.State, at limit.At) {
+func (b *fragile) Seed(ctx context.Context, req backend.Request, st state.State) error {
+	return b.change(ctx, req, &st, func(s *state.State, at state.At) {
 		switch b.broken {
 		case "a seed replaces":
-			*s = state.Clone()
+			*s = st.Clone()
 		case "a seed charges":
-			s.Join(req.Policy, at, &state)
+			s.Join(req.Policy, at, &st)
 			s.Take(req.Policy, at, 1)
 		case "a seed does nothing":
 		default:
-			s.Join(req.Policy, at, &state)
+			s.Join(req.Policy, at, &st)
 		}
 	})
 }
 
-func (b *fragile) update(ctx context.Context, req backend.Request, change func(*limit.State, limit.At)) error {
+func (b *fragile) update(ctx context.Context, req backend.Request, change func(*state.State, state.At)) error {
 	return b.change(ctx, req, nil, change)
 }
 
-func (b *fragile) change(ctx context.Context, req backend.Request, seed *limit.State, change func(*limit.State, limit.At)) error {
+func (b *fragile) change(ctx context.Context, req backend.Request, seed *state.State, change func(*state.State, state.At)) error {
 	if err := b.check(ctx, &req, false); err != nil {
 		return err
 	}
@@ -311,38 +312,38 @@ func (b *fragile) change(ctx context.Context, req backend.Request, seed *limit.S
 }
 
 // enter lets a request in, with the stamps that its floor brings along.
-func (b *fragile) enter(s *limit.State, at limit.At, req backend.Request, floor *limit.State, charges bool) error {
+func (b *fragile) enter(s *state.State, at state.At, req backend.Request, floor *state.State, charges bool) error {
 	m := req.Move
 	switch {
 	case b.broken == "moves are ignored",
 		b.broken == "seals hold versions only" && m.Version == 0:
 		return nil
-	case b.broken == "floors are not waited for" && m.Step == limit.Ask:
-		m.Step = limit.Alone
-	case b.broken == "whoever is alone adopts" && m.Step == limit.Alone:
-		m.Step = limit.Adopt
+	case b.broken == "floors are not waited for" && m.Step == state.Ask:
+		m.Step = state.WithoutFloor
+	case b.broken == "whoever is alone adopts" && m.Step == state.WithoutFloor:
+		m.Step = state.Adopt
 	case b.broken == "all movers are one":
-		m.Mover = limit.Migration
+		m.Mover = state.Migration
 	case b.broken == "seeds are takes":
 		charges = true
 	case b.broken == "takes are seeds":
 		charges = false
 	case b.broken == "stamps stay behind" && floor != nil:
 		known := floor.Clone()
-		known.Unstamp(limit.Migration)
+		known.Unfence(state.Migration)
 		floor = &known
-	case b.broken == "stamps always come along" && floor != nil && m.Step == limit.Adopt:
+	case b.broken == "stamps always come along" && floor != nil && m.Step == state.Adopt:
 		_, err := s.Enter(at, m)
 		if err == nil {
-			*s = limit.Merge(*s, *floor, at)
+			*s = state.Merge(*s, *floor, at)
 		}
 		return err
 	}
-	if m.Step != limit.Adopt {
+	if m.Step != state.Adopt {
 		_, err := s.Arrive(req.Policy, at, m, nil, charges)
 		return err
 	}
-	stamps := limit.State{} // the counts are for the caller to join
+	stamps := state.State{} // the counts are for the caller to join
 	if floor != nil && b.broken != "floors are ignored" {
 		stamps = *floor
 	}
@@ -416,18 +417,18 @@ func (b *fragile) Seal(ctx context.Context, req backend.Request) (backend.Snapsh
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at, state := b.at(req), b.state(req)
+	at, st := b.at(req), b.state(req)
 	if b.broken == "stamps are short" {
-		req.Move.Hold /= 2
+		req.Move.TTL /= 2
 	}
-	changed, err := state.Seal(at, req.Move)
+	changed, err := st.Seal(at, req.Move)
 	if err == nil && !changed && b.broken == "seals that were made are refused" {
-		err = &limit.MovedError{Version: req.Move.Version}
+		err = &state.MovedError{Version: req.Move.Version}
 	}
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	return backend.Snapshot{State: state.Clone(), Now: at.Micros, Source: backend.Local}, nil
+	return backend.Snapshot{State: st.Clone(), Now: at.Micros, Source: backend.Local}, nil
 }
 
 func (b *fragile) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
@@ -436,10 +437,10 @@ func (b *fragile) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	state := b.state(req)
-	snapshot := backend.Snapshot{State: state.Clone(), Now: b.at(req).Micros, Source: backend.Local}
+	st := b.state(req)
+	snapshot := backend.Snapshot{State: st.Clone(), Now: b.at(req).Micros, Source: backend.Local}
 	if b.broken == "a load is shared" {
-		snapshot.State = *state
+		snapshot.State = *st
 	}
 	return snapshot, nil
 }

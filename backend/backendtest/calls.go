@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // hardKeys must all be strangers to each other, under every policy.
@@ -139,7 +140,7 @@ func testConcurrentRefund(t *testing.T, s *subject) {
 		var wg sync.WaitGroup
 		for range workers / 4 {
 			wg.Go(func() {
-				var receipts []limit.Receipt
+				var receipts []state.Receipt
 				for tries := range 40 {
 					result, err := s.try(m.request(1, nil))
 					switch {
@@ -172,7 +173,7 @@ func testConcurrentRefund(t *testing.T, s *subject) {
 }
 
 // calls makes every call that the backend has.
-func (s *subject) calls(req backend.Request, receipt limit.Receipt, each func(op string, err error)) {
+func (s *subject) calls(req backend.Request, receipt state.Receipt, each func(op string, err error)) {
 	ctx := context.Background()
 	_, err := s.Take(ctx, req)
 	each("Take", err)
@@ -191,11 +192,11 @@ func (s *subject) calls(req backend.Request, receipt limit.Receipt, each func(op
 		each("Load", err)
 	}
 	if l, ok := s.Backend.(backend.Seeder); ok {
-		each("Seed", l.Seed(ctx, req, limit.State{}))
+		each("Seed", l.Seed(ctx, req, state.State{}))
 	}
 	if l, ok := s.Backend.(backend.Sealer); ok {
 		sealed := req
-		sealed.Move = limit.Move{Version: 1, Hold: time.Minute}
+		sealed.Move = state.Move{Version: 1, TTL: time.Minute}
 		_, err := l.Seal(ctx, sealed)
 		each("Seal", err)
 	}

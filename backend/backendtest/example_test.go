@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // tiny is the least that is a backend: a map of states behind a mutex. It has none of the optional interfaces.
@@ -17,7 +17,7 @@ type tiny struct {
 	now func() time.Time
 
 	mu     sync.Mutex // guards all below
-	states map[[2]string]*limit.State
+	states map[[2]string]*state.State
 	closed bool
 }
 
@@ -31,16 +31,16 @@ func (b *tiny) Take(ctx context.Context, req backend.Request) (backend.Result, e
 		return backend.Result{}, err
 	}
 	name := [2]string{req.Policy.Name, req.Key}
-	state := b.states[name]
-	if state == nil {
-		state = new(limit.State)
-		b.states[name] = state
+	st := b.states[name]
+	if st == nil {
+		st = new(state.State)
+		b.states[name] = st
 	}
-	at := limit.At{Micros: b.now().UnixMicro(), Phase: hash(req.Key)}
+	at := state.At{Micros: b.now().UnixMicro(), Phase: hash(req.Key)}
 	if req.Floor != nil {
-		state.Join(req.Policy, at, req.Floor)
+		st.Join(req.Policy, at, req.Floor)
 	}
-	return backend.Result{Verdict: state.Take(req.Policy, at, req.Cost), Now: at.Micros, Source: backend.Local}, nil
+	return backend.Result{Verdict: st.Take(req.Policy, at, req.Cost), Now: at.Micros, Source: backend.Local}, nil
 }
 
 func (b *tiny) Close() error {
@@ -51,7 +51,7 @@ func (b *tiny) Close() error {
 }
 
 func openTiny(_ *testing.T, now func() time.Time) backend.Backend {
-	return &tiny{now: now, states: make(map[[2]string]*limit.State)}
+	return &tiny{now: now, states: make(map[[2]string]*state.State)}
 }
 
 // TestTiny is all that a backend's package needs.

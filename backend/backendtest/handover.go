@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // testHandOver: a key that is sealed here answers nobody until a newer version brings it back, with what was counted
@@ -17,26 +18,26 @@ func testHandOver(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Sealer); !ok {
 		return
 	}
-	for _, mover := range []limit.Mover{limit.Migration, limit.Topology} {
-		if mover != limit.Topology || !s.routes {
+	for _, mover := range []state.Mover{state.Migration, state.Topology} {
+		if mover != state.Topology || !s.routes {
 			t.Run(mover.String(), func(t *testing.T) { testHandOverBy(t, s, mover) })
 		}
 	}
 }
 
-func testHandOverBy(t *testing.T, s *subject, mover limit.Mover) {
+func testHandOverBy(t *testing.T, s *subject, mover state.Mover) {
 	s.eachAlgorithm(t, 5, func(t *testing.T, m *mirror) {
 		m.policy = &limit.Policy{Name: m.policy.Name + "-" + mover.String(), Limits: m.policy.Limits}
-		under := func(version int64, step limit.Step) limit.Move {
-			return limit.Move{Mover: mover, Version: version, Step: step, Hold: 10 * time.Minute}
+		under := func(version int64, step state.Step) state.Move {
+			return state.Move{Mover: mover, Version: version, Step: step, TTL: 10 * time.Minute}
 		}
 		moved := func(version int) string { return fmt.Sprintf("moved under %d of a %s", version, mover) }
 		receipt := m.charge(t, 2)
-		frozen := m.seal(t, under(2, limit.Ask), "")
+		frozen := m.seal(t, under(2, state.Ask), "")
 		m.compareStates(t, "Seal", frozen)
-		m.seal(t, under(2, limit.Ask), "") // again: the mover may have died before it came to the new place
-		m.seal(t, under(1, limit.Ask), moved(2))
-		for _, move := range []limit.Move{{}, under(1, limit.Ask), under(2, limit.Adopt), under(2, limit.Alone)} {
+		m.seal(t, under(2, state.Ask), "") // again: the mover may have died before it came to the new place
+		m.seal(t, under(1, state.Ask), moved(2))
+		for _, move := range []state.Move{{}, under(1, state.Ask), under(2, state.Adopt), under(2, state.WithoutFloor)} {
 			m.refused(t, move, receipt, moved(2))
 		}
 		if _, ok := s.Backend.(backend.Peeker); ok {
@@ -44,38 +45,38 @@ func testHandOverBy(t *testing.T, s *subject, mover limit.Mover) {
 		}
 		m.compareLoad(t)
 
-		m.refused(t, under(3, limit.Ask), receipt, "floor wanted")
+		m.refused(t, under(3, state.Ask), receipt, "floor wanted")
 		elsewhere := frozen.Clone() // where 2 more are taken
 		elsewhere.Take(m.policy, m.at(), 2)
-		m.move(t, under(3, limit.Adopt), &elsewhere, 2) // denied, and adopted all the same
-		m.move(t, under(3, limit.Ask), nil, 1)
-		m.move(t, under(1, limit.Ask), nil, 1) // whoever is behind, too
-		m.move(t, limit.Move{}, nil, 1)
-		m.seal(t, under(3, limit.Ask), moved(3))
-		m.seal(t, under(2, limit.Ask), moved(3))
+		m.move(t, under(3, state.Adopt), &elsewhere, 2) // denied, and adopted all the same
+		m.move(t, under(3, state.Ask), nil, 1)
+		m.move(t, under(1, state.Ask), nil, 1) // whoever is behind, too
+		m.move(t, state.Move{}, nil, 1)
+		m.seal(t, under(3, state.Ask), moved(3))
+		m.seal(t, under(2, state.Ask), moved(3))
 		if refunder, ok := s.Backend.(backend.Refunder); ok {
 			req := m.request(0, nil)
-			req.Move = under(3, limit.Ask)
+			req.Move = under(3, state.Ask)
 			if err := refunder.Refund(context.Background(), req, receipt, 2); err != nil {
 				t.Errorf("Refund where the key is: %v", err)
 			}
 			m.model.Refund(m.at(), &receipt, 2)
 		}
 		m.compareLoad(t)
-		m.move(t, under(4, limit.Alone), nil, 1)
+		m.move(t, under(4, state.WithoutFloor), nil, 1)
 
-		m.seal(t, under(5, limit.Ask), "")
+		m.seal(t, under(5, state.Ask), "")
 		m.clock.step(10*time.Minute - time.Microsecond)
-		m.refused(t, limit.Move{}, receipt, moved(5))
+		m.refused(t, state.Move{}, receipt, moved(5))
 		m.clock.step(2 * time.Millisecond) // a stamp is kept for its Hold, rounded up to a millisecond
-		m.move(t, limit.Move{}, nil, 1)
+		m.move(t, state.Move{}, nil, 1)
 		m.compareLoad(t)
 	})
 	m := s.mirror("nobody has asked for it", limit.Fixed(5, time.Hour))
 	m.policy.Name = mover.String()
-	m.seal(t, limit.Move{Mover: mover, Version: 2, Hold: time.Minute}, "")
-	m.refused(t, limit.Move{}, limit.Receipt{}, fmt.Sprintf("moved under 2 of a %s", mover))
-	m.seal(t, limit.Move{Mover: mover, Version: 3, Hold: time.Minute}, "")
+	m.seal(t, state.Move{Mover: mover, Version: 2, TTL: time.Minute}, "")
+	m.refused(t, state.Move{}, state.Receipt{}, fmt.Sprintf("moved under 2 of a %s", mover))
+	m.seal(t, state.Move{Mover: mover, Version: 3, TTL: time.Minute}, "")
 }
 
 // testTwoMovers: a migration and a topology move the same key. Each has stamps of its own; what a topology brings from group
@@ -84,83 +85,83 @@ func testTwoMovers(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Sealer); !ok || s.routes {
 		return
 	}
-	under := func(mover limit.Mover) func(int64, limit.Step) limit.Move {
-		return func(version int64, step limit.Step) limit.Move {
-			return limit.Move{Mover: mover, Version: version, Step: step, Hold: 10 * time.Minute}
+	under := func(mover state.Mover) func(int64, state.Step) state.Move {
+		return func(version int64, step state.Step) state.Move {
+			return state.Move{Mover: mover, Version: version, Step: step, TTL: 10 * time.Minute}
 		}
 	}
-	migration, topology := under(limit.Migration), under(limit.Topology)
+	migration, topology := under(state.Migration), under(state.Topology)
 	s.eachAlgorithm(t, 5, func(t *testing.T, m *mirror) {
 		receipt := m.charge(t, 1)
 		// Frozen by a migration: a take under a topology is refused, a seed brings what another group held.
-		m.seal(t, migration(4, limit.Ask), "")
-		for _, move := range []limit.Move{{}, topology(1, limit.Ask), topology(9, limit.Adopt), topology(9, limit.Alone)} {
+		m.seal(t, migration(4, state.Ask), "")
+		for _, move := range []state.Move{{}, topology(1, state.Ask), topology(9, state.Adopt), topology(9, state.WithoutFloor)} {
 			m.refused(t, move, receipt, "moved under 4 of a migration")
 		}
 		elsewhere := m.model.Clone()
 		elsewhere.Take(m.policy, m.at(), 1)
-		m.bring(t, topology(1, limit.Adopt), elsewhere, "")
-		m.refused(t, topology(1, limit.Ask), receipt, "moved under 4 of a migration")
+		m.bring(t, topology(1, state.Adopt), elsewhere, "")
+		m.refused(t, topology(1, state.Ask), receipt, "moved under 4 of a migration")
 		// The migration brings the key back. Its versions and the topology's say nothing of each other.
-		m.refused(t, migration(5, limit.Ask), receipt, "floor wanted")
-		m.move(t, migration(5, limit.Adopt), &elsewhere, 1)
-		m.move(t, topology(1, limit.Ask), nil, 1)
-		m.refused(t, topology(2, limit.Ask), receipt, "floor wanted")
+		m.refused(t, migration(5, state.Ask), receipt, "floor wanted")
+		m.move(t, migration(5, state.Adopt), &elsewhere, 1)
+		m.move(t, topology(1, state.Ask), nil, 1)
+		m.refused(t, topology(2, state.Ask), receipt, "floor wanted")
 
 		// Left under a topology: nobody but a newer topology is let in, and a migration finds nothing to seal.
-		frozen := m.seal(t, topology(2, limit.Ask), "")
+		frozen := m.seal(t, topology(2, state.Ask), "")
 		m.compareStates(t, "Seal", frozen)
-		for _, move := range []limit.Move{{}, migration(9, limit.Ask), migration(9, limit.Adopt), migration(9, limit.Alone), topology(2, limit.Adopt)} {
+		for _, move := range []state.Move{{}, migration(9, state.Ask), migration(9, state.Adopt), migration(9, state.WithoutFloor), topology(2, state.Adopt)} {
 			m.refused(t, move, receipt, "moved under 2 of a topology")
 		}
-		m.seal(t, migration(9, limit.Ask), "moved under 2 of a topology")
+		m.seal(t, migration(9, state.Ask), "moved under 2 of a topology")
 
 		// Back under a topology, once a migration has taken the key away from the other group: a take is refused, although
 		// nothing has frozen this place but what comes along; a seed brings that.
 		gone := frozen.Clone()
-		if _, err := gone.Seal(m.at(), migration(6, limit.Ask)); err == nil {
-			t.Fatal("package limit seals for a migration where the key has left")
+		if _, err := gone.Seal(m.at(), migration(6, state.Ask)); err == nil {
+			t.Fatal("package limit/state seals for a migration where the key has left")
 		}
-		gone.Unstamp(limit.Topology)
-		if _, err := gone.Seal(m.at(), migration(6, limit.Ask)); err != nil {
+		gone.Unfence(state.Topology)
+		if _, err := gone.Seal(m.at(), migration(6, state.Ask)); err != nil {
 			t.Fatal(err)
 		}
-		m.moving = topology(3, limit.Adopt)
+		m.moving = topology(3, state.Adopt)
 		req := m.request(1, &gone)
-		m.moving = limit.Move{}
+		m.moving = state.Move{}
 		if _, err := m.Take(context.Background(), req); sayRefusal(err) != "moved under 6 of a migration" {
 			t.Errorf("a take that brings a seal along: %v", err)
 		}
 		m.compareLoad(t)
-		m.bring(t, topology(3, limit.Adopt), gone, "")
-		m.refused(t, limit.Move{}, receipt, "moved under 6 of a migration")
-		m.refused(t, topology(3, limit.Ask), receipt, "moved under 6 of a migration")
-		m.seal(t, migration(5, limit.Ask), "moved under 6 of a migration")
-		m.move(t, migration(7, limit.Adopt), &gone, 1)
-		m.move(t, topology(3, limit.Ask), nil, 1)
+		m.bring(t, topology(3, state.Adopt), gone, "")
+		m.refused(t, state.Move{}, receipt, "moved under 6 of a migration")
+		m.refused(t, topology(3, state.Ask), receipt, "moved under 6 of a migration")
+		m.seal(t, migration(5, state.Ask), "moved under 6 of a migration")
+		m.move(t, migration(7, state.Adopt), &gone, 1)
+		m.move(t, topology(3, state.Ask), nil, 1)
 
 		// What a migration brings has no stamps that would count here.
 		strange := gone.Clone()
-		if _, err := strange.Seal(m.at(), topology(8, limit.Ask)); err != nil {
+		if _, err := strange.Seal(m.at(), topology(8, state.Ask)); err != nil {
 			t.Fatal(err)
 		}
-		m.move(t, migration(11, limit.Adopt), &strange, 1)
-		m.move(t, topology(3, limit.Ask), nil, 1)
+		m.move(t, migration(11, state.Adopt), &strange, 1)
+		m.move(t, topology(3, state.Ask), nil, 1)
 		m.compareLoad(t)
 		// And what a topology brings under a take thaws, if the key has come back elsewhere.
-		m.seal(t, topology(4, limit.Ask), "")
+		m.seal(t, topology(4, state.Ask), "")
 		back := m.model.Clone()
-		back.Unstamp(limit.Topology)
-		if _, err := back.Enter(m.at(), migration(13, limit.Adopt)); err != nil {
+		back.Unfence(state.Topology)
+		if _, err := back.Enter(m.at(), migration(13, state.Adopt)); err != nil {
 			t.Fatal(err)
 		}
-		m.move(t, topology(5, limit.Adopt), &back, 1)
-		m.seal(t, migration(13, limit.Ask), "moved under 13 of a migration")
+		m.move(t, topology(5, state.Adopt), &back, 1)
+		m.seal(t, migration(13, state.Ask), "moved under 13 of a migration")
 	})
 }
 
 // bring calls Seed under a move.
-func (m *mirror) bring(t *testing.T, move limit.Move, state limit.State, refusal string) {
+func (m *mirror) bring(t *testing.T, move state.Move, st state.State, refusal string) {
 	t.Helper()
 	seeder, ok := m.Backend.(backend.Seeder)
 	if !ok {
@@ -168,17 +169,17 @@ func (m *mirror) bring(t *testing.T, move limit.Move, state limit.State, refusal
 	}
 	req := m.request(0, nil)
 	req.Move = move
-	if got := sayRefusal(seeder.Seed(context.Background(), req, state)); got != refusal {
+	if got := sayRefusal(seeder.Seed(context.Background(), req, st)); got != refusal {
 		t.Errorf("Seed under %+v: %q, want %q", move, got, refusal)
 	}
-	if _, err := m.model.Arrive(m.policy, m.at(), move, &state, false); sayRefusal(err) != refusal {
-		t.Fatalf("package limit answers a seed with %v", err)
+	if _, err := m.model.Arrive(m.policy, m.at(), move, &st, false); sayRefusal(err) != refusal {
+		t.Fatalf("package limit/state answers a seed with %v", err)
 	}
 	m.compareLoad(t)
 }
 
 // seal calls Seal, which must refuse as said.
-func (m *mirror) seal(t *testing.T, move limit.Move, refusal string) limit.State {
+func (m *mirror) seal(t *testing.T, move state.Move, refusal string) state.State {
 	t.Helper()
 	req := m.request(0, nil)
 	req.Move = move
@@ -187,7 +188,7 @@ func (m *mirror) seal(t *testing.T, move limit.Move, refusal string) limit.State
 		t.Fatalf("Seal under version %d: %q, want %q", move.Version, got, refusal)
 	}
 	if _, err := m.model.Seal(m.at(), move); sayRefusal(err) != refusal {
-		t.Fatalf("package limit seals with %v", err)
+		t.Fatalf("package limit/state seals with %v", err)
 	}
 	if now := m.clock.micros.Load(); refusal == "" && (snapshot.Now != now || snapshot.Source == backend.Unknown) {
 		t.Errorf("sealed at %d us by %s, the clock says %d", snapshot.Now, snapshot.Source, now)
@@ -196,15 +197,15 @@ func (m *mirror) seal(t *testing.T, move limit.Move, refusal string) limit.State
 }
 
 // move is a take under a move that is let in.
-func (m *mirror) move(t *testing.T, move limit.Move, floor *limit.State, cost int64) {
+func (m *mirror) move(t *testing.T, move state.Move, floor *state.State, cost int64) {
 	t.Helper()
 	m.moving = move
-	defer func() { m.moving = limit.Move{} }()
+	defer func() { m.moving = state.Move{} }()
 	m.takeFloor(t, cost, floor)
 }
 
 // refused checks that everything that charges or gives back is refused under a move, and changes nothing.
-func (m *mirror) refused(t *testing.T, move limit.Move, receipt limit.Receipt, refusal string) {
+func (m *mirror) refused(t *testing.T, move state.Move, receipt state.Receipt, refusal string) {
 	t.Helper()
 	ctx, req := context.Background(), m.request(1, nil)
 	req.Move = move
@@ -218,10 +219,10 @@ func (m *mirror) refused(t *testing.T, move limit.Move, receipt limit.Receipt, r
 	check("Take", err, refusal)
 	if seeder, ok := m.Backend.(backend.Seeder); ok {
 		if want := m.seedRefusal(move, refusal); want != "" {
-			check("Seed", seeder.Seed(ctx, req, limit.State{}), want)
+			check("Seed", seeder.Seed(ctx, req, state.State{}), want)
 		}
 	}
-	if move.Step != limit.Ask { // the others have no floor to adopt with
+	if move.Step != state.Ask { // the others have no floor to adopt with
 		return
 	}
 	if refunder, ok := m.Backend.(backend.Refunder); ok && receipt.Cost > 0 {
@@ -235,21 +236,21 @@ func (m *mirror) refused(t *testing.T, move limit.Move, receipt limit.Receipt, r
 
 // seedRefusal is what a seed is told where a take is refused: the same, but that a topology may bring what a migration
 // froze. It is empty if the seed is let in.
-func (m *mirror) seedRefusal(move limit.Move, refusal string) string {
-	if move.Mover != limit.Topology {
+func (m *mirror) seedRefusal(move state.Move, refusal string) string {
+	if move.Mover != state.Topology {
 		return refusal
 	}
-	state := m.model.Clone()
-	_, err := state.Arrive(m.policy, m.at(), move, nil, false)
+	st := m.model.Clone()
+	_, err := st.Arrive(m.policy, m.at(), move, nil, false)
 	return sayRefusal(err)
 }
 
 func sayRefusal(err error) string {
-	var moved *limit.MovedError
+	var moved *state.MovedError
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, limit.ErrFloorWanted):
+	case errors.Is(err, state.ErrFloorWanted):
 		return "floor wanted"
 	case errors.As(err, &moved):
 		return fmt.Sprintf("moved under %d of a %s", moved.Version, moved.Mover)

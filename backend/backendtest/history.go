@@ -10,9 +10,10 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
-// testHistory holds the backend to limit.State over random histories of all operations, on keys and policies that
+// testHistory holds the backend to state.State over random histories of all operations, on keys and policies that
 // take turns. The number of histories is -rapid.checks.
 func testHistory(t *testing.T, s *subject) {
 	if s.withheld > 0 { // what it holds back can't be told from outside once it may come back
@@ -36,14 +37,14 @@ type world struct {
 	mirrors  []*mirror
 	policies [][]limit.Limit
 	receipts []receipt
-	states   []limit.State // of any time, of any of the keys
+	states   []state.State // of any time, of any of the keys
 	newest   int64         // the latest moment that the clock has shown
 	gone     int64         // the latest end that was seen over: the clock must not step back before it
 }
 
 type receipt struct {
 	of *mirror
-	limit.Receipt
+	state.Receipt
 }
 
 func drawWorld(t *rapid.T, s *subject, n int) *world {
@@ -82,7 +83,7 @@ func drawLimits(t *rapid.T) []limit.Limit {
 		rate := rapid.SampledFrom([]int64{1, 3, 7, 60}).Draw(t, "rate")
 		return limit.TokenBucket(rate, window, n)
 	})
-	limits := rapid.SliceOfNDistinct(one, 1, 4, func(l limit.Limit) string { return string(limit.AppendID(nil, &l)) }).Draw(t, "limits")
+	limits := rapid.SliceOfNDistinct(one, 1, 4, func(l limit.Limit) string { return string(state.AppendID(nil, &l)) }).Draw(t, "limits")
 	return limits
 }
 
@@ -131,9 +132,9 @@ func (w *world) step(t *rapid.T) {
 	case op == "reset" && resets:
 		m.reset(t)
 	case op == "seed" && seeds:
-		state := w.drawState(t, m)
-		w.see(&state)
-		m.seed(t, state)
+		st := w.drawState(t, m)
+		w.see(&st)
+		m.seed(t, st)
 	case op == "policy":
 		m.policy = &limit.Policy{Name: m.policy.Name, Limits: rapid.SampledFrom(w.policies).Draw(t, "policy")}
 		return
@@ -160,7 +161,7 @@ func (w *world) tick(t *rapid.T) {
 }
 
 // see takes note of what a state holds that is over.
-func (w *world) see(s *limit.State) {
+func (w *world) see(s *state.State) {
 	for _, end := range ends(s) {
 		if end <= w.newest {
 			w.gone = max(w.gone, end)
@@ -169,7 +170,7 @@ func (w *world) see(s *limit.State) {
 }
 
 // ends is when each entry of a state is over, in Unix microseconds: in the encoding an entry's end comes first.
-func ends(s *limit.State) []int64 {
+func ends(s *state.State) []int64 {
 	var all []int64
 	for entry := range strings.SplitSeq(s.String(), ";") {
 		id, body, _ := strings.Cut(entry, ":")
@@ -198,16 +199,16 @@ func (w *world) drawCost(t *rapid.T, m *mirror) int64 {
 }
 
 // drawState draws what a caller may know: an earlier state of the key, or a copy that went on by itself.
-func (w *world) drawState(t *rapid.T, m *mirror) limit.State {
-	state := m.model.Clone()
+func (w *world) drawState(t *rapid.T, m *mirror) state.State {
+	st := m.model.Clone()
 	if len(w.states) > 0 && rapid.Bool().Draw(t, "older") {
 		older := rapid.SampledFrom(w.states).Draw(t, "state")
-		state = older.Clone()
+		st = older.Clone()
 	}
 	if rapid.Bool().Draw(t, "went on") {
-		state.Take(m.policy, m.at(), w.drawCost(t, m))
+		st.Take(m.policy, m.at(), w.drawCost(t, m))
 	}
-	return state
+	return st
 }
 
 func (w *world) keep(m *mirror, r backend.Result) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // step is one take of a script.
@@ -21,7 +22,7 @@ type step struct {
 
 // say is a verdict in short: "ok", or "no", and for every limit what is left @ when it is full again, counted from
 // start, and + how long it makes the request wait: "no 0@1m0s+20s 7@1h0m0s".
-func say(v *limit.Verdict) string {
+func say(v *state.Verdict) string {
 	var b strings.Builder
 	b.WriteString("no")
 	if v.Allowed {
@@ -344,7 +345,7 @@ func testPolicyChange(t *testing.T, s *subject) {
 	m.policy = &limit.Policy{Name: "suite", Limits: []limit.Limit{limit.Fixed(3, 2*time.Hour), limit.Fixed(2, time.Hour)}}
 	m.play(t, step{0, 1, "no 3@2h0m0s 0@1h0m0s+1h0m0s"}) // more is used than the new Max
 	m.policy = &limit.Policy{Name: "another", Limits: m.policy.Limits}
-	m.model = limit.State{}
+	m.model = state.State{}
 	m.play(t, step{0, 1, "ok 2@2h0m0s 1@1h0m0s"})
 }
 
@@ -411,10 +412,10 @@ func testBadInput(t *testing.T, s *subject) {
 		{name: "no limit", ctx: ctx, req: backend.Request{Key: key, Cost: 1, Policy: &limit.Policy{Name: "suite"}}},
 	}
 	if _, ok := s.Backend.(backend.Sealer); ok {
-		for name, move := range map[string]limit.Move{
-			"unknown mover": {Mover: limit.Topology + 1, Version: 1}, "another one": {Mover: 255, Version: 1}, "mover without version": {Mover: 2},
-			"version -1": {Version: -1}, "version 2^53": {Version: 1 << 53}, "unknown step": {Version: 1, Step: limit.Alone + 1},
-			"hold -1": {Version: 1, Hold: -1}, "hold too long": {Version: 1, Hold: 2*limit.MaxWindow + 1},
+		for name, move := range map[string]state.Move{
+			"unknown mover": {Mover: state.Topology + 1, Version: 1}, "another one": {Mover: 255, Version: 1}, "mover without version": {Mover: 2},
+			"version -1": {Version: -1}, "version 2^53": {Version: 1 << 53}, "unknown step": {Version: 1, Step: state.WithoutFloor + 1},
+			"hold -1": {Version: 1, TTL: -1}, "hold too long": {Version: 1, TTL: 2*limit.MaxWindow + 1},
 		} {
 			req := good
 			req.Move = move
@@ -456,7 +457,7 @@ func testBadInput(t *testing.T, s *subject) {
 			check("Load", err)
 		}
 		if l, ok := s.Backend.(backend.Seeder); ok {
-			check("Seed", l.Seed(bad.ctx, bad.req, limit.State{}))
+			check("Seed", l.Seed(bad.ctx, bad.req, state.State{}))
 		}
 		if l, ok := s.Backend.(backend.Sealer); ok {
 			_, err = l.Seal(bad.ctx, bad.req)

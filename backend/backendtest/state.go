@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // What follows is about what is remembered: peeks, refunds, resets, loads, seeds and floors. Parts for an optional
@@ -76,8 +77,8 @@ func testRefund(t *testing.T, s *subject) {
 		m.refund(t, second, amount)
 	}
 	m.play(t, step{0, 8, "no 7@1h0m0s+1h0m0s 7@1h0m0s+1h0m0s 7@18m0s+6m0s"}, step{0, 7, "ok 0@1h0m0s 0@1h0m0s 0@1h0m0s"})
-	m.refund(t, limit.Receipt{}, 5)
-	m.refund(t, limit.Receipt{Cost: 5}, 5) // of no take
+	m.refund(t, state.Receipt{}, 5)
+	m.refund(t, state.Receipt{Cost: 5}, 5) // of no take
 	denied := m.take(t, 1)
 	m.refund(t, denied.Receipt(), 1)
 	m.play(t, step{0, 1, "no 0@1h0m0s+1h0m0s 0@1h0m0s+1h0m0s 0@1h0m0s+6m0s"})
@@ -142,7 +143,7 @@ func testBucketLives(t *testing.T, s *subject) {
 	}
 	s.clock.set(0)
 	m := s.mirror("alice", limit.TokenBucket(10, time.Hour, 10))
-	var old limit.Receipt
+	var old state.Receipt
 	for range 5 {
 		old = m.charge(t, 10)
 		m.refund(t, old, 10)
@@ -233,7 +234,7 @@ func testSeed(t *testing.T, s *subject) {
 		return
 	}
 	s.eachAlgorithm(t, 10, func(t *testing.T, m *mirror) {
-		m.seed(t, limit.State{})
+		m.seed(t, state.State{})
 		m.compareLoad(t)
 		other := m.model.Clone()
 		other.Take(m.policy, m.at(), 6)
@@ -256,14 +257,14 @@ func testSeed(t *testing.T, s *subject) {
 		if v := m.take(t, 10); !v.Allowed && s.withheld == 0 {
 			t.Errorf("a state that is over counts: %s", say(&v.Verdict))
 		}
-		m.seed(t, limit.State{})
+		m.seed(t, state.State{})
 		m.compareLoad(t)
 	})
 }
 
 func testFloor(t *testing.T, s *subject) {
 	s.eachAlgorithm(t, 10, func(t *testing.T, m *mirror) {
-		empty := limit.State{}
+		empty := state.State{}
 		m.takeFloor(t, 2, &empty)
 		older := m.model.Clone()
 		m.takeFloor(t, 2, &older) // its own last state
@@ -291,13 +292,13 @@ func testFloor(t *testing.T, s *subject) {
 	})
 	s.eachAlgorithm(t, 10, func(t *testing.T, m *mirror) {
 		m.policy.Name += "-over"
-		old := limit.State{}
+		old := state.State{}
 		old.Take(m.policy, m.at(), 10)
 		s.clock.set(3 * time.Hour)
 		if v := m.takeFloor(t, 10, &old); !v.Allowed && s.withheld == 0 {
 			t.Errorf("a floor that is over counts: %s", say(&v.Verdict))
 		}
-		foreign := limit.State{}
+		foreign := state.State{}
 		foreign.Take(&limit.Policy{Limits: []limit.Limit{limit.Fixed(9, 7*time.Hour)}}, m.at(), 9)
 		s.clock.set(6 * time.Hour)
 		m.takeFloor(t, 3, &foreign) // it knows nothing of this policy's limits
@@ -308,7 +309,7 @@ func testFloor(t *testing.T, s *subject) {
 	minute, hour := limit.Fixed(5, time.Minute), limit.Sliding(9, time.Hour, time.Minute)
 	m := s.mirror("partly", minute, hour)
 	m.take(t, 1)
-	half := limit.State{}
+	half := state.State{}
 	s.clock.set(30 * time.Second)
 	half.Take(&limit.Policy{Limits: []limit.Limit{minute}}, m.at(), 4)
 	v := m.takeFloor(t, 2, &half)
@@ -323,7 +324,7 @@ func testFloor(t *testing.T, s *subject) {
 func testFloorKept(t *testing.T, s *subject) {
 	s.eachAlgorithm(t, 100, func(t *testing.T, m *mirror) {
 		m.take(t, 10)
-		copies := make([]limit.State, 3)
+		copies := make([]state.State, 3)
 		for i := range copies {
 			copies[i] = m.model.Clone()
 			for j := range 3 {
@@ -337,7 +338,7 @@ func testFloorKept(t *testing.T, s *subject) {
 			m.takeFloor(t, 1, &copies[i])
 			m.compareLoad(t)
 		}
-		if !slices.ContainsFunc(copies, func(c limit.State) bool { return !c.Equal(&m.model) }) {
+		if !slices.ContainsFunc(copies, func(c state.State) bool { return !c.Equal(&m.model) }) {
 			t.Error("the copies have not gone apart")
 		}
 		m.takeFloor(t, 100, &copies[0])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -176,7 +177,7 @@ func used(snapshot backend.Snapshot, key string, status limit.Status) int64 {
 	snapshot.State = snapshot.State.Clone()
 	policy := limit.Policy{Limits: []limit.Limit{l}}
 	if l.Algorithm == limit.SlidingWindow {
-		n, _, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, l.Window)
+		n, _, _ := snapshot.State.Usage(&policy, state.At{Micros: snapshot.Now}, l.Window)
 		return n
 	}
 	policy.Limits[0].Max = limit.MaxCount
@@ -186,7 +187,7 @@ func used(snapshot backend.Snapshot, key string, status limit.Status) int64 {
 
 // moved says that a server has sealed the key: it is counted elsewhere. A router would have followed.
 func moved(snapshot backend.Snapshot) error {
-	adopted, sealed := snapshot.State.Stamp(limit.Topology, limit.At{Micros: snapshot.Now})
+	adopted, sealed := snapshot.State.Fence(state.Topology, state.At{Micros: snapshot.Now})
 	if sealed > adopted {
 		return fmt.Errorf("this server has handed the key over under epoch %d: ask with --topology", sealed)
 	}

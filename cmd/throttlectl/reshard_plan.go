@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
 	"github.com/sluice-go/sluice/router"
 )
@@ -100,7 +101,7 @@ func (o *reshardOptions) window() (longest time.Duration) {
 	limits, _ := parseLimits(o.limits) // validate has seen them
 	for _, l := range limits {
 		policy := limit.Policy{Limits: []limit.Limit{l}}
-		longest = max(longest, limit.Horizon(&policy))
+		longest = max(longest, state.Horizon(&policy))
 	}
 	return longest
 }

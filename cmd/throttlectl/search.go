@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/storedname"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -152,8 +152,8 @@ func holdsState(ctx context.Context, client *redis.Client, name string) bool {
 	if err != nil {
 		return redis.HasErrorPrefix(err, "NOPERM")
 	}
-	state, err := limit.ParseState(text)
-	return err == nil && !state.Empty()
+	st, err := state.ParseState(text)
+	return err == nil && !st.Empty()
 }
 
 // elsewhere says, after "nothing is stored ...", where the key is stored in its place.

@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // simulation plays one traffic against several policies side by side, on the algebra that every backend runs. Time is
@@ -47,7 +48,7 @@ type contender struct {
 
 // subject is one key under one policy.
 type subject struct {
-	state  limit.State
+	state  state.State
 	ledger ledger
 	run    denials
 }
@@ -120,7 +121,7 @@ func (s *simulation) ask(a *arrival) {
 	s.cost += a.cost
 	s.last = a.at
 	s.timeline.offer(a.at, a.cost)
-	at := limit.At{Micros: a.at, Phase: xxhash.Sum64String(a.key)} // the hash that all backends take
+	at := state.At{Micros: a.at, Phase: xxhash.Sum64String(a.key)} // the hash that all backends take
 	for i, c := range s.contenders {
 		allowed, grown := c.take(a, at)
 		if allowed {
@@ -131,7 +132,7 @@ func (s *simulation) ask(a *arrival) {
 }
 
 // take reports whether the policy admits a request, and by how much what is remembered has grown.
-func (c *contender) take(a *arrival, at limit.At) (allowed bool, grown int) {
+func (c *contender) take(a *arrival, at state.At) (allowed bool, grown int) {
 	if c.policy.CheckCost(a.cost) != nil { // of traffic, it can only be too high for the policy
 		c.denied++
 		c.impossible++

@@ -11,15 +11,16 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // nothingStored is the error that none of a policy's limits has counted anything of a key, and names what is stored in its
 // place. A count of 0 would look the same for a key that isn't used and for one that is looked for in the wrong place.
 func (o *keyOptions) nothingStored(ctx context.Context, p *place, snapshot backend.Snapshot, req backend.Request) error {
 	var there []string
-	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
+	for one := range snapshot.State.All(state.At{Micros: snapshot.Now}) {
 		for i := range req.Policy.Limits {
-			if string(limit.AppendID(nil, &req.Policy.Limits[i])) == string(limit.AppendID(nil, &one.Limit)) {
+			if string(state.AppendID(nil, &req.Policy.Limits[i])) == string(state.AppendID(nil, &one.Limit)) {
 				return nil
 			}
 		}
@@ -85,7 +86,7 @@ func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
 }
 
 func storedOf(snapshot backend.Snapshot) (all []limitStored) {
-	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
+	for one := range snapshot.State.All(state.At{Micros: snapshot.Now}) {
 		s := limitStored{Limit: withoutMax(one.Limit), Reset: instant(one.ResetAt)}
 		if one.Limit.Algorithm != limit.Bucket {
 			s.Used, s.Refunded = &one.Used, &one.Refunded

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 const usageHelp = `Print the cost that was charged to a key and not given back within the last interval. It is told by the sliding limit of
@@ -31,8 +32,8 @@ func newUsage(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var nothing limit.State
-			if _, _, ok := nothing.Usage(&policy, limit.At{}, interval); !ok {
+			var nothing state.State
+			if _, _, ok := nothing.Usage(&policy, state.At{}, interval); !ok {
 				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
@@ -47,7 +48,7 @@ func newUsage(g *globals) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
+				n, by, _ := snapshot.State.Usage(&policy, state.At{Micros: snapshot.Now}, interval)
 				return o.print(cmd.OutOrStdout(), keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
 			})
 		},

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -81,7 +82,7 @@ func (c *counts) Take(ctx context.Context, req backend.Request) (backend.Result,
 	return c.Memory.Take(ctx, req)
 }
 
-func (c *counts) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (c *counts) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	c.refunds.Add(1)
 	if c.down.Load() {
 		return errAway

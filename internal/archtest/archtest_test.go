@@ -30,24 +30,28 @@ type rule struct {
 	public  bool     // any exported package of this module, and any other module
 }
 
+// pure code has no I/O.
+var pure = []string{"log/...", "net/...", "os/...", "syscall/..."}
+
 // rules are by package, by package and all below ("x/..."), or by file, for what only that file may import in addition.
 var rules = map[string]rule{
-	"limit":                  {noStd: []string{"log/...", "net/...", "os/...", "syscall/..."}}, // pure: no I/O
+	"limit":                  {noStd: pure},
+	"limit/state":            {imports: own("limit", "internal/keyhash"), noStd: pure},
 	"scripts":                {},
 	"ring":                   {imports: own("internal/keyhash")},
 	"featureflag":            {imports: own("internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"featureflag/redis.go":   {imports: []string{goRedis}},
-	"backend":                {imports: append(own("limit", "scripts", "ring", "internal/keyhash", "internal/storedname", "internal/typednil"), goRedis, gomemcache)},
-	"backend/backendtest":    {imports: append(own("backend", "limit"), "pgregory.net/rapid")},
-	"router":                 {imports: append(own("ring", "backend", "limit", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":              {imports: own("backend", "limit", "internal/keyhash", "internal/smallfile", "internal/typednil")},
-	"throttler/httplimit":    {imports: own("throttler", "limit")},
+	"backend":                {imports: append(own("limit", "limit/state", "scripts", "ring", "internal/keyhash", "internal/storedname", "internal/typednil"), goRedis, gomemcache)},
+	"backend/backendtest":    {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
+	"router":                 {imports: append(own("ring", "backend", "limit", "limit/state", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
+	"throttler":              {imports: own("backend", "limit", "limit/state", "internal/keyhash", "internal/smallfile", "internal/typednil")},
+	"throttler/httplimit":    {imports: own("throttler", "limit", "limit/state")},
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
 	"examples/...":           {public: true},
 	"internal/archtest":      {},
-	"internal/explorer":      {imports: append(own("backend", "limit"), "github.com/cespare/xxhash/v2")},
+	"internal/explorer":      {imports: append(own("backend", "limit", "limit/state"), "github.com/cespare/xxhash/v2")},
 	"internal/keyhash":       {imports: []string{"github.com/cespare/xxhash/v2"}},
-	"internal/simulation":    {imports: own("backend", "limit", "router", "throttler")},
+	"internal/simulation":    {imports: own("backend", "limit", "limit/state", "router", "throttler")},
 	"internal/smallfile":     {},
 	"internal/storedname":    {},
 	"internal/testserver":    {imports: []string{goRedis}},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Buckets is the world of one token bucket at one server. Requests may bring a time that was read before they waited in a queue,
@@ -32,8 +33,8 @@ const tick = int64(1_000_000) // in microseconds
 type bucketWorld struct {
 	Buckets
 	policy  *limit.Policy
-	server  limit.State
-	floors  []limit.State
+	server  state.State
+	floors  []state.State
 	now     int
 	takes   int
 	charges []bucketCharge
@@ -43,7 +44,7 @@ type bucketWorld struct {
 type bucketCharge struct {
 	at      int // when it was admitted
 	cost    int64
-	receipt limit.Receipt
+	receipt state.Receipt
 	back    bool
 }
 
@@ -55,8 +56,8 @@ func (b Buckets) begin() world {
 
 func (w *bucketWorld) close() {}
 
-func (w *bucketWorld) at(late int) limit.At {
-	return limit.At{Micros: 1_000*tick + int64(w.now-late)*tick}
+func (w *bucketWorld) at(late int) state.At {
+	return state.At{Micros: 1_000*tick + int64(w.now-late)*tick}
 }
 
 func (w *bucketWorld) steps() (all []step) {
@@ -87,7 +88,7 @@ func (w *bucketWorld) steps() (all []step) {
 	return all
 }
 
-func (w *bucketWorld) take(late int, cost int64, floor *limit.State) error {
+func (w *bucketWorld) take(late int, cost int64, floor *state.State) error {
 	at := w.at(late)
 	w.takes++
 	if floor != nil {
@@ -108,14 +109,14 @@ func (w *bucketWorld) take(late int, cost int64, floor *limit.State) error {
 	return w.check()
 }
 
-func remains(p *limit.Policy, s *limit.State, at limit.At) limit.Status {
+func remains(p *limit.Policy, s *state.State, at state.At) limit.Status {
 	c := s.Clone()
 	v := c.Peek(p, at, 1)
 	return v.Binding()
 }
 
 // join is the server's, or the one that is planted.
-func (w *bucketWorld) join(at limit.At, floor *limit.State) limit.State {
+func (w *bucketWorld) join(at state.At, floor *state.State) state.State {
 	s := w.server.Clone()
 	if w.Plant == LivesJoined && !s.Empty() {
 		return joinLives(&s, floor)
@@ -125,7 +126,7 @@ func (w *bucketWorld) join(at limit.At, floor *limit.State) limit.State {
 }
 
 // joinLives takes the larger arrival and the larger credit, of whichever life they are.
-func joinLives(a, b *limit.State) limit.State {
+func joinLives(a, b *state.State) state.State {
 	x, y := parseBucket(a), parseBucket(b)
 	arrival, credit := max(x.arrival, y.arrival), max(x.credit, y.credit)
 	peak := max(x.peak, y.peak)
@@ -133,7 +134,7 @@ func joinLives(a, b *limit.State) limit.State {
 	if credit > 0 {
 		text += fmt.Sprintf(",%d,%d", arrival, credit)
 	}
-	s, err := limit.ParseState(text + ";")
+	s, err := state.ParseState(text + ";")
 	if err != nil {
 		panic(text)
 	}
@@ -143,7 +144,7 @@ func joinLives(a, b *limit.State) limit.State {
 // bucket is the text form of a bucket's state, at a rate of 1.
 type bucket struct{ peak, birth, seen, arrival, credit int64 }
 
-func parseBucket(s *limit.State) (b bucket) {
+func parseBucket(s *state.State) (b bucket) {
 	const plain, withCredit = "b1s:%d,%d,%d;", "b1s:%d,%d,%d,%d,%d;"
 	text := s.String()
 	if _, err := fmt.Sscanf(text, withCredit, &b.peak, &b.birth, &b.seen, &b.arrival, &b.credit); err == nil {

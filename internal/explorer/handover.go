@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Handover is the world of one key that moves between places. Any request of a process may act under any version, older or newer
@@ -35,7 +36,7 @@ func (h Handover) Shortest(depth int) Report { return shortest(depth, h.begin) }
 type handoverWorld struct {
 	Handover
 	policy    *limit.Policy
-	places    []limit.State
+	places    []state.State
 	processes []*process
 	underWay  []message // late or repeated
 	faults    int
@@ -50,7 +51,7 @@ type handoverWorld struct {
 const handoverNow = int64(1_800_000_000_000_000)
 
 func (h Handover) begin() world {
-	w := &handoverWorld{Handover: h, places: make([]limit.State, h.Places), policy: &limit.Policy{
+	w := &handoverWorld{Handover: h, places: make([]state.State, h.Places), policy: &limit.Policy{
 		Name: "p", Limits: []limit.Limit{limit.PerHour(int64(h.Processes*h.Takes) - 1)},
 	}}
 	for i := range h.Processes {
@@ -71,7 +72,7 @@ type process struct {
 	name     string
 	takes    int // made
 	refunds  int
-	receipts []limit.Receipt
+	receipts []state.Receipt
 	request  *request
 }
 
@@ -96,9 +97,9 @@ type message struct {
 	kind    byte // take, refund, seal or seed, by its first letter; 'd' for seed
 	place   int
 	req     backend.Request
-	receipt limit.Receipt
+	receipt state.Receipt
 	amount  int64
-	floor   limit.State
+	floor   state.State
 }
 
 type answer struct {
@@ -179,7 +180,7 @@ func (w *handoverWorld) begins(p *process) (all []step) {
 }
 
 // begin runs a request up to its first message.
-func (p *process) begin(r *request, receipt *limit.Receipt) {
+func (p *process) begin(r *request, receipt *state.Receipt) {
 	p.request = r
 	r.next, r.stop = iter.Pull(func(yield func(struct{}) bool) {
 		r.send = func(s struct{}) bool { return yield(s) }
@@ -244,10 +245,10 @@ func outcome(a answer) byte {
 		return '+'
 	case a.err == nil:
 		return '-'
-	case errors.Is(a.err, limit.ErrFloorWanted):
+	case errors.Is(a.err, state.ErrFloorWanted):
 		return 'w'
 	}
-	if moved, ok := errors.AsType[*limit.MovedError](a.err); ok {
+	if moved, ok := errors.AsType[*state.MovedError](a.err); ok {
 		return byte('0' + moved.Version)
 	}
 	return '?'
@@ -255,15 +256,15 @@ func outcome(a answer) byte {
 
 // carryOut is what a place does with a message.
 func (w *handoverWorld) carryOut(m message) (a answer) {
-	at, s := limit.At{Micros: handoverNow}, &w.places[m.place]
+	at, s := state.At{Micros: handoverNow}, &w.places[m.place]
 	move := m.req.Move
 	switch m.kind {
 	case 't':
 		if w.Plant == SealIgnored {
-			s.Unstamp(move.Mover)
-			move = limit.Move{}
+			s.Unfence(move.Mover)
+			move = state.Move{}
 		}
-		if w.Plant == FloorDropped && move.Step == limit.Adopt {
+		if w.Plant == FloorDropped && move.Step == state.Adopt {
 			m.req.Floor = nil
 		}
 		if _, a.err = s.Arrive(w.policy, at, move, m.req.Floor, true); a.err != nil {
@@ -272,19 +273,19 @@ func (w *handoverWorld) carryOut(m message) (a answer) {
 		a.result = backend.Result{Verdict: s.Take(w.policy, at, m.req.Cost), Now: at.Micros, State: s.Clone(), Source: backend.Primary}
 		switch {
 		case !a.result.Allowed:
-		case move.Step == limit.Alone:
+		case move.Step == state.WithoutFloor:
 			w.alone += m.req.Cost
 		default:
 			w.exact += m.req.Cost
 		}
 	case 'd':
 		if w.Plant == FloorDropped {
-			m.floor = limit.State{}
+			m.floor = state.State{}
 		}
 		_, a.err = s.Arrive(w.policy, at, move, &m.floor, false)
 	case 'r':
-		if move.Step == limit.Adopt {
-			move.Step = limit.Ask
+		if move.Step == state.Adopt {
+			move.Step = state.Ask
 		}
 		if _, a.err = s.Enter(at, move); a.err == nil {
 			used := w.used(s)
@@ -307,9 +308,9 @@ func (w *handoverWorld) carryOut(m message) (a answer) {
 }
 
 // used is what a state counts as used.
-func (w *handoverWorld) used(s *limit.State) int64 {
+func (w *handoverWorld) used(s *state.State) int64 {
 	c := s.Clone()
-	v := c.Peek(w.policy, limit.At{Micros: handoverNow}, 1)
+	v := c.Peek(w.policy, state.At{Micros: handoverNow}, 1)
 	return w.policy.Limits[0].Max - v.Binding().Remaining
 }
 
@@ -322,9 +323,9 @@ func (w *handoverWorld) check() error {
 	if net := w.exact - w.returned; net > top {
 		return fmt.Errorf("%d admitted of %d without a word of doubt", net, top)
 	}
-	var all limit.State
+	var all state.State
 	for _, s := range w.places {
-		all = limit.Merge(all, s, limit.At{Micros: handoverNow})
+		all = state.Merge(all, s, state.At{Micros: handoverNow})
 	}
 	if used := w.used(&all); w.alone == 0 && used != w.exact-w.returned {
 		return fmt.Errorf("the places together count %d used; charged and not given back is %d", used, w.exact-w.returned)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Leases is the world of one key at one server, and of processes that lease quota of it around the end of a window. A process
@@ -34,7 +35,7 @@ func (l Leases) Shortest(depth int) Report { return shortest(depth, l.begin) }
 type leaseWorld struct {
 	Leases
 	policy  *limit.Policy
-	server  limit.State
+	server  state.State
 	now     int
 	charges []leaseCharge
 	holders []*holder
@@ -47,7 +48,7 @@ type leaseWorld struct {
 // leaseCharge is a line of the book.
 type leaseCharge struct {
 	cost, returned int64
-	receipt        limit.Receipt
+	receipt        state.Receipt
 	before         int64 // when what is not spent must not be spent any more, in microseconds
 	void           bool  // by a reset
 }
@@ -72,7 +73,7 @@ type lease struct {
 
 // leaseAnswer is that to a take, and what it charged.
 type leaseAnswer struct {
-	verdict limit.Verdict
+	verdict state.Verdict
 	charge  int
 }
 
@@ -223,7 +224,7 @@ func (w *leaseWorld) deliveries(name string, h *holder, add func(string, func() 
 
 // carryOut is what the server does with a message, by the time that it brings.
 func (w *leaseWorld) carryOut(m leaseMessage) *leaseAnswer {
-	at := limit.At{Micros: micros(m.said)}
+	at := state.At{Micros: micros(m.said)}
 	if m.refund {
 		c := &w.charges[m.charge]
 		if !c.void && !w.over(c, at.Micros) {
@@ -264,7 +265,7 @@ func (w *leaseWorld) hear(h *holder) {
 }
 
 func (w *leaseWorld) reset() {
-	w.server.Reset(w.policy, limit.At{Micros: micros(w.now)})
+	w.server.Reset(w.policy, state.At{Micros: micros(w.now)})
 	for i := range w.charges {
 		w.charges[i].void = true
 	}
@@ -273,7 +274,7 @@ func (w *leaseWorld) reset() {
 	}
 	text := w.server.String() // "...,5-5-5;" says that all 5 were given back, and 5 of them by a reset
 	if last := strings.LastIndexByte(text, '-'); strings.Count(text, "-") == 2 {
-		s, err := limit.ParseState(text[:last] + ";")
+		s, err := state.ParseState(text[:last] + ";")
 		if err != nil {
 			panic(err)
 		}
@@ -283,7 +284,7 @@ func (w *leaseWorld) reset() {
 
 // check compares the book with the server.
 func (w *leaseWorld) check() error {
-	now := limit.At{Micros: micros(w.now)}
+	now := state.At{Micros: micros(w.now)}
 	var want int64
 	for i := range w.charges {
 		if c := &w.charges[i]; !c.void && !w.over(c, now.Micros) {

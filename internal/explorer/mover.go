@@ -5,13 +5,13 @@ import (
 	"errors"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // mover brings a request to where its key is.
 type mover interface {
 	Take(ctx context.Context, req backend.Request) (backend.Result, error)
-	Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error
+	Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error
 }
 
 func (p *process) mover() mover {
@@ -32,7 +32,7 @@ func (a place) Take(_ context.Context, req backend.Request) (backend.Result, err
 	return r.result, r.err
 }
 
-func (a place) Refund(_ context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (a place) Refund(_ context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	return a.p.ask(message{kind: 'r', place: a.i, req: req, receipt: receipt, amount: amount}).err
 }
 
@@ -41,8 +41,8 @@ func (a place) Seal(_ context.Context, req backend.Request) (backend.Snapshot, e
 	return r.snapshot, r.err
 }
 
-func (a place) Seed(_ context.Context, req backend.Request, state limit.State) error {
-	return a.p.ask(message{kind: 'd', place: a.i, req: req, floor: state}).err
+func (a place) Seed(_ context.Context, req backend.Request, st state.State) error {
+	return a.p.ask(message{kind: 'd', place: a.i, req: req, floor: st}).err
 }
 
 func (a place) Load(context.Context, backend.Request) (backend.Snapshot, error) {
@@ -76,20 +76,20 @@ func (r router) Take(ctx context.Context, req backend.Request) (result backend.R
 		result, err = p.Take(ctx, req)
 		return err
 	})
-	if step == limit.Alone {
+	if step == state.WithoutFloor {
 		result.Guarantee = backend.Bounded
 	}
 	return result, err
 }
 
 // Refund seeds a key that is to be adopted first: a refund has no room for a floor.
-func (r router) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (r router) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	_, err := r.do(ctx, req, func(p place, req backend.Request) error {
-		if req.Move.Step == limit.Adopt {
+		if req.Move.Step == state.Adopt {
 			if err := p.Seed(ctx, req, *req.Floor); err != nil {
 				return err
 			}
-			req.Move.Step, req.Floor = limit.Ask, nil
+			req.Move.Step, req.Floor = state.Ask, nil
 		}
 		return p.Refund(ctx, req, receipt, amount)
 	})
@@ -98,18 +98,18 @@ func (r router) Refund(ctx context.Context, req backend.Request, receipt limit.R
 
 // do makes a call where the key is: it asks the owner, seals the previous owners if the owner wants their counts, and follows
 // the key where it has gone.
-func (r router) do(ctx context.Context, req backend.Request, call func(place, backend.Request) error) (limit.Step, error) {
-	version, step := r.p.request.version, limit.Ask
-	var known *limit.State
+func (r router) do(ctx context.Context, req backend.Request, call func(place, backend.Request) error) (state.Step, error) {
+	version, step := r.p.request.version, state.Ask
+	var known *state.State
 	for range maxTurns {
-		req.Move, req.Floor = limit.Move{}, known
+		req.Move, req.Floor = state.Move{}, known
 		if version > 1 {
-			req.Move = limit.Move{Mover: limit.Topology, Version: int64(version), Step: step, Hold: settle}
+			req.Move = state.Move{Mover: state.Topology, Version: int64(version), Step: step, TTL: settle}
 		}
 		err := call(place{r.p, r.owner(version)}, req)
-		moved, elsewhere := errors.AsType[*limit.MovedError](err)
+		moved, elsewhere := errors.AsType[*state.MovedError](err)
 		switch {
-		case errors.Is(err, limit.ErrFloorWanted):
+		case errors.Is(err, state.ErrFloorWanted):
 			known, step, moved, err = r.seal(ctx, req, version)
 			if err != nil {
 				return step, err
@@ -119,7 +119,7 @@ func (r router) do(ctx context.Context, req backend.Request, call func(place, ba
 			}
 			fallthrough
 		case elsewhere:
-			version, step, known = max(version, int(moved.Version)), limit.Ask, nil
+			version, step, known = max(version, int(moved.Version)), state.Ask, nil
 		default:
 			return step, err
 		}
@@ -130,26 +130,26 @@ func (r router) do(ctx context.Context, req backend.Request, call func(place, ba
 func (r router) owner(version int) int { return (version - 1) % r.p.world.Places }
 
 // seal seals the key at all places that it may come from, and joins what they held.
-func (r router) seal(ctx context.Context, req backend.Request, version int) (*limit.State, limit.Step, *limit.MovedError, error) {
-	known, step, asked := new(limit.State), limit.Adopt, make([]bool, r.p.world.Places)
+func (r router) seal(ctx context.Context, req backend.Request, version int) (*state.State, state.Step, *state.MovedError, error) {
+	known, step, asked := new(state.State), state.Adopt, make([]bool, r.p.world.Places)
 	asked[r.owner(version)] = true
-	req.Move.Step, req.Floor = limit.Ask, nil
+	req.Move.Step, req.Floor = state.Ask, nil
 	for v := version - 1; v > 0; v-- {
 		if asked[r.owner(v)] {
 			continue
 		}
 		asked[r.owner(v)] = true
 		sealed, err := place{r.p, r.owner(v)}.Seal(ctx, req)
-		moved, elsewhere := errors.AsType[*limit.MovedError](err)
+		moved, elsewhere := errors.AsType[*state.MovedError](err)
 		switch {
 		case elsewhere:
-			return nil, limit.Ask, moved, nil
+			return nil, state.Ask, moved, nil
 		case errors.Is(err, errCrashed):
-			return nil, limit.Ask, nil, err
+			return nil, state.Ask, nil, err
 		case err != nil:
-			step = limit.Alone
+			step = state.WithoutFloor
 		default:
-			merged := limit.Merge(*known, sealed.State, limit.At{Micros: sealed.Now})
+			merged := state.Merge(*known, sealed.State, state.At{Micros: sealed.Now})
 			known = &merged
 		}
 	}

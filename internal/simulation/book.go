@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // book keeps what was charged at servers, asked back below the leases, admitted and given back above them, for each key
@@ -63,7 +64,7 @@ func newBook(w *world) *book {
 	return b
 }
 
-func (p *page) slotOf(receipt *limit.Receipt, i int) slot {
+func (p *page) slotOf(receipt *state.Receipt, i int) slot {
 	end, position, fraction := receipt.Mark(i)
 	if p.limit.Algorithm == limit.Bucket {
 		return slot{end, position, fraction}
@@ -118,7 +119,7 @@ func (b *book) opened(key string, p *page, s slot, alone bool) {
 // wherever it was charged, except for what it may have forgotten.
 func (b *book) charged(n *node, req *backend.Request, r *backend.Result, t *trip) {
 	t.charges++
-	alone := req.Move.Step == limit.Alone && req.Move.Version > 0
+	alone := req.Move.Step == state.WithoutFloor && req.Move.Version > 0
 	t.alone = t.alone || alone
 	if t.charges > 1 {
 		b.w.violate("P3: a call was charged %d times at %s", t.charges, n.group)
@@ -181,7 +182,7 @@ func (b *book) returned(in *instance, t *trip, r *backend.Result, err error) {
 }
 
 // asked is a refund on its way to a server.
-func (b *book) asked(req *backend.Request, receipt *limit.Receipt, amount int64) {
+func (b *book) asked(req *backend.Request, receipt *state.Receipt, amount int64) {
 	for i, p := range b.pages[req.Key] {
 		c := p.at(p.slotOf(receipt, i))
 		c.asked += min(amount, receipt.Cost)
@@ -190,7 +191,7 @@ func (b *book) asked(req *backend.Request, receipt *limit.Receipt, amount int64)
 }
 
 // unasked is a refund that was certainly not sent, or refused: it may be asked for again.
-func (b *book) unasked(req *backend.Request, receipt *limit.Receipt, amount int64) {
+func (b *book) unasked(req *backend.Request, receipt *state.Receipt, amount int64) {
 	for i, p := range b.pages[req.Key] {
 		p.at(p.slotOf(receipt, i)).asked -= min(amount, receipt.Cost)
 	}
@@ -264,7 +265,7 @@ func (b *book) within(key string, p *page, s slot) {
 }
 
 // cancelled is what a caller gives back. What a bucket took is no longer among its admissions.
-func (b *book) cancelled(call uint64, req *backend.Request, receipt *limit.Receipt, amount int64) {
+func (b *book) cancelled(call uint64, req *backend.Request, receipt *state.Receipt, amount int64) {
 	for i, p := range b.pages[req.Key] {
 		p.at(p.slotOf(receipt, i)).admitted -= amount
 		for j := range p.flow {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Fleet is many processes, each with a [backend.Lease], that count in one place for a while: what a server has to carry
@@ -64,7 +65,7 @@ type fleet struct {
 
 // fleetKey is what is counted of a key.
 type fleetKey struct {
-	state   limit.State
+	state   state.State
 	tallies []tally // of the shortest windows, the latest at the end
 	batch   int64   // the largest
 	window  int64   // the longest one, as it is now
@@ -292,7 +293,7 @@ func (l fleetLink) Take(_ context.Context, req backend.Request) (r backend.Resul
 }
 
 // Refund implements [backend.Refunder].
-func (l fleetLink) Refund(_ context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (l fleetLink) Refund(_ context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	time.Sleep(l.w.Trip / 2)
 	l.w.refund(&req, &receipt, amount)
 	time.Sleep(l.w.Trip / 2)
@@ -305,7 +306,7 @@ func (fleetLink) Close() error { return nil }
 func (w *fleet) take(req *backend.Request) backend.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k, at := &w.keys[w.names[req.Key]], limit.At{Micros: time.Now().UnixMicro()}
+	k, at := &w.keys[w.names[req.Key]], state.At{Micros: time.Now().UnixMicro()}
 	if req.Floor != nil {
 		k.state.Join(req.Policy, at, req.Floor)
 	}
@@ -318,12 +319,12 @@ func (w *fleet) take(req *backend.Request) backend.Result {
 	return r
 }
 
-func (w *fleet) refund(req *backend.Request, receipt *limit.Receipt, amount int64) {
+func (w *fleet) refund(req *backend.Request, receipt *state.Receipt, amount int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := &w.keys[w.names[req.Key]]
 	w.backs++
-	k.state.Refund(limit.At{Micros: time.Now().UnixMicro()}, receipt, amount)
+	k.state.Refund(state.At{Micros: time.Now().UnixMicro()}, receipt, amount)
 	end, _, _ := receipt.Mark(len(w.Policy.Limits) - 1)
 	w.move(k, end-1, -amount)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -295,7 +295,7 @@ func (a *above) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 }
 
 // Refund frees what is given back in the book at once: from here on others may have it.
-func (a *above) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (a *above) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	a.w.mu.Lock()
 	a.w.book.cancelled(callOf(ctx), &req, &receipt, amount)
 	a.w.mu.Unlock()
@@ -322,7 +322,7 @@ func (b *below) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 	return b.router.Peek(ctx, req)
 }
 
-func (b *below) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (b *below) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	b.w.mu.Lock()
 	b.w.book.asked(&req, &receipt, amount)
 	b.w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // link is how one instance reaches one server: a client without heartbeats and without a second try.
@@ -44,7 +44,7 @@ var (
 
 // call sends a request, which is carried out there unless it is lost, and waits for the reply. The caller may read what
 // it left behind only if there is no error, for it may be carried out later than this returns.
-func (l *link) call(ctx context.Context, op, key string, mark uint64, do func(at limit.At, heard bool)) error {
+func (l *link) call(ctx context.Context, op, key string, mark uint64, do func(at state.At, heard bool)) error {
 	sent := time.Now()
 	random := dice(l.w.seed, "message", l.from.id, callOf(ctx), l.name, op, key, mark, sent.UnixNano())
 	charges := op == "take" || op == "refund" || op == "reset"
@@ -62,7 +62,7 @@ func (l *link) call(ctx context.Context, op, key string, mark uint64, do func(at
 			return fail(backend.Interrupted, false, ctx.Err())
 		}
 	}
-	at := limit.At{Micros: l.NowMicros()}
+	at := state.At{Micros: l.NowMicros()}
 	reply := make(chan struct{})
 	deliveries := 1
 	if l.w.Plant == RefundTwice && op == "refund" || l.w.Plant == TakeTwice && op == "take" && chance(random, 0.2) {
@@ -143,7 +143,7 @@ func (l *link) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	var refusal error
 	var serial int64
 	var life int
-	err := l.call(ctx, "take", req.Key, uint64(req.Cost), func(at limit.At, heard bool) {
+	err := l.call(ctx, "take", req.Key, uint64(req.Cost), func(at state.At, heard bool) {
 		result, err := l.to.take(req, at, t, knew)
 		l.w.note("%s: take %d of %s by %s: allowed %t, %v", l.name, req.Cost, req.Key, l.from.name, result.Allowed, err)
 		if heard {
@@ -158,25 +158,25 @@ func (l *link) Take(ctx context.Context, req backend.Request) (backend.Result, e
 }
 
 // Refund implements [backend.Refunder].
-func (l *link) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (l *link) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	end, position, _ := receipt.Mark(0)
-	return l.change(ctx, "refund", req, fingerprint(end, position, amount), func(s *limit.State, at limit.At) {
+	return l.change(ctx, "refund", req, fingerprint(end, position, amount), func(s *state.State, at state.At) {
 		s.Refund(at, &receipt, amount)
 	})
 }
 
 // Reset implements [backend.Resetter].
 func (l *link) Reset(ctx context.Context, req backend.Request) error {
-	return l.change(ctx, "reset", req, 0, func(s *limit.State, at limit.At) {
+	return l.change(ctx, "reset", req, 0, func(s *state.State, at state.At) {
 		s.Reset(req.Policy, at)
 		l.w.book.forgiven(req.Key)
 	})
 }
 
-func (l *link) change(ctx context.Context, op string, req backend.Request, mark uint64, change func(*limit.State, limit.At)) error {
+func (l *link) change(ctx context.Context, op string, req backend.Request, mark uint64, change func(*state.State, state.At)) error {
 	var refusal error
-	err := l.call(ctx, op, req.Key, mark, func(at limit.At, heard bool) {
-		err := l.to.giveBack(req, at, func(s *limit.State) { change(s, at) })
+	err := l.call(ctx, op, req.Key, mark, func(at state.At, heard bool) {
+		err := l.to.giveBack(req, at, func(s *state.State) { change(s, at) })
 		l.w.note("%s: %s of %s by %s: %v", l.name, op, req.Key, l.from.name, err)
 		if heard {
 			refusal = err
@@ -188,7 +188,7 @@ func (l *link) change(ctx context.Context, op string, req backend.Request, mark 
 // Load implements [backend.Loader].
 func (l *link) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	var snapshot backend.Snapshot
-	err := l.call(ctx, "load", req.Key, 0, func(at limit.At, _ bool) {
+	err := l.call(ctx, "load", req.Key, 0, func(at state.At, _ bool) {
 		snapshot = backend.Snapshot{Now: at.Micros, Source: backend.Primary}
 		if l.replica {
 			l.to.follow()
@@ -215,10 +215,10 @@ func (l *link) Peek(ctx context.Context, req backend.Request) (backend.Result, e
 }
 
 // Seed implements [backend.Seeder].
-func (l *link) Seed(ctx context.Context, req backend.Request, state limit.State) error {
+func (l *link) Seed(ctx context.Context, req backend.Request, st state.State) error {
 	var refusal error
-	err := l.call(ctx, "seed", req.Key, 0, func(at limit.At, _ bool) {
-		refusal = l.to.seed(req, at, &state)
+	err := l.call(ctx, "seed", req.Key, 0, func(at state.At, _ bool) {
+		refusal = l.to.seed(req, at, &st)
 		l.w.note("%s: seed of %s by %s: %v", l.name, req.Key, l.from.name, refusal)
 	})
 	return orRefusal(err, &refusal)
@@ -228,7 +228,7 @@ func (l *link) Seed(ctx context.Context, req backend.Request, state limit.State)
 func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	var snapshot backend.Snapshot
 	var refusal error
-	err := l.call(ctx, "seal", req.Key, uint64(req.Move.Version), func(at limit.At, _ bool) {
+	err := l.call(ctx, "seal", req.Key, uint64(req.Move.Version), func(at state.At, _ bool) {
 		snapshot, refusal = l.to.seal(req, at)
 		l.w.note("%s: seal %d of %s by %s: %v", l.name, req.Move.Version, req.Key, l.from.name, refusal)
 	})
@@ -241,7 +241,7 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 // Look implements [backend.Poster].
 func (l *link) Look(ctx context.Context) (backend.Notice, error) {
 	var there backend.Notice
-	err := l.call(ctx, "look", "", 0, func(limit.At, bool) { there = l.to.look() })
+	err := l.call(ctx, "look", "", 0, func(state.At, bool) { there = l.to.look() })
 	if err != nil {
 		return backend.Notice{}, err
 	}
@@ -251,7 +251,7 @@ func (l *link) Look(ctx context.Context) (backend.Notice, error) {
 // Post implements [backend.Poster].
 func (l *link) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
 	var there backend.Notice
-	err := l.call(ctx, "post", "", uint64(n.Version), func(limit.At, bool) { there = l.to.post(n) })
+	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.post(n) })
 	if err != nil {
 		return backend.Notice{}, err
 	}

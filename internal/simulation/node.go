@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // node is a primary and its replica. As in Redis, a command is one step, decided at the clock that the request brings, and
@@ -13,7 +13,7 @@ import (
 type node struct {
 	w     *world
 	group string
-	state map[string]*limit.State // guarded by the world's mutex, like all below
+	state map[string]*state.State // guarded by the world's mutex, like all below
 	board backend.Notice
 
 	serial  int64             // of the last charge
@@ -33,7 +33,7 @@ type debt struct{ serial, cost int64 }
 type written struct {
 	key    string
 	serial int64
-	state  limit.State
+	state  state.State
 	lands  time.Time
 }
 
@@ -44,7 +44,7 @@ func (p period) has(t time.Time) bool { return !t.Before(p.from) && t.Before(p.t
 
 func newNode(w *world, group string) *node {
 	return &node{
-		w: w, group: group, state: make(map[string]*limit.State), charges: make(map[string][]debt), replica: make(map[string]written),
+		w: w, group: group, state: make(map[string]*state.State), charges: make(map[string][]debt), replica: make(map[string]written),
 		random: func(what ...any) time.Duration {
 			return span(dice(w.seed, append(what, "replication", group)...), 0, 60*time.Millisecond)
 		},
@@ -69,10 +69,10 @@ func (n *node) thaws(now time.Time) time.Time {
 	return now
 }
 
-func (n *node) of(key string) *limit.State {
+func (n *node) of(key string) *state.State {
 	s := n.state[key]
 	if s == nil {
-		s = new(limit.State)
+		s = new(state.State)
 		n.state[key] = s
 	}
 	return s
@@ -98,10 +98,10 @@ func (n *node) follow() {
 }
 
 // take is a take of a trip, by an instance that knew something of the key when it sent it.
-func (n *node) take(req backend.Request, at limit.At, t *trip, knew []int64) (r backend.Result, err error) {
+func (n *node) take(req backend.Request, at state.At, t *trip, knew []int64) (r backend.Result, err error) {
 	s := n.of(req.Key)
-	if adopted, sealed := s.Stamp(limit.Topology, at); n.w.Plant == SealIgnored && sealed > adopted {
-		s.Unstamp(limit.Topology)
+	if adopted, sealed := s.Fence(state.Topology, at); n.w.Plant == SealIgnored && sealed > adopted {
+		s.Unfence(state.Topology)
 	}
 	floor := req.Floor
 	if n.w.Plant == FloorIgnored {
@@ -123,16 +123,16 @@ func (n *node) take(req backend.Request, at limit.At, t *trip, knew []int64) (r 
 	return r, nil
 }
 
-func (n *node) seed(req backend.Request, at limit.At, state *limit.State) error {
+func (n *node) seed(req backend.Request, at state.At, st *state.State) error {
 	if n.w.Plant == FloorIgnored {
-		state = new(limit.State)
+		st = new(state.State)
 	}
-	_, err := n.of(req.Key).Arrive(req.Policy, at, req.Move, state, false)
+	_, err := n.of(req.Key).Arrive(req.Policy, at, req.Move, st, false)
 	n.wrote(req.Key)
 	return err
 }
 
-func (n *node) seal(req backend.Request, at limit.At) (backend.Snapshot, error) {
+func (n *node) seal(req backend.Request, at state.At) (backend.Snapshot, error) {
 	s := n.of(req.Key)
 	if _, err := s.Seal(at, req.Move); err != nil {
 		return backend.Snapshot{}, err
@@ -142,10 +142,10 @@ func (n *node) seal(req backend.Request, at limit.At) (backend.Snapshot, error) 
 }
 
 // giveBack changes a state under the request's move, which has no floor to adopt with.
-func (n *node) giveBack(req backend.Request, at limit.At, change func(*limit.State)) error {
+func (n *node) giveBack(req backend.Request, at state.At, change func(*state.State)) error {
 	s, move := n.of(req.Key), req.Move
-	if move.Step == limit.Adopt {
-		move.Step = limit.Ask
+	if move.Step == state.Adopt {
+		move.Step = state.Ask
 	}
 	if _, err := s.Enter(at, move); err != nil {
 		return err

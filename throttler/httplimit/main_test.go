@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
@@ -80,7 +81,7 @@ func (c *counts) Take(ctx context.Context, req backend.Request) (backend.Result,
 	return c.Memory.Take(ctx, req)
 }
 
-func (c *counts) Refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
+func (c *counts) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	c.refunds.Add(1)
 	if _, ok := ctx.Deadline(); !ok {
 		c.endless.Add(1)

@@ -1,7 +1,6 @@
-package limit_test
+package state_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -11,7 +10,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // What the tests of this package share: scripts of {at, cost, want}, random limits and histories.
@@ -19,15 +20,8 @@ import (
 // TestMain makes the random histories the same in every run; -rapid.seed and -rapid.checks ask for
 // others.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	for name, value := range map[string]string{
-		"rapid.seed": "20260101", "rapid.checks": "200", "rapid.nofailfile": "true",
-	} {
-		if f := flag.Lookup(name); f.Value.String() == f.DefValue {
-			if err := flag.Set(name, value); err != nil {
-				panic(err)
-			}
-		}
+	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.checks", "200", "rapid.nofailfile", "true"); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -35,7 +29,7 @@ func TestMain(m *testing.M) {
 // start is on a whole hour, so that aligned windows and sub-buckets start with a script.
 var start = time.Date(2026, 1, 1, 6, 0, 0, 0, time.UTC)
 
-func at(after time.Duration) limit.At { return limit.At{Micros: start.Add(after).UnixMicro()} }
+func at(after time.Duration) state.At { return state.At{Micros: start.Add(after).UnixMicro()} }
 
 func policyOf(limits ...limit.Limit) *limit.Policy { return &limit.Policy{Limits: limits} }
 
@@ -47,7 +41,7 @@ type step struct {
 }
 
 // say is a verdict in short: "ok left=9 reset=1m0s", "no left=0 reset=1m0s retry=30s", resets counted from start.
-func say(v *limit.Verdict) string {
+func say(v *state.Verdict) string {
 	b := v.Binding()
 	text := fmt.Sprintf("left=%d reset=%s", b.Remaining, b.ResetAt.Sub(start))
 	if v.Allowed {
@@ -57,7 +51,7 @@ func say(v *limit.Verdict) string {
 }
 
 // sayAll says what every limit says.
-func sayAll(v *limit.Verdict) string {
+func sayAll(v *state.Verdict) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%t", v.Allowed)
 	for s := range v.All() {
@@ -68,7 +62,7 @@ func sayAll(v *limit.Verdict) string {
 
 // play runs a script on s. Beside the script it holds every take to this: a peek foretells it, and whoever decodes
 // the state that it left behind says the same.
-func play(t *testing.T, s *limit.State, p *limit.Policy, steps []step) {
+func play(t *testing.T, s *state.State, p *limit.Policy, steps []step) {
 	t.Helper()
 	for i, step := range steps {
 		now := at(step.at)
@@ -89,9 +83,9 @@ func play(t *testing.T, s *limit.State, p *limit.Policy, steps []step) {
 	}
 }
 
-func decode(t rapid.TB, text string) limit.State {
+func decode(t rapid.TB, text string) state.State {
 	t.Helper()
-	s, err := limit.ParseState(text)
+	s, err := state.ParseState(text)
 	if err != nil {
 		t.Fatalf("ParseState(%q): %v", text, err)
 	}
@@ -138,7 +132,7 @@ func drawBucket(t *rapid.T) limit.Limit {
 
 func drawPolicy(t *rapid.T, most int) *limit.Policy {
 	limits := rapid.SliceOfNDistinct(rapid.Custom(drawLimit), 1, most, func(l limit.Limit) string {
-		return string(limit.AppendID(nil, &l))
+		return string(state.AppendID(nil, &l))
 	}).Draw(t, "limits")
 	room := int64(limit.MaxPolicySubBuckets)
 	limits = slices.DeleteFunc(limits, func(l limit.Limit) bool {
@@ -162,26 +156,26 @@ func drawPolicy(t *rapid.T, most int) *limit.Policy {
 // world is one key under one policy, a clock that only goes forward, and what was charged.
 type world struct {
 	policy  *limit.Policy
-	state   limit.State
-	now     limit.At
+	state   state.State
+	now     state.At
 	cost    int64         // of the last take
-	last    limit.Verdict // of the last take or peek
+	last    state.Verdict // of the last take or peek
 	charges []*charge
 }
 
 // charge is an admitted take with what its refund has asked back.
 type charge struct {
-	at      limit.At
+	at      state.At
 	cost    int64
 	asked   int64
 	settled bool // its receipt has been used
-	receipt limit.Receipt
+	receipt state.Receipt
 }
 
 func (c *charge) net() int64 { return c.cost - c.asked }
 
 func drawWorld(t *rapid.T, most int) *world {
-	return &world{policy: drawPolicy(t, most), now: limit.At{
+	return &world{policy: drawPolicy(t, most), now: state.At{
 		Micros: start.UnixMicro() + rapid.Int64Range(0, 2_000_000).Draw(t, "start"),
 		Phase:  rapid.Uint64().Draw(t, "phase"),
 	}}
@@ -228,7 +222,7 @@ func (w *world) drawCost(t *rapid.T) int64 {
 	return min(max(cost, 1), quota)
 }
 
-func (w *world) take(t *rapid.T) limit.Verdict {
+func (w *world) take(t *rapid.T) state.Verdict {
 	w.cost = w.drawCost(t)
 	w.last = w.state.Take(w.policy, w.now, w.cost)
 	if w.last.Allowed {
@@ -289,7 +283,7 @@ func (w *world) live(t *rapid.T, kinds string, look func(kind string)) {
 		case "rate":
 			w.changeRate(t)
 		case "code":
-			s, err := limit.ParseState(w.state.String())
+			s, err := state.ParseState(w.state.String())
 			if err != nil || !s.Equal(&w.state) {
 				t.Fatalf("decoded %q as %q, %v", w.state.String(), s.String(), err)
 			}
@@ -335,6 +329,6 @@ func (w *world) changeRate(t *rapid.T) {
 }
 
 // settled is the state as a reader at now sees it: without what is over.
-func settled(s *limit.State, _ *limit.Policy, now limit.At) limit.State {
-	return limit.Merge(*s, limit.State{}, now)
+func settled(s *state.State, _ *limit.Policy, now state.At) state.State {
+	return state.Merge(*s, state.State{}, now)
 }

@@ -1,14 +1,15 @@
-package limit_test
+package state_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func TestFixedFirstRequest(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.Fixed(3, time.Minute)), []step{
 		{12345 * time.Millisecond, 1, "ok left=2 reset=1m12.345s"}, // the window starts here
 		{40 * time.Second, 2, "ok left=0 reset=1m12.345s"},         // and its reset never moves
@@ -22,7 +23,7 @@ func TestFixedFirstRequest(t *testing.T) {
 }
 
 func TestFixedAligned(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.Fixed(3, time.Minute).Aligned()), []step{
 		{59 * time.Second, 3, "ok left=0 reset=1m0s"},
 		{60*time.Second - time.Microsecond, 1, "no left=0 reset=1m0s retry=1µs"},
@@ -33,7 +34,7 @@ func TestFixedAligned(t *testing.T) {
 
 func TestFixedStaggered(t *testing.T) {
 	p := policyOf(limit.Fixed(3, time.Minute).Staggered())
-	var s limit.State
+	var s state.State
 	for _, step := range []step{
 		{0, 3, "ok left=0 reset=7.001s"}, // 7001 ms past each full minute
 		{7 * time.Second, 1, "no left=0 reset=7.001s retry=1ms"},
@@ -48,8 +49,8 @@ func TestFixedStaggered(t *testing.T) {
 		}
 	}
 	// Before the epoch's first reset, too.
-	s = limit.State{}
-	v := s.Take(p, limit.At{Micros: 0, Phase: 7001}, 1)
+	s = state.State{}
+	v := s.Take(p, state.At{Micros: 0, Phase: 7001}, 1)
 	if got := v.Binding().ResetAt.UnixMilli(); got != 7001 {
 		t.Errorf("the first reset of all is %d, want 7001", got)
 	}
@@ -62,7 +63,7 @@ func TestFixedStaggeredSpreads(t *testing.T) {
 	for i := range uint64(10_000) {
 		now := at(0)
 		now.Phase = i * 0x9e3779b97f4a7c15 // any decent hash; here the golden ratio
-		var s limit.State
+		var s state.State
 		v := s.Take(p, now, 1)
 		ahead := v.Binding().ResetAt.Sub(start)
 		if ahead <= 0 || ahead > time.Minute {
@@ -80,7 +81,7 @@ func TestFixedStaggeredSpreads(t *testing.T) {
 // A clock that steps back meets the window it left: nothing is admitted beyond it, and its reset stays.
 func TestFixedClockSteppingBack(t *testing.T) {
 	for _, l := range []limit.Limit{limit.Fixed(3, time.Minute), limit.Fixed(3, time.Minute).Aligned()} {
-		var s limit.State
+		var s state.State
 		play(t, &s, policyOf(l), []step{
 			{60 * time.Second, 2, "ok left=1 reset=2m0s"},
 			{59 * time.Second, 1, "ok left=0 reset=2m0s"},
@@ -93,7 +94,7 @@ func TestFixedClockSteppingBack(t *testing.T) {
 
 // A changed Max applies at once to the running window, in both directions.
 func TestFixedChangedMax(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.Fixed(3, time.Minute)), []step{{0, 3, "ok left=0 reset=1m0s"}, {0, 1, "no left=0 reset=1m0s retry=1m0s"}})
 	play(t, &s, policyOf(limit.Fixed(5, time.Minute)), []step{{time.Second, 2, "ok left=0 reset=1m0s"}})
 	play(t, &s, policyOf(limit.Fixed(4, time.Minute)), []step{{2 * time.Second, 1, "no left=0 reset=1m0s retry=58s"}})
@@ -103,7 +104,7 @@ func TestFixedChangedMax(t *testing.T) {
 // What was charged never passes MaxCount, whatever was given back in between.
 func TestFixedNeverOverflows(t *testing.T) {
 	p := policyOf(limit.Fixed(limit.MaxCount, time.Minute))
-	var s limit.State
+	var s state.State
 	v := s.Take(p, at(0), limit.MaxCount)
 	r := v.Receipt()
 	s.Refund(at(0), &r, limit.MaxCount)

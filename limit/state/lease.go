@@ -1,6 +1,10 @@
-package limit
+package state
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
 
 // A lease is a charge that is spent later, in parts, by whoever made it. It never admits too much as long as each part is
 // spent before a charge made at that moment would begin to count for longer than the lease does: within one window, or
@@ -17,9 +21,9 @@ func (v *Verdict) SpendBefore(now int64) int64 {
 	for i := range v.policy.Limits {
 		l, end := &v.policy.Limits[i], v.facts(i).reset
 		switch l.Algorithm {
-		case SlidingWindow:
+		case limit.SlidingWindow:
 			end -= (l.Window - l.Precision).Microseconds()
-		case Bucket:
+		case limit.Bucket:
 			end = now + MaxBucketLease.Microseconds()
 		}
 		before = min(before, end)

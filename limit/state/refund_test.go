@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"math/big"
@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestRefundsGiveBackWhatWasCharged: whatever is given back, in part, late, out of order, or after its window, and
@@ -134,7 +135,7 @@ func idealLack(w *world, l *limit.Limit) *big.Rat {
 }
 
 // chargeOf takes cost, which must be admitted, and returns the receipt.
-func chargeOf(t *testing.T, s *limit.State, p *limit.Policy, now limit.At, cost int64) *limit.Receipt {
+func chargeOf(t *testing.T, s *state.State, p *limit.Policy, now state.At, cost int64) *state.Receipt {
 	t.Helper()
 	v := s.Take(p, now, cost)
 	if !v.Allowed {
@@ -145,7 +146,7 @@ func chargeOf(t *testing.T, s *limit.State, p *limit.Policy, now limit.At, cost 
 }
 
 // wantLeft checks what remains of the binding limit.
-func wantLeft(t *testing.T, s *limit.State, p *limit.Policy, now limit.At, want int64) {
+func wantLeft(t *testing.T, s *state.State, p *limit.Policy, now state.At, want int64) {
 	t.Helper()
 	c := s.Clone()
 	if v := c.Peek(p, now, 1); v.Binding().Remaining != want {
@@ -156,7 +157,7 @@ func wantLeft(t *testing.T, s *limit.State, p *limit.Policy, now limit.At, want 
 func TestBucketRefunds(t *testing.T) {
 	p := policyOf(limit.TokenBucket(1, time.Second, 10))
 	t.Run("as far as it has not refilled", func(t *testing.T) {
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 6)
 		wantLeft(t, &s, p, at(4*time.Second), 8)
 		s.Refund(at(4*time.Second), r, 6) // 4 of the 6 are back already
@@ -165,7 +166,7 @@ func TestBucketRefunds(t *testing.T) {
 		wantLeft(t, &s, p, at(5*time.Second), 1)
 	})
 	t.Run("behind others", func(t *testing.T) {
-		var s limit.State
+		var s state.State
 		first := chargeOf(t, &s, p, at(0), 4)
 		second := chargeOf(t, &s, p, at(0), 6)
 		s.Refund(at(3*time.Second), second, 6) // its tokens have not begun to refill
@@ -174,8 +175,8 @@ func TestBucketRefunds(t *testing.T) {
 		wantLeft(t, &s, p, at(3*time.Second), 9)
 	})
 	t.Run("in the order of the charges all comes back", func(t *testing.T) {
-		var s limit.State
-		var receipts []*limit.Receipt
+		var s state.State
+		var receipts []*state.Receipt
 		for _, cost := range []int64{1, 4, 2, 3} {
 			receipts = append(receipts, chargeOf(t, &s, p, at(0), cost))
 		}
@@ -185,9 +186,9 @@ func TestBucketRefunds(t *testing.T) {
 		wantLeft(t, &s, p, at(0), 10)
 	})
 	t.Run("a charge that is lost", func(t *testing.T) {
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 6)
-		s = limit.State{}
+		s = state.State{}
 		chargeOf(t, &s, p, at(0), 2)
 		before := s.String()
 		s.Refund(at(0), r, 6)
@@ -202,8 +203,8 @@ func TestWindowRefundsInAnyOrder(t *testing.T) {
 	for _, l := range []limit.Limit{limit.Fixed(10, time.Minute), limit.Sliding(10, time.Minute, time.Second)} {
 		p := policyOf(l)
 		for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
-			var s limit.State
-			receipts := []*limit.Receipt{
+			var s state.State
+			receipts := []*state.Receipt{
 				chargeOf(t, &s, p, at(0), 5), chargeOf(t, &s, p, at(0), 3), chargeOf(t, &s, p, at(2*time.Second), 2),
 			}
 			for _, i := range order {
@@ -256,7 +257,7 @@ func TestImmediateRefundOfTheOnlyCharge(t *testing.T) {
 		limit.TokenBucket(5, time.Minute, 5),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		before := s.Peek(p, at(0), 1)
 		s.Refund(at(0), chargeOf(t, &s, p, at(0), 3), 3)
 		if after := s.Peek(p, at(0), 1); say(&after) != say(&before) {
@@ -272,7 +273,7 @@ func TestRefundOfAnotherWindow(t *testing.T) {
 		limit.Sliding(10, time.Minute, time.Minute), limit.TokenBucket(10, time.Minute, 10),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 5)
 		chargeOf(t, &s, p, at(time.Minute), 5)
 		before := s.String()
@@ -281,7 +282,7 @@ func TestRefundOfAnotherWindow(t *testing.T) {
 		if got := s.String(); got != before {
 			t.Errorf("%s: %s became %s", l, before, got)
 		}
-		var none limit.State // and where nothing is known
+		var none state.State // and where nothing is known
 		if none.Refund(at(0), r, 5); !none.Empty() {
 			t.Errorf("%s: a refund made %s", l, none.String())
 		}
@@ -291,7 +292,7 @@ func TestRefundOfAnotherWindow(t *testing.T) {
 // A sub-bucket that has left the window is over like any window.
 func TestRefundOfASubBucketThatLeft(t *testing.T) {
 	p := policyOf(anHour)
-	var s limit.State
+	var s state.State
 	r := chargeOf(t, &s, p, at(0), 5)
 	chargeOf(t, &s, p, at(30*time.Minute), 5)
 	before := s.String()
@@ -307,9 +308,9 @@ func TestRefundOfALostCharge(t *testing.T) {
 		limit.Fixed(10, time.Minute).Aligned(), limit.Sliding(10, time.Minute, time.Second), limit.TokenBucket(10, time.Minute, 10),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 8)
-		s = limit.State{}
+		s = state.State{}
 		chargeOf(t, &s, p, at(0), 3)
 		s.Refund(at(0), r, 8)
 		c := s.Clone()
@@ -325,7 +326,7 @@ func TestRefundsNeverGoBelowZero(t *testing.T) {
 		limit.Fixed(10, time.Minute).Aligned(), limit.Sliding(10, time.Minute, time.Second), limit.TokenBucket(10, time.Minute, 10),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 8)
 		for range 3 {
 			s.Refund(at(0), r, 8)
@@ -350,7 +351,7 @@ func TestRefundAmounts(t *testing.T) {
 		for _, test := range []struct{ amount, left int64 }{
 			{-1 << 63, 1}, {-1, 1}, {0, 1}, {1, 2}, {6, 7}, {7, 7}, {1<<63 - 1, 7}, // 6 of 9 were this charge
 		} {
-			var s limit.State
+			var s state.State
 			r := chargeOf(t, &s, policyOf(l), at(0), 6)
 			chargeOf(t, &s, policyOf(l), at(0), 3)
 			s.Refund(at(0), r, test.amount)
@@ -366,7 +367,7 @@ func TestRefundAmounts(t *testing.T) {
 // as soon as the bucket would have been full without the refunds, and it is never locked out.
 func TestBucketRefundsDoNotPileUp(t *testing.T) {
 	day := policyOf(limit.TokenBucket(1000, 24*time.Hour, 1000))
-	var s limit.State
+	var s state.State
 	for range 1000 {
 		s.Refund(at(0), chargeOf(t, &s, day, at(0), 1000), 1000)
 	}
@@ -388,7 +389,7 @@ func TestBucketRefundsDoNotPileUp(t *testing.T) {
 func TestReset(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 4)
-		floors := []limit.State{{}}
+		floors := []state.State{{}}
 		w.live(t, "tick take take take refund reset", func(string) {
 			floors = append(floors, w.state.Clone())
 			s := w.state.Clone()
@@ -403,7 +404,7 @@ func TestReset(t *testing.T) {
 			if s.Join(w.policy, later, &floor) {
 				t.Fatalf("%s learned from %s: %s", after.String(), floor.String(), s.String())
 			}
-			for _, s := range []limit.State{after, s} {
+			for _, s := range []state.State{after, s} {
 				v := s.Peek(w.policy, later, 1)
 				for status := range v.All() {
 					if status.Remaining != status.Limit.Quota() {
@@ -427,7 +428,7 @@ func TestRefundAfterReset(t *testing.T) {
 		limit.Fixed(10, time.Minute), limit.Sliding(10, time.Minute, time.Second), limit.TokenBucket(10, time.Minute, 10),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		r := chargeOf(t, &s, p, at(0), 10)
 		s.Reset(p, at(0))
 		chargeOf(t, &s, p, at(0), 10)
@@ -442,7 +443,7 @@ func TestRefundAfterReset(t *testing.T) {
 // Reset and refund name the limits of a policy; what another policy counts for the key stays.
 func TestRefundAndResetLeaveOtherPoliciesAlone(t *testing.T) {
 	one, other := policyOf(limit.PerMinute(5)), policyOf(limit.PerHour(5), limit.TokenBucket(1, time.Minute, 5))
-	var s limit.State
+	var s state.State
 	r := chargeOf(t, &s, one, at(0), 2)
 	chargeOf(t, &s, other, at(0), 3)
 	s.Refund(at(0), r, 2)

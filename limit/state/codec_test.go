@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestEncoding pins the encoding byte for byte: stored states outlive the process that wrote them, and scripts read
@@ -49,7 +50,7 @@ func TestEncoding(t *testing.T) {
 			"f24h:1767333600000,2-1;b1h:1767254400000000,7200000000,7200000000,1767254400000000,3600000000;s2s~1s:1767247202000,1,2-1;",
 		},
 	} {
-		var s limit.State
+		var s state.State
 		for _, take := range test.takes {
 			r := chargeOf(t, &s, test.policy, at(take.at), take.cost)
 			s.Refund(at(take.at), r, take.refunded)
@@ -72,11 +73,11 @@ func TestCodecRoundTrip(t *testing.T) {
 		w := drawWorld(t, 5)
 		w.live(t, "tick take take refund reset max rate", func(string) {
 			text := w.state.String()
-			fromString, err := limit.ParseState(text)
+			fromString, err := state.ParseState(text)
 			if err != nil || !fromString.Equal(&w.state) || fromString.String() != text {
 				t.Fatalf("%s decoded as %s, %v", text, fromString.String(), err)
 			}
-			fromBytes, err := limit.ParseState([]byte(text))
+			fromBytes, err := state.ParseState([]byte(text))
 			if err != nil || !fromBytes.Equal(&w.state) || fromBytes.String() != text {
 				t.Fatalf("%s decoded as %s, %v", text, fromBytes.String(), err)
 			}
@@ -94,7 +95,7 @@ func TestCorruptStates(t *testing.T) {
 		"f1m:1,0;a1m:1,0;g1m:1,0;s1m~1m:60000,0,0;s1m~1s:60000,0,0;b1m:1,1,1;f1h:1,0;",
 	}
 	for _, text := range good {
-		if s, err := limit.ParseState(text); err != nil || s.String() != text {
+		if s, err := state.ParseState(text); err != nil || s.String() != text {
 			t.Errorf("%q: %q, %v", text, s.String(), err)
 		}
 	}
@@ -122,12 +123,12 @@ func TestCorruptStates(t *testing.T) {
 		"b1s:5,5,5,4,3;", "b1s:5.2,5,5,5.1,3;", "b1s:1,1,1,1,0;", "b1s:1,1,1,1,2;", "b1s:1,1,1,1.1,1.2;", "b1s:1,1,1,1,1,1;", "b1s:1-1,1,1;",
 		"b1s:1,1,1,4503599627370496,4503599627370496;", "b1s:1.4503599627370496,1,1;", "b1s:9007199254740992,1,1;",
 		"b1s:1,1,1,1,0.0;", "b1s:1.1.1,1,1;", "b1s:1,01,1;", "b1s:1,9007199254740992,1;",
-		// stamps
+		// fences
 		"m", "m:", "m:1;", "m:1,1;", "m:0,1,1;", "m:1,0,0;", "m:1,1,1,1;", "m:1,,1;", "m:1,1-1,1;", "m1s:1,1,1;", "m:1,1,1;m:1,1,1;",
 		"m:1,9007199254740992,1;", "m:1,01,1;", "m:9007199254741,1,1;",
 	} {
-		s, err := limit.ParseState(text)
-		if !errors.Is(err, limit.ErrCorruptState) || !s.Empty() || s.String() != "" {
+		s, err := state.ParseState(text)
+		if !errors.Is(err, state.ErrCorruptState) || !s.Empty() || s.String() != "" {
 			t.Errorf("%q: %q, %v, want ErrCorruptState", text, s.String(), err)
 		}
 	}
@@ -147,13 +148,13 @@ func TestStatesOfBoundedSize(t *testing.T) {
 		want       error
 	}{
 		{"256 entries", entries(256), nil},
-		{"257 entries", entries(257), limit.ErrCorruptState},
-		{"a hundred thousand", entries(100_000), limit.ErrCorruptState},
-		{"long identities", "s" + strings.Repeat("1", 1<<20), limit.ErrCorruptState},
-		{"a long number", "f1m:1,1" + strings.Repeat("1", 1<<20) + "x;", limit.ErrCorruptState},
-		{"many sub-buckets", "s2m~1s:120000,0" + strings.Repeat(",0", 1<<20) + ";", limit.ErrCorruptState},
+		{"257 entries", entries(257), state.ErrCorruptState},
+		{"a hundred thousand", entries(100_000), state.ErrCorruptState},
+		{"long identities", "s" + strings.Repeat("1", 1<<20), state.ErrCorruptState},
+		{"a long number", "f1m:1,1" + strings.Repeat("1", 1<<20) + "x;", state.ErrCorruptState},
+		{"many sub-buckets", "s2m~1s:120000,0" + strings.Repeat(",0", 1<<20) + ";", state.ErrCorruptState},
 	} {
-		if _, err := limit.ParseState(test.text); !errors.Is(err, test.want) {
+		if _, err := state.ParseState(test.text); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		}
 	}
@@ -184,13 +185,13 @@ func FuzzParseState(f *testing.F) {
 		anHour, limit.TokenBucket(3, time.Second, 9), limit.TokenBucket(1<<52, time.Microsecond, limit.MaxCount),
 	)
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := limit.ParseState(text)
-		fromBytes, errBytes := limit.ParseState([]byte(text))
+		s, err := state.ParseState(text)
+		fromBytes, errBytes := state.ParseState([]byte(text))
 		if (err == nil) != (errBytes == nil) || !s.Equal(&fromBytes) {
 			t.Fatalf("%q: %q, %v; from bytes %q, %v", text, s.String(), err, fromBytes.String(), errBytes)
 		}
 		if err != nil {
-			if !errors.Is(err, limit.ErrCorruptState) || !s.Empty() {
+			if !errors.Is(err, state.ErrCorruptState) || !s.Empty() {
 				t.Fatalf("%q: %q, %v", text, s.String(), err)
 			}
 			return
@@ -198,12 +199,12 @@ func FuzzParseState(f *testing.F) {
 		if got := s.String(); got != text {
 			t.Fatalf("%q is written %q", text, got)
 		}
-		if merged := limit.Merge(s, fromBytes, limit.At{}); !merged.Equal(&s) {
+		if merged := state.Merge(s, fromBytes, state.At{}); !merged.Equal(&s) {
 			t.Fatalf("%q merged with itself is %q", text, merged.String())
 		}
 		for _, micros := range []int64{0, 1, 2_000_000, start.UnixMicro(), s.Until() - 1, s.Until()} {
 			// The year 2200 must do: no bucket counts past 2255.
-			s, now := s.Clone(), limit.At{Micros: min(max(micros, 0), 7_258_118_400_000_000), Phase: 42}
+			s, now := s.Clone(), state.At{Micros: min(max(micros, 0), 7_258_118_400_000_000), Phase: 42}
 			v := s.Take(policy, now, 1)
 			for status := range v.All() {
 				if status.Remaining < 0 || status.RetryAfter < 0 && s.Until() < limit.MaxCount {
@@ -213,7 +214,7 @@ func FuzzParseState(f *testing.F) {
 			r := v.Receipt()
 			s.Refund(now, &r, 1)
 			s.Reset(policy, now)
-			if _, err := limit.ParseState(s.String()); err != nil {
+			if _, err := state.ParseState(s.String()); err != nil {
 				t.Fatalf("%q became %q: %v", text, s.String(), err)
 			}
 		}

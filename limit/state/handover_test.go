@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"errors"
@@ -8,52 +8,53 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
-// TestEnter is every case of a request that meets a stamp.
+// TestEnter is every case of a request that meets a fence.
 func TestEnter(t *testing.T) {
-	type stamp struct{ adopted, sealed int64 }
+	type fence struct{ adopted, sealed int64 }
 	wanted := "wanted"
 	moved := func(version int64) string { return fmt.Sprintf("moved under %d", version) }
 	for _, test := range []struct {
-		has     stamp
+		has     fence
 		version int64
-		step    limit.Step
+		step    state.Step
 		want    string
-		leaves  stamp
+		leaves  fence
 	}{
-		{stamp{0, 0}, 0, limit.Ask, "", stamp{0, 0}},
-		{stamp{0, 0}, 3, limit.Ask, wanted, stamp{0, 0}},
-		{stamp{0, 0}, 3, limit.Alone, "", stamp{0, 0}},
-		{stamp{0, 0}, 3, limit.Adopt, "", stamp{3, 0}},
-		{stamp{2, 0}, 3, limit.Ask, wanted, stamp{2, 0}},
-		{stamp{3, 0}, 3, limit.Ask, "", stamp{3, 0}},
-		{stamp{4, 0}, 3, limit.Adopt, "", stamp{4, 0}},
-		{stamp{4, 0}, 0, limit.Ask, "", stamp{4, 0}},
-		{stamp{0, 4}, 0, limit.Ask, moved(4), stamp{0, 4}},
-		{stamp{0, 4}, 3, limit.Ask, moved(4), stamp{0, 4}},
-		{stamp{0, 4}, 3, limit.Adopt, moved(4), stamp{0, 4}},
-		{stamp{0, 4}, 3, limit.Alone, moved(4), stamp{0, 4}},
-		{stamp{0, 4}, 4, limit.Adopt, moved(4), stamp{0, 4}},
-		{stamp{0, 4}, 5, limit.Ask, wanted, stamp{0, 4}},
-		{stamp{0, 4}, 5, limit.Alone, "", stamp{0, 4}},
-		{stamp{0, 4}, 5, limit.Adopt, "", stamp{5, 4}},
-		{stamp{3, 4}, 3, limit.Ask, moved(4), stamp{3, 4}},
-		{stamp{5, 4}, 3, limit.Ask, "", stamp{5, 4}},
-		{stamp{5, 4}, 0, limit.Ask, "", stamp{5, 4}},
-		{stamp{5, 4}, 6, limit.Ask, wanted, stamp{5, 4}},
+		{fence{0, 0}, 0, state.Ask, "", fence{0, 0}},
+		{fence{0, 0}, 3, state.Ask, wanted, fence{0, 0}},
+		{fence{0, 0}, 3, state.WithoutFloor, "", fence{0, 0}},
+		{fence{0, 0}, 3, state.Adopt, "", fence{3, 0}},
+		{fence{2, 0}, 3, state.Ask, wanted, fence{2, 0}},
+		{fence{3, 0}, 3, state.Ask, "", fence{3, 0}},
+		{fence{4, 0}, 3, state.Adopt, "", fence{4, 0}},
+		{fence{4, 0}, 0, state.Ask, "", fence{4, 0}},
+		{fence{0, 4}, 0, state.Ask, moved(4), fence{0, 4}},
+		{fence{0, 4}, 3, state.Ask, moved(4), fence{0, 4}},
+		{fence{0, 4}, 3, state.Adopt, moved(4), fence{0, 4}},
+		{fence{0, 4}, 3, state.WithoutFloor, moved(4), fence{0, 4}},
+		{fence{0, 4}, 4, state.Adopt, moved(4), fence{0, 4}},
+		{fence{0, 4}, 5, state.Ask, wanted, fence{0, 4}},
+		{fence{0, 4}, 5, state.WithoutFloor, "", fence{0, 4}},
+		{fence{0, 4}, 5, state.Adopt, "", fence{5, 4}},
+		{fence{3, 4}, 3, state.Ask, moved(4), fence{3, 4}},
+		{fence{5, 4}, 3, state.Ask, "", fence{5, 4}},
+		{fence{5, 4}, 0, state.Ask, "", fence{5, 4}},
+		{fence{5, 4}, 6, state.Ask, wanted, fence{5, 4}},
 	} {
-		state := stampedState(t, test.has.adopted, test.has.sealed)
-		changed, err := state.Enter(at(0), limit.Move{Version: test.version, Step: test.step, Hold: time.Minute})
-		adopted, sealed := state.Stamp(limit.Migration, at(0))
-		if got := sayRefusal(err); got != test.want || (stamp{adopted, sealed}) != test.leaves || changed != (test.has != test.leaves) {
+		st := fenceedState(t, test.has.adopted, test.has.sealed)
+		changed, err := st.Enter(at(0), state.Move{Version: test.version, Step: test.step, TTL: time.Minute})
+		adopted, sealed := st.Fence(state.Migration, at(0))
+		if got := sayRefusal(err); got != test.want || (fence{adopted, sealed}) != test.leaves || changed != (test.has != test.leaves) {
 			t.Errorf("%+v, version %d, step %d: %q, leaves %d, %d, changed %t; want %q, %+v",
 				test.has, test.version, test.step, got, adopted, sealed, changed, test.want, test.leaves)
 		}
 	}
 }
 
-// TestSeal is every case of a seal that meets a stamp.
+// TestSeal is every case of a seal that meets a fence.
 func TestSeal(t *testing.T) {
 	for _, test := range []struct {
 		adopted, sealed, version int64
@@ -71,18 +72,18 @@ func TestSeal(t *testing.T) {
 		{2, 4, 3, "moved under 4", 4},
 		{5, 4, 3, "moved under 5", 4},
 	} {
-		state := stampedState(t, test.adopted, test.sealed)
-		changed, err := state.Seal(at(0), limit.Move{Version: test.version, Hold: time.Minute})
-		adopted, sealed := state.Stamp(limit.Migration, at(0))
+		st := fenceedState(t, test.adopted, test.sealed)
+		changed, err := st.Seal(at(0), state.Move{Version: test.version, TTL: time.Minute})
+		adopted, sealed := st.Fence(state.Migration, at(0))
 		if got := sayRefusal(err); got != test.want || adopted != test.adopted || sealed != test.leaves || changed != (sealed != test.sealed) {
 			t.Errorf("seal %+v: %q, leaves %d, %d, changed %t", test, got, adopted, sealed, changed)
 		}
 	}
 }
 
-// TestStampEnds: a stamp is kept for as long as the longest Hold of its makers, and keeps the state that long.
-func TestStampEnds(t *testing.T) {
-	var state limit.State
+// TestFenceEnds: a fence is kept for as long as the longest TTL of its makers, and keeps the state that long.
+func TestFenceEnds(t *testing.T) {
+	var st state.State
 	for _, step := range []struct {
 		after, hold time.Duration
 		version     int64
@@ -93,54 +94,54 @@ func TestStampEnds(t *testing.T) {
 		{time.Second, time.Minute, 3, time.Minute + time.Second},
 		{time.Second + time.Microsecond, time.Minute, 4, time.Minute + time.Second + time.Millisecond}, // whole milliseconds
 	} {
-		if _, err := state.Seal(at(step.after), limit.Move{Version: step.version, Hold: step.hold}); err != nil {
+		if _, err := st.Seal(at(step.after), state.Move{Version: step.version, TTL: step.hold}); err != nil {
 			t.Fatal(err)
 		}
-		if want := at(step.until).Micros; state.Until() != want {
-			t.Errorf("version %d: kept until %d, want %d", step.version, state.Until(), want)
+		if want := at(step.until).Micros; st.Until() != want {
+			t.Errorf("version %d: kept until %d, want %d", step.version, st.Until(), want)
 		}
 	}
-	end := limit.At{Micros: state.Until()}
-	if _, err := state.Enter(limit.At{Micros: end.Micros - 1}, limit.Move{}); sayRefusal(err) != "moved under 4" {
+	end := state.At{Micros: st.Until()}
+	if _, err := st.Enter(state.At{Micros: end.Micros - 1}, state.Move{}); sayRefusal(err) != "moved under 4" {
 		t.Errorf("just before the end: %v", err)
 	}
-	if _, err := state.Enter(end, limit.Move{}); err != nil {
+	if _, err := st.Enter(end, state.Move{}); err != nil {
 		t.Errorf("at the end: %v", err)
 	}
-	if _, err := state.Seal(end, limit.Move{Version: 1, Hold: time.Second}); err != nil { // the old versions are forgotten
+	if _, err := st.Seal(end, state.Move{Version: 1, TTL: time.Second}); err != nil { // the old versions are forgotten
 		t.Errorf("a seal after the end: %v", err)
 	}
-	if adopted, sealed := state.Stamp(limit.Migration, end); adopted != 0 || sealed != 1 {
+	if adopted, sealed := st.Fence(state.Migration, end); adopted != 0 || sealed != 1 {
 		t.Errorf("after the end: adopted %d, sealed %d", adopted, sealed)
 	}
 }
 
-// TestUnstamp: the key's counts stay, and copies are left alone.
-func TestUnstamp(t *testing.T) {
+// TestUnfence: the key's counts stay, and copies are left alone.
+func TestUnfence(t *testing.T) {
 	policy := policyOf(limit.PerMinute(5))
-	state := stampedState(t, 1, 2)
-	state.Take(policy, at(0), 1)
-	other := state
-	state.Unstamp(limit.Migration)
-	if _, sealed := other.Stamp(limit.Migration, at(0)); sealed != 2 {
-		t.Errorf("a copy by assignment lost the stamp")
+	st := fenceedState(t, 1, 2)
+	st.Take(policy, at(0), 1)
+	other := st
+	st.Unfence(state.Migration)
+	if _, sealed := other.Fence(state.Migration, at(0)); sealed != 2 {
+		t.Errorf("a copy by assignment lost the fence")
 	}
-	if adopted, sealed := state.Stamp(limit.Migration, at(0)); adopted != 0 || sealed != 0 || state.String() != "f1m:1767247260000,1;" {
-		t.Errorf("left %q", state.String())
+	if adopted, sealed := st.Fence(state.Migration, at(0)); adopted != 0 || sealed != 0 || st.String() != "f1m:1767247260000,1;" {
+		t.Errorf("left %q", st.String())
 	}
-	state.Unstamp(limit.Migration)
+	st.Unfence(state.Migration)
 }
 
 func TestMoveValidate(t *testing.T) {
-	for _, m := range []limit.Move{
-		{}, {Version: 1}, {Version: limit.MaxCount, Step: limit.Alone, Hold: 2 * limit.MaxWindow},
+	for _, m := range []state.Move{
+		{}, {Version: 1}, {Version: limit.MaxCount, Step: state.WithoutFloor, TTL: 2 * limit.MaxWindow},
 	} {
 		if err := m.Validate(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	}
-	for _, m := range []limit.Move{
-		{Version: -1}, {Version: limit.MaxCount + 1}, {Step: limit.Alone + 1}, {Hold: -1}, {Hold: 2*limit.MaxWindow + 1},
+	for _, m := range []state.Move{
+		{Version: -1}, {Version: limit.MaxCount + 1}, {Step: state.WithoutFloor + 1}, {TTL: -1}, {TTL: 2*limit.MaxWindow + 1},
 	} {
 		var bad *limit.Error
 		if err := m.Validate(); !errors.As(err, &bad) {
@@ -149,24 +150,24 @@ func TestMoveValidate(t *testing.T) {
 	}
 }
 
-func stampedState(t *testing.T, adopted, sealed int64) limit.State {
+func fenceedState(t *testing.T, adopted, sealed int64) state.State {
 	t.Helper()
 	if adopted == 0 && sealed == 0 {
-		return limit.State{}
+		return state.State{}
 	}
-	state, err := limit.ParseState(fmt.Sprintf("m:%d,%d,%d;", at(time.Minute).Micros/1000, adopted, sealed))
+	st, err := state.ParseState(fmt.Sprintf("m:%d,%d,%d;", at(time.Minute).Micros/1000, adopted, sealed))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return state
+	return st
 }
 
 func sayRefusal(err error) string {
-	var moved *limit.MovedError
+	var moved *state.MovedError
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, limit.ErrFloorWanted):
+	case errors.Is(err, state.ErrFloorWanted):
 		return "wanted"
 	case errors.As(err, &moved):
 		return fmt.Sprintf("moved under %d", moved.Version)
@@ -178,35 +179,35 @@ func sayRefusal(err error) string {
 // versions have the key at place 0, odd ones at place 1.
 type mover struct {
 	version int64
-	step    limit.Step
-	floor   limit.State
+	step    state.Step
+	floor   state.State
 	asked   bool // the place wants a floor: the other one is to be sealed next
 }
 
 // turn makes the mover's next step. It reports whether a request was admitted, and whether it was denied.
-func (m *mover) turn(places *[2]limit.State, policy *limit.Policy, now limit.At) (admitted, denied bool) {
-	move := limit.Move{Version: m.version, Step: m.step, Hold: time.Hour}
+func (m *mover) turn(places *[2]state.State, policy *limit.Policy, now state.At) (admitted, denied bool) {
+	move := state.Move{Version: m.version, Step: m.step, TTL: time.Hour}
 	here, there := &places[m.version%2], &places[1-m.version%2]
-	var moved *limit.MovedError
+	var moved *state.MovedError
 	if m.asked {
 		_, err := there.Seal(now, move)
 		if errors.As(err, &moved) {
 			*m = mover{version: moved.Version}
 			return false, false
 		}
-		m.floor, m.step, m.asked = there.Clone(), limit.Adopt, false
+		m.floor, m.step, m.asked = there.Clone(), state.Adopt, false
 		return false, false
 	}
 	_, err := here.Enter(now, move)
 	switch {
-	case errors.Is(err, limit.ErrFloorWanted):
+	case errors.Is(err, state.ErrFloorWanted):
 		m.asked = true
 		return false, false
 	case errors.As(err, &moved):
 		*m = mover{version: moved.Version}
 		return false, false
 	}
-	if m.step == limit.Adopt {
+	if m.step == state.Adopt {
 		here.Join(policy, now, &m.floor)
 	}
 	v := here.Take(policy, now, 1)
@@ -226,7 +227,7 @@ func TestHandOverIsExact(t *testing.T) {
 			policy, moves := policyOf(l), 0
 			for seed := range uint64(3000) {
 				r := rand.New(rand.NewPCG(seed, 1))
-				var places [2]limit.State
+				var places [2]state.State
 				movers := make([]mover, 2+r.IntN(4))
 				for i := range movers {
 					movers[i].version = 2 + r.Int64N(2)

@@ -1,26 +1,28 @@
-package limit
+package state
 
 import (
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
-// A key moves from one place to another by seal and floor. The mover seals the key at the old place, which freezes its
-// state, and takes at the new place with that state as the floor, which adopts the key there. Each place keeps a stamp
+// A key is handed over from one place to another by seal and floor. The mover seals the key at the old place, which freezes
+// its state, and takes at the new place with that state as the floor, which adopts the key there. Each place keeps a fence
 // beside the key's entries: the version under which the key was adopted there, and the version under which it was
 // sealed. Both only grow. The place is frozen while sealed > adopted.
 //
 // At most one place charges under one version: a place charges under version v only once it has adopted the key at v or
-// later, that comes after the other place was sealed at v or later, and the seal refuses v and everything before. What is
-// outside of this: requests without a version, which belong to times when nobody moves keys; [Alone]; and stamps that
-// were lost or have run out.
+// later, the adoption follows the seal of the other place at v or later, and the seal refuses v and everything before.
+// Three things are outside of this: requests without a version, made while no key moves; [WithoutFloor]; and fences that
+// were lost or have expired.
 
-// Two kinds of movers may move a key at the same time, each with stamps of its own: a place of [Migration] may consist of
-// several places of [Topology]. So the stamps of a migration move along from group to group, with the key's counts.
+// Two kinds of movers may move a key at the same time, each with a fence of its own: a place of [Migration] may consist of
+// several places of [Topology]. So the fence of a migration moves from group to group, with the key's counts.
 
-// Mover is who moves keys, which says whose versions a [Move] has.
+// Mover is the mechanism that moves keys, and that the version of a [Move] belongs to.
 type Mover uint8
 
 const (
@@ -28,8 +30,8 @@ const (
 	Topology               // from one group of servers to another, as package router does
 )
 
-// StampID is the identity of the mover's stamp in the encoding of a state.
-func (m Mover) StampID() string { return string(stampOf(m).letter()) }
+// FenceID is the identity of the mover's fence in the encoding of a state.
+func (m Mover) FenceID() string { return string(fenceOf(m).letter()) }
 
 func (m Mover) String() string {
 	if m == Topology {
@@ -38,16 +40,16 @@ func (m Mover) String() string {
 	return "migration"
 }
 
-// Move is the hand-over that a request acts under. The zero Move is for times when nobody moves keys: only a frozen place
-// refuses it.
+// Move is the handover that a request acts under. The zero Move is for times when no key moves: only a frozen place refuses
+// it.
 type Move struct {
 	Mover   Mover
 	Version int64         // from 1 to MaxCount; 0 for none. Of one key, each version has one place
-	Step    Step          // how far the hand-over has come
-	Hold    time.Duration // how long a stamp is kept, at least as long as the move may take everywhere
+	Step    Step          // how far the handover has come
+	TTL     time.Duration // how long a fence is kept: at least as long as the handover may take everywhere
 }
 
-// Step is how far a hand-over has come.
+// Step is how far a handover has come.
 type Step uint8
 
 const (
@@ -55,8 +57,8 @@ const (
 	Ask Step = iota
 	// Adopt: the floor is what the old place held when it was sealed under this version.
 	Adopt
-	// Alone: go on without it, for the old place is out of reach. Nothing is adopted.
-	Alone
+	// WithoutFloor: go on without it, because the old place is unreachable. Nothing is adopted.
+	WithoutFloor
 )
 
 // ErrFloorWanted is the answer of a place that has not adopted the key under the request's version: nothing was
@@ -66,7 +68,7 @@ var ErrFloorWanted = errors.New("sluice: the key's counts have not been handed o
 // MovedError is the answer of a place that the key has left, or to which it has come back, under a newer version than
 // the caller's: nothing was charged or sealed.
 type MovedError struct {
-	Mover   Mover // who moved it
+	Mover   Mover // that moved it
 	Version int64 // the newer one, or that of the seal for a request without a version
 }
 
@@ -91,33 +93,35 @@ func (m Move) GiveBack() Move {
 // Validate reports everything that is wrong with the move, as [*Error] values joined.
 func (m Move) Validate() error {
 	var errs []error
-	refuse := func(field, value, bound string) *Error { return &Error{Field: field, Value: value, Bound: bound} }
-	if m.Version < 0 || m.Version > MaxCount {
-		errs = append(errs, refuse("move: version", strconv.FormatInt(m.Version, 10), fmt.Sprintf("must be from 0 to %d", MaxCount)))
+	refuse := func(field, value, bound string) *limit.Error {
+		return &limit.Error{Field: field, Value: value, Bound: bound}
+	}
+	if m.Version < 0 || m.Version > limit.MaxCount {
+		errs = append(errs, refuse("move: version", strconv.FormatInt(m.Version, 10), fmt.Sprintf("must be from 0 to %d", limit.MaxCount)))
 	}
 	if m.Mover > Topology {
 		errs = append(errs, refuse("move: mover", strconv.Itoa(int(m.Mover)), "unknown"))
 	}
-	if m.Step > Alone {
+	if m.Step > WithoutFloor {
 		errs = append(errs, refuse("move: step", strconv.Itoa(int(m.Step)), "unknown"))
 	}
-	if m.Hold < 0 || m.Hold > 2*MaxWindow {
-		errs = append(errs, refuse("move: ttl", m.Hold.String(), fmt.Sprintf("must be from 0 to %s", 2*MaxWindow)))
+	if m.TTL < 0 || m.TTL > 2*limit.MaxWindow {
+		errs = append(errs, refuse("move: ttl", m.TTL.String(), fmt.Sprintf("must be from 0 to %s", 2*limit.MaxWindow)))
 	}
 	return errors.Join(errs...)
 }
 
-// End is until when a stamp made at now is kept, in Unix milliseconds.
-func (m Move) End(now At) int64 { return (now.Micros + m.Hold.Microseconds() + 999) / 1000 }
+// End is when a fence that is made at now expires, in Unix milliseconds.
+func (m Move) End(now At) int64 { return (now.Micros + m.TTL.Microseconds() + 999) / 1000 }
 
-// stamped is the algorithm of the entries that hold stamps; the mover is in their alignment. Its counts are versions:
+// fenceed is the algorithm of the entries that hold fences; the mover is in their alignment. Its counts are versions:
 // charged is the one adopted, refunded the one sealed.
-const stamped Algorithm = 'm'
+const fenced limit.Algorithm = 'm'
 
-func stampOf(m Mover) identity { return identity{algorithm: stamped, alignment: Alignment(m)} }
+func fenceOf(m Mover) identity { return identity{algorithm: fenced, alignment: limit.Alignment(m)} }
 
 // Enter admits a request that acts under m, or says why not: [ErrFloorWanted] or a [*MovedError]. It comes before any
-// other change. It reports whether the stamp has changed.
+// other change. It reports whether the fence has changed.
 func (s *State) Enter(now At, m Move) (changed bool, err error) { return s.enter(now, m, nil, true) }
 
 // enter is Enter for a take or a refund, which charges, or a seed, which doesn't, with what is known of the key.
@@ -125,33 +129,33 @@ func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, 
 	if err := s.frozen(now, m, charges); err != nil {
 		return false, err
 	}
-	adopted, sealed := s.Stamp(m.Mover, now)
+	adopted, sealed := s.Fence(m.Mover, now)
 	switch {
-	case m.Version <= adopted || m.Step == Alone:
+	case m.Version <= adopted || m.Step == WithoutFloor:
 		return false, nil
 	case m.Step == Ask:
 		return false, ErrFloorWanted
 	}
-	if charges && floor != nil && m.Mover == Topology { // the stamp of a migration comes along, and may freeze this place
-		mine, sealed := s.Stamp(Migration, now)
-		theirs, sealedThere := floor.Stamp(Migration, now)
+	if charges && floor != nil && m.Mover == Topology { // the fence of a migration moves along, and may freeze this place
+		mine, sealed := s.Fence(Migration, now)
+		theirs, sealedThere := floor.Fence(Migration, now)
 		if sealed = max(sealed, sealedThere); sealed > max(mine, theirs) {
 			return false, &MovedError{Migration, sealed}
 		}
 	}
-	s.stamp(now, m, count{charged: m.Version, refunded: sealed})
+	s.setFence(now, m, count{charged: m.Version, refunded: sealed})
 	return true, nil
 }
 
-// frozen is the [*MovedError] for a request that acts under m at a place that the key has left, under whichever mover. What
-// a topology only brings from group to group may be frozen by a migration.
+// frozen is the [*MovedError] for a request that acts under m at a place that the key has left, under either mover. A
+// topology may move what a migration has frozen.
 func (s *State) frozen(now At, m Move, charges bool) error {
 	for mover := Topology; ; mover-- {
 		version := int64(0)
 		if mover == m.Mover {
 			version = m.Version
 		}
-		adopted, sealed := s.Stamp(mover, now)
+		adopted, sealed := s.Fence(mover, now)
 		if sealed > adopted && version <= sealed && (charges || mover >= m.Mover) {
 			return &MovedError{mover, sealed}
 		}
@@ -164,7 +168,7 @@ func (s *State) frozen(now At, m Move, charges bool) error {
 // Arrive is [State.Enter] and [State.Join] for a take, which charges, or a seed, which doesn't; floor is nil for none. With
 // an adoption come entries of limits that the policy doesn't have, too: two policies may be alive during a deploy. It
 // reports whether s has changed.
-func (s *State) Arrive(p *Policy, now At, m Move, floor *State, charges bool) (changed bool, err error) {
+func (s *State) Arrive(p *limit.Policy, now At, m Move, floor *State, charges bool) (changed bool, err error) {
 	adopts, err := s.enter(now, m, floor, charges)
 	if err != nil || floor == nil {
 		return adopts, err
@@ -175,7 +179,7 @@ func (s *State) Arrive(p *Policy, now At, m Move, floor *State, charges bool) (c
 	}
 	for i := range floor.entries {
 		f := &floor.entries[i]
-		if stamp := f.id.algorithm == stamped; stamp && Mover(f.id.alignment) < m.Mover || !stamp && !has(p, f.id) {
+		if fence := f.id.algorithm == fenced; fence && Mover(f.id.alignment) < m.Mover || !fence && !has(p, f.id) {
 			s.learn(f, now)
 		}
 	}
@@ -187,44 +191,44 @@ func (s *State) Arrive(p *Policy, now At, m Move, floor *State, charges bool) (c
 // the key has left it under a topology.
 func (s *State) Seal(now At, m Move) (changed bool, err error) {
 	if m.Mover == Migration {
-		if adopted, sealed := s.Stamp(Topology, now); sealed > adopted {
+		if adopted, sealed := s.Fence(Topology, now); sealed > adopted {
 			return false, &MovedError{Topology, sealed}
 		}
 	}
-	adopted, sealed := s.Stamp(m.Mover, now)
+	adopted, sealed := s.Fence(m.Mover, now)
 	switch {
 	case adopted >= m.Version || sealed > m.Version:
 		return false, &MovedError{m.Mover, max(adopted, sealed)}
 	case sealed == m.Version:
 		return false, nil
 	}
-	s.stamp(now, m, count{charged: adopted, refunded: m.Version})
+	s.setFence(now, m, count{charged: adopted, refunded: m.Version})
 	return true, nil
 }
 
-// Stamp returns the versions under which a mover's key was adopted and sealed here; 0 for never, or for longer ago than a
-// stamp is kept. The state is frozen if it was sealed under a newer version than it was adopted.
-func (s *State) Stamp(mover Mover, now At) (adopted, sealed int64) {
-	if e := s.find(stampOf(mover)); e != nil && !e.empty(now) {
+// Fence returns the versions under which a mover's key was adopted and sealed here; 0 for never, or for longer ago than a
+// fence is kept. The state is frozen if it was sealed under a newer version than it was adopted.
+func (s *State) Fence(mover Mover, now At) (adopted, sealed int64) {
+	if e := s.find(fenceOf(mover)); e != nil && !e.empty(now) {
 		return e.count.charged, e.count.refunded
 	}
 	return 0, 0
 }
 
-// Unstamp forgets a mover's stamp: it belongs to the place, not to the key.
-func (s *State) Unstamp(mover Mover) {
+// Unfence removes a mover's fence: it belongs to the place, not to the key.
+func (s *State) Unfence(mover Mover) {
 	for i := range s.entries {
-		if s.entries[i].id == stampOf(mover) {
+		if s.entries[i].id == fenceOf(mover) {
 			s.entries = append(s.entries[:i:i], s.entries[i+1:]...)
 			return
 		}
 	}
 }
 
-func (s *State) stamp(now At, m Move, versions count) {
-	e := s.find(stampOf(m.Mover))
+func (s *State) setFence(now At, m Move, versions count) {
+	e := s.find(fenceOf(m.Mover))
 	if e == nil {
-		s.entries = append(s.entries, entry{id: stampOf(m.Mover)})
+		s.entries = append(s.entries, entry{id: fenceOf(m.Mover)})
 		e = &s.entries[len(s.entries)-1]
 	}
 	if e.empty(now) {
@@ -233,7 +237,7 @@ func (s *State) stamp(now At, m Move, versions count) {
 	e.end, e.count = max(e.end, m.End(now)*1000), versions
 }
 
-func (e *entry) joinStamp(f *entry) bool {
+func (e *entry) joinFence(f *entry) bool {
 	before, beforeEnd := e.count, e.end
 	e.end, e.count = max(e.end, f.end), e.count.join(f.count)
 	return e.count != before || e.end != beforeEnd

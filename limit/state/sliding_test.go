@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"slices"
@@ -8,13 +8,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // The cases of Josiah Carlson, "Introduction to rate limiting with Redis": 240 an hour to the minute.
 var anHour = limit.Sliding(240, time.Hour, time.Minute)
 
 func TestSlidingTokensComeBackByTheMinute(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(anHour), []step{
 		{5*time.Minute + 59*time.Second, 20, "ok left=220 reset=1h5m0s"}, // 6:05:59 counts as 6:05
 		{10 * time.Minute, 200, "ok left=20 reset=1h10m0s"},
@@ -35,7 +36,7 @@ func TestSlidingTokensComeBackByTheMinute(t *testing.T) {
 // At 100 requests a second for an hour exactly 240 succeed; what is denied doesn't count, so that the next hour
 // begins with all of them again.
 func TestSlidingOnlyAdmittedCount(t *testing.T) {
-	var s limit.State
+	var s state.State
 	for _, hour := range []time.Duration{0, time.Hour} {
 		admitted := 0
 		for i := range 100 * 3600 {
@@ -57,8 +58,8 @@ func TestOrderOfLimitsDoesNotMatter(t *testing.T) {
 		reversed := *w.policy
 		reversed.Limits = slices.Clone(w.policy.Limits)
 		slices.Reverse(reversed.Limits)
-		var mirror limit.State
-		var receipts []limit.Receipt
+		var mirror state.State
+		var receipts []state.Receipt
 		w.live(t, "tick take take take refund", func(kind string) {
 			switch kind {
 			case "take":
@@ -88,7 +89,7 @@ func TestOrderOfLimitsDoesNotMatter(t *testing.T) {
 
 // Costs weigh: a request of 5 takes the room of five.
 func TestSlidingCosts(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.Sliding(10, 3*time.Second, time.Second)), []step{
 		{0, 5, "ok left=5 reset=3s"},
 		{500 * time.Millisecond, 3, "ok left=2 reset=3s"},
@@ -108,9 +109,9 @@ func TestSlidingOfOneSubBucketIsAlignedFixed(t *testing.T) {
 		window, max := drawWindow(t), rapid.Int64Range(1, 30).Draw(t, "max")
 		w := &world{policy: policyOf(limit.Fixed(max, window).Aligned()), now: at(0)}
 		p := policyOf(limit.Sliding(max, window, window))
-		var s limit.State
-		var receipts []limit.Receipt
-		same := func(v, fixed limit.Verdict) {
+		var s state.State
+		var receipts []state.Receipt
+		same := func(v, fixed state.Verdict) {
 			f := fixed.Binding()
 			f.Limit = p.Limits[0]
 			if v.Allowed != fixed.Allowed || v.Binding() != f {
@@ -150,7 +151,7 @@ func TestSlidingOfOneSubBucketIsAlignedFixed(t *testing.T) {
 // A clock that steps back charges the newest sub-bucket, and is admitted no more for it.
 func TestSlidingClockSteppingBack(t *testing.T) {
 	p := policyOf(limit.Sliding(10, 3*time.Second, time.Second))
-	var s limit.State
+	var s state.State
 	play(t, &s, p, []step{
 		{0, 2, "ok left=8 reset=3s"},
 		{2 * time.Second, 3, "ok left=5 reset=5s"},
@@ -193,7 +194,7 @@ func TestEarlierClocksAdmitNoMore(t *testing.T) {
 
 func TestSlidingChangedMax(t *testing.T) {
 	with := func(max int64) *limit.Policy { return policyOf(limit.Sliding(max, 3*time.Second, time.Second)) }
-	var s limit.State
+	var s state.State
 	play(t, &s, with(4), []step{{0, 3, "ok left=1 reset=3s"}, {time.Second, 1, "ok left=0 reset=4s"}})
 	play(t, &s, with(6), []step{{2 * time.Second, 2, "ok left=0 reset=5s"}})
 	play(t, &s, with(2), []step{
@@ -208,7 +209,7 @@ func TestSlidingChangedMax(t *testing.T) {
 func TestSlidingNeverOverflows(t *testing.T) {
 	const most = 1 << 46
 	p := policyOf(limit.Sliding(most, time.Minute, time.Second))
-	var s limit.State
+	var s state.State
 	denied := false
 	for range 200 {
 		v := s.Take(p, at(0), most)
@@ -231,7 +232,7 @@ func TestSlidingNeverOverflows(t *testing.T) {
 // already.
 func TestSlidingResetIsAhead(t *testing.T) {
 	p := policyOf(anHour)
-	var s limit.State
+	var s state.State
 	s.Take(p, at(0), 1)
 	v := s.Take(p, at(30*time.Minute), 1)
 	r := v.Receipt()
@@ -247,7 +248,7 @@ func TestUsage(t *testing.T) {
 	fine := limit.Sliding(1_000_000, 5*time.Minute, 10*time.Second)
 	coarse := limit.Sliding(1_000_000, time.Hour, time.Minute)
 	p := policyOf(limit.PerSecond(1000), coarse, limit.TokenBucket(1000, time.Second, 1000), fine)
-	var s limit.State
+	var s state.State
 	if used, by, ok := s.Usage(p, at(0), time.Minute); used != 0 || by != fine || !ok {
 		t.Errorf("of a new key: %d by %s, %t", used, by, ok)
 	}

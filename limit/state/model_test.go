@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"math/big"
@@ -8,14 +8,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Models that are slow and obvious, to hold the algebra to.
 
 // model decides for one limit the slow and obvious way.
 type model interface {
-	admits(now limit.At, cost int64) bool
-	charge(now limit.At, cost int64)
+	admits(now state.At, cost int64) bool
+	charge(now state.At, cost int64)
 }
 
 func newModel(l limit.Limit) model {
@@ -35,11 +36,11 @@ type fixedModel struct {
 	used  int64
 }
 
-func (m *fixedModel) admits(now limit.At, cost int64) bool {
+func (m *fixedModel) admits(now state.At, cost int64) bool {
 	return now.Micros >= m.end && cost <= m.limit.Max || m.used+cost <= m.limit.Max
 }
 
-func (m *fixedModel) charge(now limit.At, cost int64) {
+func (m *fixedModel) charge(now state.At, cost int64) {
 	if now.Micros >= m.end {
 		window := m.limit.Window.Microseconds()
 		m.used, m.end = 0, now.Micros/1000*1000+window
@@ -63,11 +64,11 @@ type slidingModel struct {
 	used   map[int64]int64
 }
 
-func (m *slidingModel) index(now limit.At) int64 {
+func (m *slidingModel) index(now state.At) int64 {
 	return max(m.newest, now.Micros/m.limit.Precision.Microseconds())
 }
 
-func (m *slidingModel) sum(now limit.At) (sum int64) {
+func (m *slidingModel) sum(now state.At) (sum int64) {
 	newest := m.index(now)
 	for i := range int64(m.limit.Window / m.limit.Precision) {
 		sum += m.used[newest-i]
@@ -75,9 +76,9 @@ func (m *slidingModel) sum(now limit.At) (sum int64) {
 	return sum
 }
 
-func (m *slidingModel) admits(now limit.At, cost int64) bool { return m.sum(now)+cost <= m.limit.Max }
+func (m *slidingModel) admits(now state.At, cost int64) bool { return m.sum(now)+cost <= m.limit.Max }
 
-func (m *slidingModel) charge(now limit.At, cost int64) {
+func (m *slidingModel) charge(now state.At, cost int64) {
 	m.newest = m.index(now)
 	m.used[m.newest] += cost
 }
@@ -94,7 +95,7 @@ func refill(l *limit.Limit, cost int64) *big.Rat {
 	return r.Mul(r, new(big.Rat).SetInt64(cost))
 }
 
-func (m *bucketModel) next(now limit.At, cost int64) *big.Rat {
+func (m *bucketModel) next(now state.At, cost int64) *big.Rat {
 	next := new(big.Rat).SetInt64(now.Micros)
 	if next.Cmp(m.full) < 0 {
 		next.Set(m.full)
@@ -102,20 +103,20 @@ func (m *bucketModel) next(now limit.At, cost int64) *big.Rat {
 	return next.Add(next, refill(&m.limit, cost))
 }
 
-func (m *bucketModel) admits(now limit.At, cost int64) bool {
+func (m *bucketModel) admits(now state.At, cost int64) bool {
 	earliest := m.next(now, cost)
 	earliest.Sub(earliest, refill(&m.limit, m.limit.Burst))
 	return earliest.Cmp(new(big.Rat).SetInt64(now.Micros)) <= 0
 }
 
-func (m *bucketModel) charge(now limit.At, cost int64) { m.full = m.next(now, cost) }
+func (m *bucketModel) charge(now state.At, cost int64) { m.full = m.next(now, cost) }
 
 // bucketOf reads arrival time and credit, in microseconds, from the encoding of a state whose only bucket is l's.
-func bucketOf(t rapid.TB, s *limit.State, l *limit.Limit) (arrival, credit *big.Rat) {
+func bucketOf(t rapid.TB, s *state.State, l *limit.Limit) (arrival, credit *big.Rat) {
 	t.Helper()
 	arrival, credit = new(big.Rat), new(big.Rat)
 	for entry := range strings.SplitSeq(s.String(), ";") {
-		if id, body, _ := strings.Cut(entry, ":"); id == string(limit.AppendID(nil, l)) {
+		if id, body, _ := strings.Cut(entry, ":"); id == string(state.AppendID(nil, l)) {
 			fields := strings.Split(body, ",")
 			if len(fields) == 5 {
 				return spanOf(t, fields[3], l.Max), spanOf(t, fields[4], l.Max)

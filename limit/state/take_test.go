@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"math/big"
@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestModels holds the algebra to the models: a policy of several limits under a clock that goes forward, each
@@ -66,7 +67,7 @@ func TestNewKey(t *testing.T) {
 		{limit.Sliding(5, time.Minute, 5*time.Second), "ok left=5 reset=1m5s"},
 		{limit.TokenBucket(3, time.Second, 5), "ok left=5 reset=7.334789s"},
 	} {
-		var s limit.State
+		var s state.State
 		now := at(7_001_455 * time.Microsecond)
 		now.Phase = 59_001
 		p := policyOf(test.limit)
@@ -90,7 +91,7 @@ func TestRetryAfterIsExact(t *testing.T) {
 			cost := w.drawCost(t)
 			ahead := func(p *limit.Policy, after time.Duration) bool {
 				s := w.state.Clone()
-				v := s.Peek(p, limit.At{Micros: w.now.Micros + after.Microseconds(), Phase: w.now.Phase}, cost)
+				v := s.Peek(p, state.At{Micros: w.now.Micros + after.Microseconds(), Phase: w.now.Phase}, cost)
 				return v.Allowed
 			}
 			hold := func(p *limit.Policy, allowed bool, retry time.Duration) {
@@ -126,7 +127,7 @@ func TestResetAtAndRemainingAreExact(t *testing.T) {
 				p := policyOf(status.Limit)
 				left := func(micros int64) int64 {
 					s := w.state.Clone()
-					v := s.Peek(p, limit.At{Micros: micros, Phase: w.now.Phase}, 1)
+					v := s.Peek(p, state.At{Micros: micros, Phase: w.now.Phase}, 1)
 					return v.Binding().Remaining
 				}
 				quota, reset := status.Limit.Quota(), status.ResetAt.UnixMicro()
@@ -150,7 +151,7 @@ func TestResetAtAndRemainingAreExact(t *testing.T) {
 					}
 				}
 			}
-			d, err := limit.ParseState(w.state.String())
+			d, err := state.ParseState(w.state.String())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +162,7 @@ func TestResetAtAndRemainingAreExact(t *testing.T) {
 	})
 }
 
-func ok(v limit.Verdict) bool { return v.Allowed }
+func ok(v state.Verdict) bool { return v.Allowed }
 
 // TestBounds holds every admitted history to the promise of its algorithm, over all intervals.
 func TestBounds(t *testing.T) {

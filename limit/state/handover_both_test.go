@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Both movers at once, in pure form: a migration moves a key between an old backend and a new one, which consists of
@@ -18,9 +19,9 @@ const groups = 3
 // site is all places of one key.
 type site struct {
 	policy *limit.Policy
-	now    limit.At
-	old    limit.State
-	new    [groups]limit.State
+	now    state.At
+	old    state.State
+	new    [groups]state.State
 	owners []int // of the key, by epoch
 
 	admitted, denied int
@@ -53,26 +54,26 @@ func (c *caller) start() {
 }
 
 // at does something at a place in one step.
-func (c *caller) at(place *limit.State, do func(*limit.State) error) error {
+func (c *caller) at(place *state.State, do func(*state.State) error) error {
 	if !c.pause() {
 		return errDies
 	}
 	err := do(place)
-	if moved, ok := errors.AsType[*limit.MovedError](err); ok {
+	if moved, ok := errors.AsType[*state.MovedError](err); ok {
 		c.met["refused by a "+moved.Mover.String()]++
 	}
 	return err
 }
 
 func (c *caller) take() error {
-	version, quiet, step := c.version, c.quiet, limit.Ask
-	var floor *limit.State
+	version, quiet, step := c.version, c.quiet, state.Ask
+	var floor *state.State
 	for {
 		move := migrating(version, step)
 		if quiet {
-			move = limit.Move{}
+			move = state.Move{}
 		}
-		err := c.side(version, move, floor, func(s *limit.State, m limit.Move, floor *limit.State) error {
+		err := c.side(version, move, floor, func(s *state.State, m state.Move, floor *state.State) error {
 			if _, err := s.Arrive(c.policy, c.now, m, floor, true); err != nil {
 				return err
 			}
@@ -83,42 +84,42 @@ func (c *caller) take() error {
 			}
 			return nil
 		})
-		if errors.Is(err, limit.ErrFloorWanted) {
-			var known limit.State
-			err = c.side(version+1, migrating(version, limit.Ask), nil, func(s *limit.State, m limit.Move, _ *limit.State) error {
+		if errors.Is(err, state.ErrFloorWanted) {
+			var known state.State
+			err = c.side(version+1, migrating(version, state.Ask), nil, func(s *state.State, m state.Move, _ *state.State) error {
 				_, err := s.Seal(c.now, m)
 				known = s.Clone()
 				return err
 			})
 			if err == nil {
-				known.Unstamp(limit.Migration) // or it would freeze the group that a topology brings the key to meanwhile
-				step, floor = limit.Adopt, &known
+				known.Unfence(state.Migration) // or it would freeze the group that a topology brings the key to meanwhile
+				step, floor = state.Adopt, &known
 				continue
 			}
 		}
-		if moved, ok := errors.AsType[*limit.MovedError](err); ok && moved.Mover == limit.Migration {
+		if moved, ok := errors.AsType[*state.MovedError](err); ok && moved.Mover == state.Migration {
 			c.met["went after the key"]++
 			c.version = max(c.version, moved.Version)
 			c.quiet = false
-			version, quiet, step, floor = c.version, false, limit.Ask, nil
+			version, quiet, step, floor = c.version, false, state.Ask, nil
 			continue
 		}
 		return err
 	}
 }
 
-type call func(*limit.State, limit.Move, *limit.State) error
+type call func(*state.State, state.Move, *state.State) error
 
 // side makes a call at the side of a version.
-func (c *caller) side(version int64, move limit.Move, floor *limit.State, do call) error {
+func (c *caller) side(version int64, move state.Move, floor *state.State, do call) error {
 	if version%2 == 0 {
-		return c.at(&c.old, func(s *limit.State) error { return do(s, move, floor) })
+		return c.at(&c.old, func(s *state.State) error { return do(s, move, floor) })
 	}
 	for {
 		epoch := c.epoch
 		err := c.route(epoch, move, floor, do)
-		moved, ok := errors.AsType[*limit.MovedError](err)
-		if !ok || moved.Mover != limit.Topology {
+		moved, ok := errors.AsType[*state.MovedError](err)
+		if !ok || moved.Mover != state.Topology {
 			return err
 		}
 		if moved.Version <= epoch {
@@ -129,7 +130,7 @@ func (c *caller) side(version int64, move limit.Move, floor *limit.State, do cal
 }
 
 // route makes a call at the group that owns the key under an epoch, and brings the key there before.
-func (c *caller) route(epoch int64, move limit.Move, floor *limit.State, do call) error {
+func (c *caller) route(epoch int64, move state.Move, floor *state.State, do call) error {
 	owner := c.owners[epoch]
 	var origins []int
 	for e := epoch - 1; e >= 0; e-- {
@@ -138,26 +139,26 @@ func (c *caller) route(epoch int64, move limit.Move, floor *limit.State, do call
 		}
 	}
 	here := &c.new[owner]
-	ours := func(s *limit.State) error { return do(s, move, floor) }
+	ours := func(s *state.State) error { return do(s, move, floor) }
 	if len(origins) == 0 {
 		return c.at(here, ours)
 	}
-	if move == (limit.Move{}) { // the request itself adopts
-		err := c.at(here, func(s *limit.State) error { return do(s, reshaping(epoch, limit.Ask), floor) })
-		if !errors.Is(err, limit.ErrFloorWanted) {
+	if move == (state.Move{}) { // the request itself adopts
+		err := c.at(here, func(s *state.State) error { return do(s, reshaping(epoch, state.Ask), floor) })
+		if !errors.Is(err, state.ErrFloorWanted) {
 			return err
 		}
 		known, err := c.fetch(epoch, origins, floor)
 		if err != nil {
 			return err
 		}
-		return c.at(here, func(s *limit.State) error {
+		return c.at(here, func(s *state.State) error {
 			c.note(s, known)
-			return do(s, reshaping(epoch, limit.Adopt), known)
+			return do(s, reshaping(epoch, state.Adopt), known)
 		})
 	}
-	seed := func(step limit.Step, known *limit.State) error { // what is the migration's goes where the key is
-		return c.at(here, func(s *limit.State) error {
+	seed := func(step state.Step, known *state.State) error { // what is the migration's goes where the key is
+		return c.at(here, func(s *state.State) error {
 			if known != nil {
 				c.note(s, known)
 			}
@@ -165,11 +166,11 @@ func (c *caller) route(epoch int64, move limit.Move, floor *limit.State, do call
 			return err
 		})
 	}
-	err := seed(limit.Ask, nil)
-	if errors.Is(err, limit.ErrFloorWanted) {
-		var known *limit.State
+	err := seed(state.Ask, nil)
+	if errors.Is(err, state.ErrFloorWanted) {
+		var known *state.State
 		if known, err = c.fetch(epoch, origins, floor); err == nil {
-			err = seed(limit.Adopt, known)
+			err = seed(state.Adopt, known)
 		}
 	}
 	if err != nil {
@@ -179,16 +180,16 @@ func (c *caller) route(epoch int64, move limit.Move, floor *limit.State, do call
 }
 
 // fetch seals the groups that the key may come from.
-func (c *caller) fetch(epoch int64, origins []int, floor *limit.State) (*limit.State, error) {
-	var known limit.State
+func (c *caller) fetch(epoch int64, origins []int, floor *state.State) (*state.State, error) {
+	var known state.State
 	if floor != nil {
 		known = floor.Clone()
 	}
 	for _, o := range origins {
-		err := c.at(&c.new[o], func(s *limit.State) error {
-			_, err := s.Seal(c.now, reshaping(epoch, limit.Ask))
+		err := c.at(&c.new[o], func(s *state.State) error {
+			_, err := s.Seal(c.now, reshaping(epoch, state.Ask))
 			if err == nil {
-				known = limit.Merge(known, *s, c.now)
+				known = state.Merge(known, *s, c.now)
 			}
 			return err
 		})
@@ -200,12 +201,12 @@ func (c *caller) fetch(epoch int64, origins []int, floor *limit.State) (*limit.S
 }
 
 // note counts what an adoption under a topology brings along.
-func (c *caller) note(s, floor *limit.State) {
-	frozen := func(s *limit.State) bool {
-		adopted, sealed := s.Stamp(limit.Migration, c.now)
+func (c *caller) note(s, floor *state.State) {
+	frozen := func(s *state.State) bool {
+		adopted, sealed := s.Fence(state.Migration, c.now)
 		return sealed > adopted
 	}
-	switch adopted, sealed := floor.Stamp(limit.Migration, c.now); {
+	switch adopted, sealed := floor.Fence(state.Migration, c.now); {
 	case frozen(floor) && frozen(s):
 		c.met["a frozen key went to a frozen group"]++
 	case frozen(floor):

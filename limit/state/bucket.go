@@ -1,8 +1,10 @@
-package limit
+package state
 
 import (
 	"math/bits"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // A token bucket as GCRA, on a circle of refilling that Chris O'Hara draws in "Rate limiting with Redis": the
@@ -31,17 +33,20 @@ import (
 // arrival - credit is never before seen, and an operation that has read an older time does to the state what it would
 // have done at seen; a take is only harder to admit.
 
+// largestRate is the largest Max of a bucket that package limit accepts.
+const maxRate int64 = 1 << 52
+
 // span is a time of micros + frac/rate microseconds, 0 <= frac < rate: per/rate rarely is a whole number.
 type span struct{ micros, frac int64 }
 
 // spend is the time in which cost tokens refill.
-func spend(l *Limit, cost int64) span {
+func spend(l *limit.Limit, cost int64) span {
 	micros, frac := l.Refill(cost)
 	return span{micros, frac}
 }
 
 // tokens is how many tokens refill within s, at most Burst; 0 for a negative span.
-func tokens(l *Limit, s span) int64 {
+func tokens(l *limit.Limit, s span) int64 {
 	if s.micros < 0 {
 		return 0
 	}
@@ -112,7 +117,7 @@ func (e *entry) peak() span {
 func (e *entry) setPeak(s span) { e.end, e.used = s.up(), s.frac }
 
 // full is when the bucket is full again; not before now.
-func (e *entry) full(l *Limit, now At) span {
+func (e *entry) full(l *limit.Limit, now At) span {
 	if e.empty(now) {
 		return span{micros: now.Micros}
 	}
@@ -120,12 +125,12 @@ func (e *entry) full(l *Limit, now At) span {
 }
 
 // shortBucket is how long a request of cost has to wait; 0 if it fits.
-func (e *entry) shortBucket(l *Limit, now At, cost int64) int64 {
+func (e *entry) shortBucket(l *limit.Limit, now At, cost int64) int64 {
 	next := e.full(l, now).plus(spend(l, cost), l.Max)
 	return max(next.minus(spend(l, l.Burst), l.Max).up()-now.Micros, 0)
 }
 
-func (e *entry) chargeBucket(l *Limit, now At, cost int64) {
+func (e *entry) chargeBucket(l *limit.Limit, now At, cost int64) {
 	next := e.full(l, now).plus(spend(l, cost), l.Max)
 	e.credit = e.credit.at(l.Max)
 	e.arrival = next.plus(e.credit, l.Max)
@@ -137,7 +142,7 @@ func (e *entry) chargeBucket(l *Limit, now At, cost int64) {
 }
 
 // refundBucket gives back what has not refilled of a charge.
-func (e *entry) refundBucket(l *Limit, now At, m mark, amount int64) {
+func (e *entry) refundBucket(l *limit.Limit, now At, m mark, amount int64) {
 	if m.end <= e.seen {
 		return // it had refilled when the last charge was made, maybe in an earlier life
 	}
@@ -153,12 +158,12 @@ func (e *entry) refundBucket(l *Limit, now At, m mark, amount int64) {
 }
 
 // refill gives everything back.
-func (e *entry) refill(l *Limit, now At) {
+func (e *entry) refill(l *limit.Limit, now At) {
 	now.Micros = max(now.Micros, e.seen)
 	e.giveBack(l, e.full(l, now).minus(span{micros: now.Micros}, l.Max))
 }
 
-func (e *entry) giveBack(l *Limit, s span) {
+func (e *entry) giveBack(l *limit.Limit, s span) {
 	if credit := e.credit.at(l.Max).plus(s, l.Max); s.micros >= 0 && credit.micros < maxCredit {
 		e.credit = credit
 	}

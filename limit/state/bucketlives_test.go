@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // The invariant of a bucket, whatever times its operations have read before they queued, and whatever older copies of its
@@ -20,7 +21,7 @@ import (
 // A copy from before the bucket was full knows of refunds. They give back nothing that was charged since.
 func TestBucketFloorOfAnEarlierLife(t *testing.T) {
 	p := policyOf(limit.TokenBucket(10, time.Second, 10))
-	var s limit.State
+	var s state.State
 	for range 5 {
 		s.Refund(at(0), chargeOf(t, &s, p, at(0), 10), 10)
 	}
@@ -32,7 +33,7 @@ func TestBucketFloorOfAnEarlierLife(t *testing.T) {
 		if v := late.Take(p, at(read), 1); v.Allowed {
 			t.Errorf("10 admitted at 1s, then with a floor of 0s and a clock read at %s: %s, from %s", read, sayAll(&v), late.String())
 		}
-		for _, merged := range []limit.State{limit.Merge(s, floor, at(read)), limit.Merge(floor, s, at(read))} {
+		for _, merged := range []state.State{state.Merge(s, floor, at(read)), state.Merge(floor, s, at(read))} {
 			if !merged.Equal(&s) {
 				t.Errorf("read at %s, merged %s with %s: %s", read, s.String(), floor.String(), merged.String())
 			}
@@ -43,7 +44,7 @@ func TestBucketFloorOfAnEarlierLife(t *testing.T) {
 // Nor does a receipt from then, also if its refund has read the clock long ago.
 func TestBucketRefundOfAnEarlierLife(t *testing.T) {
 	p := policyOf(limit.TokenBucket(10, time.Second, 10))
-	var s limit.State
+	var s state.State
 	for range 20 {
 		s.Refund(at(0), chargeOf(t, &s, p, at(0), 10), 10)
 	}
@@ -71,7 +72,7 @@ func TestBucketRefundWithAnOlderTime(t *testing.T) {
 		{1 * time.Second, 5, 5},   // five of six
 		{100 * time.Second, 5, 5}, // in another life
 	} {
-		var s limit.State
+		var s state.State
 		s.Refund(at(0), chargeOf(t, &s, p, at(0), 10), 10) // a life of ten seconds at least
 		r := chargeOf(t, &s, p, at(0), 6)
 		chargeOf(t, &s, p, at(test.at), test.cost)
@@ -94,10 +95,10 @@ func TestBucketLives(t *testing.T) {
 		}).Draw(t, "limit")
 		w := &world{policy: policyOf(l), now: at(0)}
 		full, _ := l.Refill(l.Burst)
-		copies := []limit.State{{}}
-		older := func() limit.At { // the clock as it was read before the request queued
+		copies := []state.State{{}}
+		older := func() state.At { // the clock as it was read before the request queued
 			back := rapid.SampledFrom([]int64{0, 0, 1, full / 8, full / 2, full, 2 * full}).Draw(t, "queued for")
-			return limit.At{Micros: w.now.Micros - back}
+			return state.At{Micros: w.now.Micros - back}
 		}
 		repeat(t, func(t *rapid.T) {
 			present := w.now

@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestBinding: of a denial the limit that lets the request pass last; of an admission the one with the least left,
@@ -45,7 +46,7 @@ func TestBinding(t *testing.T) {
 		},
 	} {
 		p := policyOf(test.limits...)
-		var s limit.State
+		var s state.State
 		for _, cost := range test.before {
 			if v := s.Take(p, at(0), cost); !v.Allowed {
 				t.Fatalf("%s: %s", test.name, sayAll(&v))
@@ -112,7 +113,7 @@ func TestManyLimits(t *testing.T) {
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		var s limit.State
+		var s state.State
 		v := s.Take(p, at(0), 10)
 		all := slices.Collect(v.All())
 		if len(all) != n || !v.Allowed || v.Binding().Remaining != 0 {
@@ -154,7 +155,7 @@ func TestManyLimits(t *testing.T) {
 // A verdict keeps what it said, and its receipt what it names, whatever is decided later.
 func TestVerdictsAreValues(t *testing.T) {
 	p := manyLimits(9)
-	var s limit.State
+	var s state.State
 	v := s.Take(p, at(0), 1)
 	said, r := sayAll(&v), v.Receipt()
 	w, r2 := v, r
@@ -170,7 +171,7 @@ func TestVerdictsAreValues(t *testing.T) {
 // Taken describes what was decided elsewhere, whatever it would decide itself.
 func TestTaken(t *testing.T) {
 	p := policyOf(limit.PerMinute(3), limit.TokenBucket(1, time.Second, 5))
-	var s limit.State
+	var s state.State
 	want := s.Take(p, at(0), 3)
 	got := s.Taken(p, at(0), 3, true)
 	if r := got.Receipt(); sayAll(&got) != sayAll(&want) || r.Cost != 3 {
@@ -181,14 +182,14 @@ func TestTaken(t *testing.T) {
 	if r := got.Receipt(); sayAll(&got) != sayAll(&want) || got.Allowed || r.Cost != 0 {
 		t.Errorf("got %s, want %s", sayAll(&got), sayAll(&want))
 	}
-	var empty limit.State
+	var empty state.State
 	if got := empty.Taken(p, at(0), 1, false); got.Allowed {
 		t.Errorf("denied elsewhere: %s", sayAll(&got))
 	}
 }
 
 func TestZeroValues(t *testing.T) {
-	var v limit.Verdict
+	var v state.Verdict
 	if v.Binding() != (limit.Status{}) || len(slices.Collect(v.All())) != 0 {
 		t.Errorf("a zero verdict says %s", sayAll(&v))
 	}
@@ -196,14 +197,14 @@ func TestZeroValues(t *testing.T) {
 	if r.Cost != 0 || r.Policy() != nil {
 		t.Errorf("a zero verdict has the receipt %+v", r)
 	}
-	var s, o limit.State
+	var s, o state.State
 	s.Refund(at(0), &r, 5)
-	s.Refund(at(0), &limit.Receipt{}, 5)
+	s.Refund(at(0), &state.Receipt{}, 5)
 	s.Reset(policyOf(limit.PerSecond(1)), at(0))
 	if s.Join(policyOf(limit.PerSecond(1)), at(0), &o) {
 		t.Error("nothing taught something")
 	}
-	if m := limit.Merge(s, o, at(0)); !m.Empty() || !m.Equal(&s) || s.String() != "" || s.Until() != 0 {
+	if m := state.Merge(s, o, at(0)); !m.Empty() || !m.Equal(&s) || s.String() != "" || s.Until() != 0 {
 		t.Errorf("nothing is %q", m.String())
 	}
 	c := o.Clone()
@@ -214,10 +215,10 @@ func TestZeroValues(t *testing.T) {
 	if err := p.CheckCost(1); err != nil {
 		t.Error(err)
 	}
-	if text := fmt.Sprint(limit.Limit{}, limit.At{}, limit.Status{}); text == "" {
+	if text := fmt.Sprint(limit.Limit{}, state.At{}, limit.Status{}); text == "" {
 		t.Error("no text")
 	}
-	if decoded, err := limit.ParseState([]byte(nil)); err != nil || !decoded.Empty() {
+	if decoded, err := state.ParseState([]byte(nil)); err != nil || !decoded.Empty() {
 		t.Errorf("no bytes are %q, %v", decoded.String(), err)
 	}
 }
@@ -246,7 +247,7 @@ func TestAllocations(t *testing.T) {
 			for i := range n {
 				p.Limits = append(p.Limits, kind(i))
 			}
-			var s limit.State
+			var s state.State
 			now, admitted, denied := at(0), 0, 0
 			use := func() {
 				now.Micros += 17_000
@@ -284,7 +285,7 @@ func TestAllocations(t *testing.T) {
 
 // Encoding into a buffer that is large enough doesn't allocate either.
 func TestEncodingAllocations(t *testing.T) {
-	var s limit.State
+	var s state.State
 	s.Take(policyOf(limit.PerMinute(5), anHour, limit.TokenBucket(3, time.Second, 5)), at(0), 1)
 	buffer := make([]byte, 0, 256)
 	if allocs := testing.AllocsPerRun(1000, func() { buffer, _ = s.AppendText(buffer[:0]) }); allocs != 0 {

@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"fmt"
@@ -9,10 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func TestBucket(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.TokenBucket(10, time.Second, 20)), []step{
 		{0, 1, "ok left=19 reset=100ms"},
 		{0, 19, "ok left=0 reset=2s"},
@@ -30,7 +31,7 @@ func TestBucket(t *testing.T) {
 
 // A third of a second is no whole number of microseconds; waits are rounded up, what is kept is not rounded.
 func TestBucketFractions(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.TokenBucket(3, time.Second, 1)), []step{
 		{0, 1, "ok left=0 reset=333.334ms"},
 		{0, 1, "no left=0 reset=333.334ms retry=333.334ms"},
@@ -38,7 +39,7 @@ func TestBucketFractions(t *testing.T) {
 		{333_334 * time.Microsecond, 1, "ok left=0 reset=666.668ms"}, // idle: from here anew
 		{666_668 * time.Microsecond, 1, "ok left=0 reset=1.000002s"},
 	})
-	s = limit.State{}
+	s = state.State{}
 	play(t, &s, policyOf(limit.TokenBucket(3, time.Second, 2)), []step{
 		{0, 2, "ok left=0 reset=666.667ms"},
 		{333_334 * time.Microsecond, 1, "ok left=0 reset=1s"}, // busy: three thirds are one
@@ -57,7 +58,7 @@ func TestBucketDoesNotDrift(t *testing.T) {
 		limit.TokenBucket(7, 24*time.Hour, 3):      50_000,
 	} {
 		p, now, admitted := policyOf(l), at(0), int64(0)
-		var s limit.State
+		var s state.State
 		for range takes {
 			v := s.Take(p, now, 1)
 			if v.Allowed {
@@ -122,7 +123,7 @@ func floor(r *big.Rat) int64 {
 }
 
 func TestBucketClockSteppingBack(t *testing.T) {
-	var s limit.State
+	var s state.State
 	play(t, &s, policyOf(limit.TokenBucket(1, time.Second, 3)), []step{
 		{10 * time.Second, 2, "ok left=1 reset=12s"},
 		{9 * time.Second, 1, "no left=0 reset=12s retry=1s"}, // nothing has refilled, and what will needs longer
@@ -137,7 +138,7 @@ func TestBucketClockSteppingBack(t *testing.T) {
 // slower, the time at which the bucket is full is kept.
 func TestBucketChangedBurstAndRate(t *testing.T) {
 	with := func(rate, burst int64) *limit.Policy { return policyOf(limit.TokenBucket(rate, time.Second, burst)) }
-	var s limit.State
+	var s state.State
 	play(t, &s, with(10, 20), []step{{0, 20, "ok left=0 reset=2s"}})
 	play(t, &s, with(10, 25), []step{{0, 6, "no left=5 reset=2s retry=100ms"}, {0, 5, "ok left=0 reset=2.5s"}})
 	play(t, &s, with(10, 5), []step{

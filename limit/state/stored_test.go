@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 func TestAll(t *testing.T) {
@@ -30,12 +31,12 @@ func TestAll(t *testing.T) {
 		{"b1s:9000000,9,9,9000000,1000000;", 8, "0/1s+0 0 0 0; "},
 		{"m:9000,7,6;t:9000,7,6;", 1, ""},
 	} {
-		s, err := limit.ParseState(test.state)
+		s, err := state.ParseState(test.state)
 		if err != nil {
 			t.Fatal(test.state, err)
 		}
 		var got strings.Builder
-		for one := range s.All(limit.At{Micros: test.at * second}) {
+		for one := range s.All(state.At{Micros: test.at * second}) {
 			reset := int64(0)
 			if !one.ResetAt.IsZero() {
 				reset = one.ResetAt.Unix()
@@ -53,14 +54,14 @@ func TestAllIsWhatALimitSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 4)
 		w.live(t, "tick take take refund reset", func(string) {
-			said := make(map[string]limit.Stored)
+			said := make(map[string]state.Stored)
 			for one := range w.state.All(w.now) {
-				said[string(limit.AppendID(nil, &one.Limit))] = one
+				said[string(state.AppendID(nil, &one.Limit))] = one
 			}
 			copied := w.state.Clone()
 			v := copied.Peek(w.policy, w.now, 1)
 			for status := range v.All() {
-				one, l := said[string(limit.AppendID(nil, &status.Limit))], status.Limit
+				one, l := said[string(state.AppendID(nil, &status.Limit))], status.Limit
 				full := status.Remaining == l.Quota()
 				switch {
 				case l.Algorithm != limit.Bucket && one.Used != l.Max-status.Remaining:

@@ -1,8 +1,10 @@
-package limit
+package state
 
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // A sliding window of n = window / precision sub-buckets. Sub-bucket i is the span [i x precision, (i+1) x
@@ -40,10 +42,10 @@ func (e *entry) live(now At) (n int, used int64) {
 }
 
 // shortSliding is how long a request of cost has to wait until enough sub-buckets have left; 0 if it fits.
-func (e *entry) shortSliding(l *Limit, now At, cost int64) int64 {
+func (e *entry) shortSliding(l *limit.Limit, now At, cost int64) int64 {
 	n, used := e.live(now)
 	var wait int64
-	if n > 0 && e.behind(now) == 0 && cost > MaxCount-e.subs[0].charged { // the next sub-bucket can count it
+	if n > 0 && e.behind(now) == 0 && cost > limit.MaxCount-e.subs[0].charged { // the next sub-bucket can count it
 		wait = e.leaves(0) - int64(l.Window/time.Microsecond) + e.id.precisionMicros() - now.Micros
 	}
 	tooMany := cost - (l.Max - used)

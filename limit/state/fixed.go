@@ -1,6 +1,10 @@
-package limit
+package state
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
 
 // A fixed window is a count with a reset. The reset is chosen once, by the first admitted request, and never
 // moves: every copy returns it unchanged.
@@ -9,9 +13,9 @@ import "time"
 func fixedEnd(id identity, now At) int64 {
 	window := int64(id.window / time.Microsecond)
 	switch id.alignment {
-	case ClockAligned:
+	case limit.ClockAligned:
 		return floorTo(now.Micros, window) + window
-	case KeyStaggered:
+	case limit.KeyStaggered:
 		shift := int64(now.Phase%uint64(window/1000)) * 1000
 		return floorTo(now.Micros-shift, window) + shift + window
 	}
@@ -28,8 +32,8 @@ func floorTo(n, step int64) int64 {
 }
 
 // shortFixed is how long a request of cost has to wait; 0 if it fits.
-func (e *entry) shortFixed(l *Limit, now At, cost int64) int64 {
-	if e.empty(now) || cost <= l.Max-e.count.used() && cost <= MaxCount-e.count.charged {
+func (e *entry) shortFixed(l *limit.Limit, now At, cost int64) int64 {
+	if e.empty(now) || cost <= l.Max-e.count.used() && cost <= limit.MaxCount-e.count.charged {
 		return 0
 	}
 	return e.end - now.Micros

@@ -1,9 +1,11 @@
-package limit
+package state
 
 import (
 	"errors"
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // ErrCorruptState says that a stored value is not a state in this package's encoding.
@@ -21,10 +23,10 @@ var ErrCorruptState = errors.New("sluice: corrupt state")
 //	b1s:1795225200123456.1,700000,100000,1795225202123456.1,2000000.2;
 //	                                       once there is credit: that, arrival time and credit; else the peak is the
 //	                                       arrival time
-//	m:1795225200123,7,6;                   stamp of a hand-over: end in ms, version adopted, version sealed
+//	m:1795225200123,7,6;                   fence of a handover: end in ms, version adopted, version sealed
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
-// precision; a stamp has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-."
+// precision; a fence has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-."
 // only. The first number is the end of the entry. A state has at most maxText bytes and maxEntries entries, and no
 // number more than 16 digits: whoever reads one looks at that first. Text was chosen by measurement against a hash and a packed string;
 // see package scripts.
@@ -55,13 +57,13 @@ func (s *State) String() string {
 func (e *entry) appendText(b []byte) []byte {
 	b = append(e.id.appendText(b), ':')
 	switch e.id.algorithm {
-	case SlidingWindow:
+	case limit.SlidingWindow:
 		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
 		b = strconv.AppendInt(b, e.used, 10)
 		for _, c := range e.subs {
 			b = c.appendText(append(b, ','))
 		}
-	case Bucket:
+	case limit.Bucket:
 		peak := e.peak()
 		b = append(peak.appendText(b), ',')
 		b = append(strconv.AppendInt(b, peak.micros-e.birth, 10), ',')
@@ -70,7 +72,7 @@ func (e *entry) appendText(b []byte) []byte {
 			b = e.arrival.appendText(append(b, ','))
 			b = e.credit.appendText(append(b, ','))
 		}
-	case stamped:
+	case fenced:
 		b = append(strconv.AppendInt(b, e.end/1000, 10), ',')
 		b = append(strconv.AppendInt(b, e.count.charged, 10), ',')
 		b = strconv.AppendInt(b, e.count.refunded, 10)
@@ -82,11 +84,11 @@ func (e *entry) appendText(b []byte) []byte {
 }
 
 func (id identity) appendText(b []byte) []byte {
-	if b = append(b, id.letter()); id.algorithm == stamped {
+	if b = append(b, id.letter()); id.algorithm == fenced {
 		return b
 	}
 	b = appendDuration(b, id.window)
-	if id.algorithm == SlidingWindow {
+	if id.algorithm == limit.SlidingWindow {
 		b = appendDuration(append(b, '~'), id.precision)
 	}
 	return b
@@ -94,17 +96,17 @@ func (id identity) appendText(b []byte) []byte {
 
 func (id identity) letter() byte {
 	switch {
-	case id.algorithm == SlidingWindow:
+	case id.algorithm == limit.SlidingWindow:
 		return 's'
-	case id.algorithm == Bucket:
+	case id.algorithm == limit.Bucket:
 		return 'b'
-	case id.algorithm == stamped && id.alignment == Alignment(Topology):
+	case id.algorithm == fenced && id.alignment == limit.Alignment(Topology):
 		return 't'
-	case id.algorithm == stamped:
+	case id.algorithm == fenced:
 		return 'm'
-	case id.alignment == ClockAligned:
+	case id.alignment == limit.ClockAligned:
 		return 'a'
-	case id.alignment == KeyStaggered:
+	case id.alignment == limit.KeyStaggered:
 		return 'g'
 	}
 	return 'f'
@@ -137,7 +139,7 @@ func ParseState[T string | []byte](text T) (State, error) {
 		e := r.entry()
 		r.ok = r.ok && len(s.entries) < maxEntries
 		if s.entries == nil {
-			s.entries = make([]entry, 0, 1+min(r.left(';', 0), MaxLimits))
+			s.entries = make([]entry, 0, 1+min(r.left(';', 0), limit.MaxLimits))
 		} else if s.find(e.id) != nil {
 			r.ok = false
 		}
@@ -184,7 +186,7 @@ func (r *reader[T]) number() int64 {
 	for r.i < len(r.text) && r.text[r.i]-'0' <= 9 {
 		n = n*10 + int64(r.text[r.i]-'0')
 		r.i++
-		if n > MaxCount {
+		if n > limit.MaxCount {
 			r.ok = false
 			return 0
 		}
@@ -201,7 +203,7 @@ func (r *reader[T]) duration() time.Duration {
 		if end := r.i + len(u.suffix); end <= len(r.text) && string(r.text[r.i:end]) == u.suffix &&
 			(end == len(r.text) || r.text[end] == ':' || r.text[end] == '~') {
 			r.i = end
-			if n < 1 || n > int64(MaxWindow/u.size) {
+			if n < 1 || n > int64(limit.MaxWindow/u.size) {
 				break
 			}
 			return time.Duration(n) * u.size
@@ -212,27 +214,27 @@ func (r *reader[T]) duration() time.Duration {
 }
 
 func (r *reader[T]) identity() identity {
-	id := identity{algorithm: FixedWindow}
+	id := identity{algorithm: limit.FixedWindow}
 	switch {
 	case r.next('f'):
 	case r.next('a'):
-		id.alignment = ClockAligned
+		id.alignment = limit.ClockAligned
 	case r.next('g'):
-		id.alignment = KeyStaggered
+		id.alignment = limit.KeyStaggered
 	case r.next('s'):
-		id.algorithm = SlidingWindow
+		id.algorithm = limit.SlidingWindow
 	case r.next('b'):
-		id.algorithm = Bucket
+		id.algorithm = limit.Bucket
 	case r.next('m'):
-		return stampOf(Migration)
+		return fenceOf(Migration)
 	case r.next('t'):
-		return stampOf(Topology)
+		return fenceOf(Topology)
 	default:
 		r.ok = false
 	}
 	start := r.i
 	id.window = r.duration()
-	if id.algorithm == SlidingWindow {
+	if id.algorithm == limit.SlidingWindow {
 		r.expect('~')
 		id.precision = r.duration()
 	}
@@ -245,8 +247,8 @@ func (r *reader[T]) identity() identity {
 
 // valid reports whether some valid limit has this identity.
 func (id identity) valid() bool {
-	l := Limit{Algorithm: id.algorithm, Alignment: id.alignment, Window: id.window, Precision: id.precision, Max: 1}
-	if id.algorithm == Bucket {
+	l := limit.Limit{Algorithm: id.algorithm, Alignment: id.alignment, Window: id.window, Precision: id.precision, Max: 1}
+	if id.algorithm == limit.Bucket {
 		l.Max, l.Burst = maxRate, 1
 	}
 	return l.Validate() == nil
@@ -269,7 +271,7 @@ func (r *reader[T]) count() count {
 // end reads the end of a window in milliseconds and returns it in microseconds.
 func (r *reader[T]) end() int64 {
 	n := r.number()
-	r.ok = r.ok && n <= MaxCount/1000
+	r.ok = r.ok && n <= limit.MaxCount/1000
 	return n * 1000
 }
 
@@ -287,7 +289,7 @@ func (r *reader[T]) entry() entry {
 	r.expect(':')
 	switch {
 	case !r.ok:
-	case e.id.algorithm == Bucket:
+	case e.id.algorithm == limit.Bucket:
 		peak := r.span()
 		e.setPeak(peak)
 		e.arrival = peak
@@ -302,12 +304,12 @@ func (r *reader[T]) entry() entry {
 			e.credit = r.span()
 			r.ok = r.ok && e.credit != span{} && e.credit.micros < maxCredit && !e.arrival.less(e.credit) && !e.arrival.less(peak)
 		}
-	case e.id.algorithm == SlidingWindow:
+	case e.id.algorithm == limit.SlidingWindow:
 		e.end = r.end()
 		r.expect(',')
 		e.used = r.number()
 		used := int64(0)
-		if n := r.left(',', ';'); n <= MaxSubBuckets {
+		if n := r.left(',', ';'); n <= limit.MaxSubBuckets {
 			e.subs = make([]count, 0, n)
 		}
 		for r.ok && r.next(',') {
@@ -318,7 +320,7 @@ func (r *reader[T]) entry() entry {
 		n := int64(len(e.subs))
 		r.ok = r.ok && n > 0 && n <= e.id.subBuckets() && used == e.used &&
 			e.end%e.id.precisionMicros() == 0 && (n == 1 || e.subs[n-1].charged > 0)
-	case e.id.algorithm == stamped:
+	case e.id.algorithm == fenced:
 		e.end = r.end()
 		r.expect(',')
 		e.count.charged = r.number()

@@ -1,4 +1,4 @@
-package limit_test
+package state_test
 
 import (
 	"fmt"
@@ -12,10 +12,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // drawCopy draws some state of a key under p: what a history of its own left behind, or any text that is a state.
-func drawCopy(t *rapid.T, p *limit.Policy) limit.State {
+func drawCopy(t *rapid.T, p *limit.Policy) state.State {
 	if rapid.Bool().Draw(t, "any text") {
 		return drawState(t)
 	}
@@ -25,9 +26,9 @@ func drawCopy(t *rapid.T, p *limit.Policy) limit.State {
 }
 
 // drawState draws the text of a state, with few distinct identities and ends so that copies meet.
-func drawState(t *rapid.T) limit.State {
+func drawState(t *rapid.T) state.State {
 	ids := rapid.SliceOfDistinct(rapid.SampledFrom([]string{
-		"f1s", "a1s", "g7ms", "s3s~1s", "s120ms~1ms", "s1s~1s", "b1s", "b1us", limit.Migration.StampID(), limit.Topology.StampID(),
+		"f1s", "a1s", "g7ms", "s3s~1s", "s120ms~1ms", "s1s~1s", "b1s", "b1us", state.Migration.FenceID(), state.Topology.FenceID(),
 	}), rapid.ID).Draw(t, "ids")
 	var b strings.Builder
 	for _, id := range ids {
@@ -73,7 +74,7 @@ func drawState(t *rapid.T) limit.State {
 			fmt.Fprintf(&b, "%s:%d,%s;", id, end, text)
 		}
 	}
-	s, err := limit.ParseState(b.String())
+	s, err := state.ParseState(b.String())
 	if err != nil {
 		t.Fatalf("%s: %v", b.String(), err)
 	}
@@ -97,9 +98,9 @@ func TestMergeIsASemilattice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPolicy(t, 3)
 		a, b, c := drawCopy(t, p), drawCopy(t, p), drawCopy(t, p)
-		merge := func(x, y limit.State) limit.State { return limit.Merge(x, y, limit.At{}) } // nothing is over
+		merge := func(x, y state.State) state.State { return state.Merge(x, y, state.At{}) } // nothing is over
 		was := a.String() + b.String() + c.String()
-		same := func(law string, x, y limit.State) {
+		same := func(law string, x, y state.State) {
 			if !x.Equal(&y) || !y.Equal(&x) || x.Until() != y.Until() {
 				t.Fatalf("not %s:\na %s\nb %s\nc %s\n  %s\n  %s", law, a.String(), b.String(), c.String(), x.String(), y.String())
 			}
@@ -112,9 +113,9 @@ func TestMergeIsASemilattice(t *testing.T) {
 		same("idempotent", merge(a, a), a)
 		same("an upper bound", merge(ab, a), ab)
 		same("an upper bound", merge(b, ab), ab)
-		same("neutral to nothing", merge(a, limit.State{}), a)
-		same("neutral to nothing", merge(limit.State{}, a), a)
-		decoded, err := limit.ParseState(ab.String())
+		same("neutral to nothing", merge(a, state.State{}), a)
+		same("neutral to nothing", merge(state.State{}, a), a)
+		decoded, err := state.ParseState(ab.String())
 		if err != nil {
 			t.Fatalf("merged %s and %s into %s: %v", a.String(), b.String(), ab.String(), err)
 		}
@@ -170,7 +171,7 @@ func TestMerge(t *testing.T) {
 		{"the larger void", "f1s:2000,9-5-4;", "f1s:2000,9-6-2;", "f1s:2000,9-6-4;"},
 	} {
 		a, b := decode(t, test.a), decode(t, test.b)
-		ab, ba := limit.Merge(a, b, limit.At{}), limit.Merge(b, a, limit.At{})
+		ab, ba := state.Merge(a, b, state.At{}), state.Merge(b, a, state.At{})
 		want := decode(t, test.want)
 		if !ab.Equal(&want) || !ba.Equal(&want) {
 			t.Errorf("%s: %s and %s give %s and %s, want %s", test.name, test.a, test.b, ab.String(), ba.String(), test.want)
@@ -183,11 +184,11 @@ func TestMerge(t *testing.T) {
 func TestOldFloorsAreHarmless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 4)
-		var floors []limit.State
+		var floors []state.State
 		w.live(t, "tick take take take peek refund reset max code", func(string) {
 			floors = append(floors, w.state.Clone())
 			floor := floors[rapid.IntRange(0, len(floors)-1).Draw(t, "floor")]
-			for _, now := range []limit.At{w.now, {Micros: w.now.Micros - w.drawPause(t), Phase: w.now.Phase}} {
+			for _, now := range []state.At{w.now, {Micros: w.now.Micros - w.drawPause(t), Phase: w.now.Phase}} {
 				want := settled(&w.state, w.policy, now)
 				got := w.state.Clone()
 				learned := got.Join(w.policy, now, &floor)
@@ -202,13 +203,13 @@ func TestOldFloorsAreHarmless(t *testing.T) {
 // The same for Merge: a copy from before the bucket was full has nothing to say to one that has been charged since.
 func TestMergeWithAnOlderCopy(t *testing.T) {
 	p := policyOf(limit.TokenBucket(1, time.Second, 5))
-	var s limit.State
+	var s state.State
 	v := s.Take(p, at(0), 5)
 	r := v.Receipt()
 	s.Refund(at(0), &r, 5)
 	older := s.Clone()
 	s.Take(p, at(10*time.Second), 5)
-	merged := limit.Merge(s, older, at(10*time.Second))
+	merged := state.Merge(s, older, at(10*time.Second))
 	if v := merged.Take(p, at(10*time.Second), 1); v.Allowed {
 		t.Errorf("%s denies, merged with %s it admits: %s", s.String(), older.String(), merged.String())
 	}
@@ -219,7 +220,7 @@ func TestMergeWithAnOlderCopy(t *testing.T) {
 func TestJoinRestoresWhatWasLost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 4)
-		older := []limit.State{{}}
+		older := []state.State{{}}
 		w.live(t, "tick take take take refund reset max", func(string) {
 			older = append(older, w.state.Clone())
 			lost := older[rapid.IntRange(0, len(older)-1).Draw(t, "what is left")].Clone()
@@ -249,7 +250,7 @@ func TestFloorAfterALoss(t *testing.T) {
 		w := drawWorld(t, 4)
 		w.live(t, "tick take take refund reset", func(string) {})
 		floor := w.state
-		w.state = limit.State{}
+		w.state = state.State{}
 		w.live(t, "tick take", func(string) {
 			joined, before := w.state.Clone(), floor.Clone()
 			joined.Join(w.policy, w.now, &floor)
@@ -270,35 +271,35 @@ func TestJoin(t *testing.T) {
 	p := policyOf(limit.Fixed(10, time.Second), limit.Sliding(10, 3*time.Second, time.Second), limit.TokenBucket(1, time.Second, 5))
 	for _, test := range []struct {
 		name, stored, floor, want string
-		now                       limit.At
+		now                       state.At
 		learned                   bool
 	}{
-		{"over entries of the floor", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;", "", limit.At{Micros: 1_000_000}, false},
+		{"over entries of the floor", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;", "", state.At{Micros: 1_000_000}, false},
 		{"one microsecond before", "", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9;",
-			limit.At{Micros: 999_999}, true},
+			state.At{Micros: 999_999}, true},
 		{"over entries of the store", "f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9,1000000,500000;", "",
-			"f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9,1000000,500000;", limit.At{Micros: 1_000_000}, false},
-		{"over entries of both", "f1s:1000,9;b1s:1000000,9,9;", "f1s:900,9-1;b1s:900000,9,9,900000,800000;", "f1s:1000,9;b1s:1000000,9,9;", limit.At{Micros: 1_000_000}, false},
-		{"old credit and a new charge", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", limit.At{Micros: 1_000_000}, false},
-		{"the same by a clock that lags", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", limit.At{Micros: 900_000}, false},
-		{"a life that was lost", "b1s:1300000,9,9;", "b1s:1500000,900000,9,1600000,900000;", "b1s:1500000,200009,200009;", limit.At{Micros: 1_000_000}, true},
-		{"entries of other limits", "f1s:2000,1;", "f2s:2000,9;a1s:2000,9;b2s:3000000,9,9;", "f1s:2000,1;", limit.At{Micros: 1_000_000}, false},
-		{"what the store knows", "f1s:2000,3-1;", "f1s:2000,2;", "f1s:2000,3-1;", limit.At{Micros: 1_000_000}, false},
-		{"a charge", "f1s:2000,3-1;", "f1s:2000,4;", "f1s:2000,4-1;", limit.At{Micros: 1_000_000}, true},
-		{"a refund", "f1s:2000,3-1;", "f1s:2000,3-2;", "f1s:2000,3-2;", limit.At{Micros: 1_000_000}, true},
-		{"a later window", "f1s:1500,9;", "f1s:1600,1;", "f1s:1600,9;", limit.At{Micros: 1_000_000}, true},
-		{"a later window, after one that is over", "f1s:900,9;", "f1s:1600,1;", "f1s:1600,1;", limit.At{Micros: 1_000_000}, true},
-		{"a later window that has charged more", "f1s:1500,9-8;", "f1s:1600,2-1;", "f1s:1600,2-1;", limit.At{Micros: 1_000_000}, true},
-		{"an earlier window", "f1s:1600,2-1;", "f1s:1500,9-6;", "f1s:1600,3-1;", limit.At{Micros: 1_000_000}, true},
-		{"an earlier window that used less", "f1s:1600,3-1;", "f1s:1500,9-6;", "f1s:1600,3-1;", limit.At{Micros: 1_000_000}, false},
-		{"a later window that counts the same", "f1s:1500,1;", "f1s:1600,1;", "f1s:1600,1;", limit.At{Micros: 1_000_000}, true},
-		{"a sub-bucket", "s3s~1s:3000,1,1;", "s3s~1s:2000,1,1;", "s3s~1s:3000,2,1,1;", limit.At{Micros: 1_000_000}, true},
-		{"a refund in a sub-bucket", "s3s~1s:3000,2,1,1;", "s3s~1s:2000,0,1-1;", "s3s~1s:3000,1,1,1-1;", limit.At{Micros: 1_000_000}, true},
+			"f1s:1000,9;s3s~1s:1000,1,1;b1s:1000000,9,9,1000000,500000;", state.At{Micros: 1_000_000}, false},
+		{"over entries of both", "f1s:1000,9;b1s:1000000,9,9;", "f1s:900,9-1;b1s:900000,9,9,900000,800000;", "f1s:1000,9;b1s:1000000,9,9;", state.At{Micros: 1_000_000}, false},
+		{"old credit and a new charge", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", state.At{Micros: 1_000_000}, false},
+		{"the same by a clock that lags", "b1s:1500000,9,9;", "b1s:1000000,9,9,1000000,900000;", "b1s:1500000,9,9;", state.At{Micros: 900_000}, false},
+		{"a life that was lost", "b1s:1300000,9,9;", "b1s:1500000,900000,9,1600000,900000;", "b1s:1500000,200009,200009;", state.At{Micros: 1_000_000}, true},
+		{"entries of other limits", "f1s:2000,1;", "f2s:2000,9;a1s:2000,9;b2s:3000000,9,9;", "f1s:2000,1;", state.At{Micros: 1_000_000}, false},
+		{"what the store knows", "f1s:2000,3-1;", "f1s:2000,2;", "f1s:2000,3-1;", state.At{Micros: 1_000_000}, false},
+		{"a charge", "f1s:2000,3-1;", "f1s:2000,4;", "f1s:2000,4-1;", state.At{Micros: 1_000_000}, true},
+		{"a refund", "f1s:2000,3-1;", "f1s:2000,3-2;", "f1s:2000,3-2;", state.At{Micros: 1_000_000}, true},
+		{"a later window", "f1s:1500,9;", "f1s:1600,1;", "f1s:1600,9;", state.At{Micros: 1_000_000}, true},
+		{"a later window, after one that is over", "f1s:900,9;", "f1s:1600,1;", "f1s:1600,1;", state.At{Micros: 1_000_000}, true},
+		{"a later window that has charged more", "f1s:1500,9-8;", "f1s:1600,2-1;", "f1s:1600,2-1;", state.At{Micros: 1_000_000}, true},
+		{"an earlier window", "f1s:1600,2-1;", "f1s:1500,9-6;", "f1s:1600,3-1;", state.At{Micros: 1_000_000}, true},
+		{"an earlier window that used less", "f1s:1600,3-1;", "f1s:1500,9-6;", "f1s:1600,3-1;", state.At{Micros: 1_000_000}, false},
+		{"a later window that counts the same", "f1s:1500,1;", "f1s:1600,1;", "f1s:1600,1;", state.At{Micros: 1_000_000}, true},
+		{"a sub-bucket", "s3s~1s:3000,1,1;", "s3s~1s:2000,1,1;", "s3s~1s:3000,2,1,1;", state.At{Micros: 1_000_000}, true},
+		{"a refund in a sub-bucket", "s3s~1s:3000,2,1,1;", "s3s~1s:2000,0,1-1;", "s3s~1s:3000,1,1,1-1;", state.At{Micros: 1_000_000}, true},
 		{"the first limit only", "f1s:2000,1;b1s:1500000,9,9;", "f1s:2000,2;b1s:1500000,9,9;", "f1s:2000,2;b1s:1500000,9,9;",
-			limit.At{Micros: 1_000_000}, true},
-		{"an arrival", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000.2,2.5;", "b1s:1500000,9,9,1500000.2,3;", limit.At{Micros: 1_000_000}, true},
-		{"a credit", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000,3.1;", "b1s:1500000,9,9,1500000.1,3.1;", limit.At{Micros: 1_000_000}, true},
-		{"a later charge", "b1s:1500000,9,9;", "b1s:1500000,9,8;", "b1s:1500000,9,8;", limit.At{Micros: 1_000_000}, true},
+			state.At{Micros: 1_000_000}, true},
+		{"an arrival", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000.2,2.5;", "b1s:1500000,9,9,1500000.2,3;", state.At{Micros: 1_000_000}, true},
+		{"a credit", "b1s:1500000,9,9,1500000.1,3;", "b1s:1500000,9,9,1500000,3.1;", "b1s:1500000,9,9,1500000.1,3.1;", state.At{Micros: 1_000_000}, true},
+		{"a later charge", "b1s:1500000,9,9;", "b1s:1500000,9,8;", "b1s:1500000,9,8;", state.At{Micros: 1_000_000}, true},
 	} {
 		s, floor, want := decode(t, test.stored), decode(t, test.floor), decode(t, test.want)
 		learned := s.Join(p, test.now, &floor)
@@ -316,7 +317,7 @@ func TestJoin(t *testing.T) {
 func TestDeniedChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, 5)
-		var before limit.State
+		var before state.State
 		w.live(t, "tick take take take peek refund reset code", func(kind string) {
 			got := settled(&w.state, w.policy, w.now)
 			if was := settled(&before, w.policy, w.now); (kind == "take" && !w.last.Allowed || kind == "peek") && !got.Equal(&was) {
@@ -336,7 +337,7 @@ func TestPeekLeavesNoTrace(t *testing.T) {
 		limit.Sliding(3, time.Minute, time.Second), limit.TokenBucket(3, time.Minute, 3),
 	} {
 		p := policyOf(l)
-		var s limit.State
+		var s state.State
 		s.Take(p, at(59*time.Second), 3)
 		looked := s.Clone()
 		looked.Peek(p, at(2*time.Minute), 1)
@@ -383,8 +384,8 @@ func TestUntil(t *testing.T) {
 			if until == 0 {
 				return
 			}
-			before := settled(&w.state, w.policy, limit.At{Micros: until - 1, Phase: w.now.Phase})
-			then := settled(&w.state, w.policy, limit.At{Micros: until, Phase: w.now.Phase})
+			before := settled(&w.state, w.policy, state.At{Micros: until - 1, Phase: w.now.Phase})
+			then := settled(&w.state, w.policy, state.At{Micros: until, Phase: w.now.Phase})
 			if before.Empty() || !then.Empty() || then.String() != "" {
 				t.Fatalf("%s: just before %s, then %s", w.state.String(), before.String(), then.String())
 			}
@@ -409,7 +410,7 @@ func TestIdentity(t *testing.T) {
 		{limit.Sliding(10, time.Minute, time.Minute), false},
 		{limit.TokenBucket(10, time.Minute, 10), false},
 	} {
-		var s limit.State
+		var s state.State
 		s.Take(policyOf(base), at(0), 3)
 		v := s.Peek(policyOf(test.changed), at(0), 1)
 		if kept := v.Binding().Remaining == test.changed.Quota()-3; kept != test.kept {
@@ -417,7 +418,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	sliding := limit.Sliding(10, time.Minute, time.Second)
-	var s limit.State
+	var s state.State
 	s.Take(policyOf(sliding), at(0), 3)
 	if v := s.Peek(policyOf(limit.Sliding(10, time.Minute, 2*time.Second)), at(0), 1); v.Binding().Remaining != 10 {
 		t.Errorf("another precision: %s", sayAll(&v))
@@ -483,9 +484,9 @@ func TestEqual(t *testing.T) {
 		t.Error("the order of entries matters")
 	}
 	// Room that a policy made is nothing that is remembered.
-	z := limit.State{}
+	z := state.State{}
 	z.Peek(policyOf(limit.PerSecond(1)), at(0), 1)
-	if zero := (limit.State{}); !z.Equal(&zero) || !zero.Equal(&z) || !z.Empty() {
+	if zero := (state.State{}); !z.Equal(&zero) || !zero.Equal(&z) || !z.Empty() {
 		t.Errorf("a peek of nothing left %q", z.String())
 	}
 }

@@ -1,6 +1,10 @@
-package limit
+package state
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-go/sluice/limit"
+)
 
 // At is the moment of an operation, and the key's share of randomness: pure code has no clock and no hash.
 type At struct {
@@ -14,13 +18,13 @@ type State struct {
 	entries []entry
 }
 
-// entry is the state of one limit, or the stamp of a hand-over. Every algorithm has an end from which on the entry is over, and counts that
+// entry is the state of one limit, or the fence of a handover. Every algorithm has an end from which on the entry is over, and counts that
 // only grow until then.
 //
 //	fixed     end: the reset.                                        count: charged and refunded in the window
 //	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
 //	bucket    end, used: the peak, rounded up, and its fraction.     birth, seen, arrival, credit: see bucket.go
-//	stamp     end: until when it is kept.                            count: versions, see handover.go
+//	fence     end: until when it is kept.                            count: versions, see handover.go
 //
 // An entry with end 0 is empty, and one that is over counts as such.
 type entry struct {
@@ -126,7 +130,7 @@ func (s *State) find(id identity) *entry {
 
 // conform puts the entries into the policy's order, one for each limit. Entries of limits that the policy doesn't
 // have stay behind them: during a deploy two policies may be alive. It forgets nothing: a clock may step back.
-func (s *State) conform(p *Policy) {
+func (s *State) conform(p *limit.Policy) {
 	for i := range p.Limits {
 		if id := identityOf(&p.Limits[i]); i >= len(s.entries) || s.entries[i].id != id {
 			s.place(i, id)
@@ -195,7 +199,7 @@ func (s *State) learn(f *entry, now At) {
 
 // Join merges into s what another copy knows of the policy's limits; it is Merge for a take that follows. It reports
 // whether s learned anything.
-func (s *State) Join(p *Policy, now At, floor *State) bool {
+func (s *State) Join(p *limit.Policy, now At, floor *State) bool {
 	s.conform(p)
 	learned := false
 	for i := range p.Limits {
@@ -213,12 +217,12 @@ func (s *State) Join(p *Policy, now At, floor *State) bool {
 // join reports whether e learned anything from f.
 func (e *entry) join(f *entry) bool {
 	switch e.id.algorithm {
-	case SlidingWindow:
+	case limit.SlidingWindow:
 		return e.joinSliding(f)
-	case Bucket:
+	case limit.Bucket:
 		return e.joinBucket(f)
-	case stamped:
-		return e.joinStamp(f)
+	case fenced:
+		return e.joinFence(f)
 	}
 	return e.joinFixed(f)
 }

@@ -1,8 +1,10 @@
-package limit
+package state
 
 import (
 	"iter"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Verdict is the outcome of a take or a peek, with the status of every limit. It is a value: up to
@@ -13,14 +15,14 @@ type Verdict struct {
 	binding uint8 // the index of a limit
 	cost    int64 // what was charged
 	spare   int64 // charged in advance, and not spent
-	policy  *Policy
+	policy  *limit.Policy
 	inline  [inlineLimits]facts
 	more    []facts // the limits from inlineLimits on
 }
 
 const inlineLimits = 4
 
-const never = int64(Never) // as microseconds, too
+const never = int64(limit.Never) // as microseconds, too
 
 // facts are what one limit says. They are small, for every decision copies them from layer to layer: a charge, which
 // waits for nothing, has its position where a denial has the wait, and ends with the window that it is reset in.
@@ -37,7 +39,7 @@ type mark struct {
 }
 
 // of makes room for what the policy's limits say.
-func (v *Verdict) of(p *Policy) {
+func (v *Verdict) of(p *limit.Policy) {
 	v.policy = p
 	if n := len(p.Limits) - inlineLimits; n > 0 {
 		v.more = make([]facts, n)
@@ -81,16 +83,16 @@ func (v *Verdict) bind() {
 
 // Binding is the status of the limit that decides what the caller can do next: of a denial the one that lets the
 // request pass last, of an admission the one that is nearest its end. It is the zero Status for a zero Verdict.
-func (v *Verdict) Binding() Status {
+func (v *Verdict) Binding() limit.Status {
 	if l, remaining, resetAt, retryAfter := v.Bound(); l != nil {
-		return Status{*l, remaining, resetAt, retryAfter}
+		return limit.Status{Limit: *l, Remaining: remaining, ResetAt: resetAt, RetryAfter: retryAfter}
 	}
-	return Status{}
+	return limit.Status{}
 }
 
 // Bound is Binding in parts; l belongs to the policy, and is nil for a zero Verdict. A Status is copied through memory,
 // which takes 0.06 of the time of a decision in memory; parts stay in registers.
-func (v *Verdict) Bound() (l *Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
+func (v *Verdict) Bound() (l *limit.Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
 	if v.policy == nil || len(v.policy.Limits) == 0 {
 		return nil, 0, time.Time{}, 0
 	}
@@ -98,14 +100,14 @@ func (v *Verdict) Bound() (l *Limit, remaining int64, resetAt time.Time, retryAf
 }
 
 // All yields the status of every limit, in the policy's order.
-func (v *Verdict) All() iter.Seq[Status] {
-	return func(yield func(Status) bool) {
+func (v *Verdict) All() iter.Seq[limit.Status] {
+	return func(yield func(limit.Status) bool) {
 		if v.policy == nil {
 			return
 		}
 		for i := range v.policy.Limits {
 			l, remaining, resetAt, retryAfter := v.parts(i)
-			if !yield(Status{*l, remaining, resetAt, retryAfter}) {
+			if !yield(limit.Status{Limit: *l, Remaining: remaining, ResetAt: resetAt, RetryAfter: retryAfter}) {
 				return
 			}
 		}
@@ -113,9 +115,9 @@ func (v *Verdict) All() iter.Seq[Status] {
 }
 
 // parts are those of the status of limit i.
-func (v *Verdict) parts(i int) (l *Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
+func (v *Verdict) parts(i int) (l *limit.Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
 	f := v.facts(i)
-	retryAfter = Never
+	retryAfter = limit.Never
 	if wait := v.wait(f); wait != never {
 		retryAfter = time.Duration(wait) * time.Microsecond
 	}
@@ -126,7 +128,7 @@ func (v *Verdict) parts(i int) (l *Limit, remaining int64, resetAt time.Time, re
 type Receipt struct {
 	Cost int64 // what was charged; 0 if nothing was
 
-	policy *Policy
+	policy *limit.Policy
 	inline [inlineLimits]mark
 	more   []mark
 }
@@ -162,7 +164,7 @@ func (r *Receipt) Refundable(amount int64) int64 {
 }
 
 // Policy is the policy that was charged; nil for a receipt of nothing.
-func (r *Receipt) Policy() *Policy { return r.policy }
+func (r *Receipt) Policy() *limit.Policy { return r.policy }
 
 func (r *Receipt) mark(i int) mark {
 	if i < inlineLimits {

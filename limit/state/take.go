@@ -1,16 +1,20 @@
-package limit
+package state
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/limit"
+)
 
 // Take checks cost against every limit of the policy and, if all admit it, charges all of them. A denied request
 // changes nothing. The policy must be valid and cost within [Policy.CheckCost].
-func (s *State) Take(p *Policy, now At, cost int64) (v Verdict) {
+func (s *State) Take(p *limit.Policy, now At, cost int64) (v Verdict) {
 	s.TakeTo(&v, p, now, cost)
 	return v
 }
 
 // TakeTo is Take into a zero verdict. Without the copy a take in memory takes 0.9 of the time.
-func (s *State) TakeTo(v *Verdict, p *Policy, now At, cost int64) {
+func (s *State) TakeTo(v *Verdict, p *limit.Policy, now At, cost int64) {
 	s.conform(p)
 	v.of(p)
 	if v.Allowed = s.admits(v, now, cost); v.Allowed {
@@ -24,13 +28,13 @@ func (s *State) TakeTo(v *Verdict, p *Policy, now At, cost int64) {
 }
 
 // Peek is the verdict that Take would give, without the charge: Remaining is what is left now.
-func (s *State) Peek(p *Policy, now At, cost int64) (v Verdict) {
+func (s *State) Peek(p *limit.Policy, now At, cost int64) (v Verdict) {
 	s.PeekTo(&v, p, now, cost)
 	return v
 }
 
 // PeekTo is Peek into a zero verdict.
-func (s *State) PeekTo(v *Verdict, p *Policy, now At, cost int64) {
+func (s *State) PeekTo(v *Verdict, p *limit.Policy, now At, cost int64) {
 	s.conform(p)
 	v.of(p)
 	v.Allowed = s.admits(v, now, cost)
@@ -38,7 +42,7 @@ func (s *State) PeekTo(v *Verdict, p *Policy, now At, cost int64) {
 }
 
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
-func (s *State) Taken(p *Policy, now At, cost int64, allowed bool) (v Verdict) {
+func (s *State) Taken(p *limit.Policy, now At, cost int64, allowed bool) (v Verdict) {
 	s.conform(p)
 	v.of(p)
 	if v.Allowed = allowed; allowed {
@@ -63,9 +67,9 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 		e, l, m := &s.entries[i], &p.Limits[i], r.mark(i)
 		switch {
 		case now.Micros >= m.end || e.empty(now):
-		case l.Algorithm == SlidingWindow:
+		case l.Algorithm == limit.SlidingWindow:
 			e.refundSliding(m, amount)
-		case l.Algorithm == Bucket:
+		case l.Algorithm == limit.Bucket:
 			e.refundBucket(l, now, m, amount)
 		case m.end == e.end:
 			e.count.refund(m.position.micros, amount)
@@ -75,18 +79,18 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 
 // Reset gives back everything that is charged. The windows stay: a key that was reset is known to be so, and no
 // older copy can undo it.
-func (s *State) Reset(p *Policy, now At) {
+func (s *State) Reset(p *limit.Policy, now At) {
 	s.conform(p)
 	for i := range p.Limits {
 		e, l := &s.entries[i], &p.Limits[i]
 		switch {
 		case e.empty(now):
-		case l.Algorithm == SlidingWindow:
+		case l.Algorithm == limit.SlidingWindow:
 			for j := range e.subs {
 				e.subs[j].reset()
 			}
 			e.used = 0
-		case l.Algorithm == Bucket:
+		case l.Algorithm == limit.Bucket:
 			e.refill(l, now)
 		default:
 			e.count.reset()
@@ -97,18 +101,18 @@ func (s *State) Reset(p *Policy, now At) {
 // Usage is the cost that was charged and not given back within the last interval, from the sliding limit of the
 // policy with the finest precision whose window covers it, and that limit; false where no limit can tell. It
 // counts whole sub-buckets: the last ceil(interval / precision), so it is blurred by one precision.
-func (s *State) Usage(p *Policy, now At, interval time.Duration) (used int64, by Limit, ok bool) {
+func (s *State) Usage(p *limit.Policy, now At, interval time.Duration) (used int64, by limit.Limit, ok bool) {
 	s.conform(p)
 	best := -1
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		if l.Algorithm == SlidingWindow && interval <= l.Window &&
+		if l.Algorithm == limit.SlidingWindow && interval <= l.Window &&
 			(best < 0 || l.Precision < p.Limits[best].Precision) {
 			best = i
 		}
 	}
 	if best < 0 || interval <= 0 {
-		return 0, Limit{}, false
+		return 0, limit.Limit{}, false
 	}
 	e, l := &s.entries[best], p.Limits[best]
 	n, _ := e.live(now)
@@ -134,27 +138,27 @@ func (s *State) admits(v *Verdict, now At, cost int64) bool {
 }
 
 // short is how many microseconds a request of cost has to wait for this limit; 0 if it fits.
-func (e *entry) short(l *Limit, now At, cost int64) int64 {
+func (e *entry) short(l *limit.Limit, now At, cost int64) int64 {
 	if cost < 0 || cost > l.Quota() {
 		return never // the caller has not checked the cost
 	}
 	switch l.Algorithm {
-	case SlidingWindow:
+	case limit.SlidingWindow:
 		return e.shortSliding(l, now, cost)
-	case Bucket:
+	case limit.Bucket:
 		return e.shortBucket(l, now, cost)
 	}
 	return e.shortFixed(l, now, cost)
 }
 
-func (e *entry) charge(l *Limit, now At, cost int64) {
+func (e *entry) charge(l *limit.Limit, now At, cost int64) {
 	if e.empty(now) {
 		e.clear()
 	}
 	switch l.Algorithm {
-	case SlidingWindow:
+	case limit.SlidingWindow:
 		e.chargeSliding(now, cost)
-	case Bucket:
+	case limit.Bucket:
 		e.chargeBucket(l, now, cost)
 	default:
 		e.chargeFixed(now, cost)
@@ -167,7 +171,7 @@ func (s *State) describe(v *Verdict, now At) {
 		e, l, f := &s.entries[i], &v.policy.Limits[i], v.facts(i)
 		var position span
 		switch empty := e.empty(now); {
-		case l.Algorithm == Bucket:
+		case l.Algorithm == limit.Bucket:
 			full, present := e.full(l, now), span{micros: now.Micros}
 			f.remaining = tokens(l, spend(l, l.Burst).minus(full.minus(present, l.Max), l.Max))
 			position = e.arrival
@@ -178,7 +182,7 @@ func (s *State) describe(v *Verdict, now At) {
 		case empty:
 			f.remaining = l.Max
 			f.reset = e.firstEnd(now)
-		case l.Algorithm == SlidingWindow:
+		case l.Algorithm == limit.SlidingWindow:
 			_, used := e.live(now)
 			f.remaining = l.Max - used
 			position.micros = e.subs[0].charged
@@ -198,7 +202,7 @@ func (s *State) describe(v *Verdict, now At) {
 
 // firstEnd is the end of a window that the first charge at now would open.
 func (e *entry) firstEnd(now At) int64 {
-	if e.id.algorithm == SlidingWindow {
+	if e.id.algorithm == limit.SlidingWindow {
 		return slidingEnd(e.id, now)
 	}
 	return fixedEnd(e.id, now)

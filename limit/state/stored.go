@@ -1,16 +1,18 @@
-package limit
+package state
 
 import (
 	"iter"
 	"time"
+
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Stored is what a state remembers of one limit. A state has neither the name of a limit nor its Max and Burst.
 type Stored struct {
-	Limit    Limit     // algorithm, window, precision and alignment; the rest is zero
-	Used     int64     // charged and not given back; 0 for a bucket, whose state is a time
-	Refunded int64     // charged and given back in windows that are not over; 0 for a bucket
-	ResetAt  time.Time // when the full quota is back; zero if it is
+	Limit    limit.Limit // algorithm, window, precision and alignment; the rest is zero
+	Used     int64       // charged and not given back; 0 for a bucket, whose state is a time
+	Refunded int64       // charged and given back in windows that are not over; 0 for a bucket
+	ResetAt  time.Time   // when the full quota is back; zero if it is
 }
 
 // All yields what is remembered of each limit and not over at now, in the order of the encoding.
@@ -18,7 +20,7 @@ func (s *State) All(now At) iter.Seq[Stored] {
 	return func(yield func(Stored) bool) {
 		for i := range s.entries {
 			e := &s.entries[i]
-			if e.empty(now) || e.id.algorithm == stamped {
+			if e.empty(now) || e.id.algorithm == fenced {
 				continue
 			}
 			if !yield(e.stored(now)) {
@@ -29,17 +31,17 @@ func (s *State) All(now At) iter.Seq[Stored] {
 }
 
 func (e *entry) stored(now At) Stored {
-	r := Stored{Limit: Limit{
+	r := Stored{Limit: limit.Limit{
 		Algorithm: e.id.algorithm, Alignment: e.id.alignment, Window: e.id.window, Precision: e.id.precision,
 	}}
 	var reset int64
 	switch e.id.algorithm {
-	case Bucket:
-		unit := Limit{Max: maxRate} // a rate tells fractions of a microsecond only
+	case limit.Bucket:
+		unit := limit.Limit{Max: maxRate} // a rate tells fractions of a microsecond only
 		if reset = e.full(&unit, now).up(); reset == now.Micros {
 			reset = 0
 		}
-	case SlidingWindow:
+	case limit.SlidingWindow:
 		n, used := e.live(now)
 		for _, c := range e.subs[:n] {
 			r.Refunded += c.refunded
