@@ -8,6 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
 // askers follow ASK. A node of a Redis Cluster answers so for a key that is not there while its slot moves: nothing was done,
@@ -27,7 +29,7 @@ type askers struct {
 func (a *askers) ask(ctx context.Context, deadline time.Time, address string, args ...any) (string, error) {
 	client := a.client(address)
 	if client == nil {
-		return "", unsent{ErrClosed}
+		return "", callguard.Unsent(ErrClosed)
 	}
 	own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	pipe := client.Pipeline()

@@ -104,7 +104,7 @@ func TestMarkOfEvictions(t *testing.T) {
 	b.server.unwritten.Store(w)
 	server.Pause()
 	begin := time.Now()
-	b.mark(t.Context(), b.calls.deadline(), b.server)
+	b.mark(t.Context(), b.guard.Deadline(), b.server)
 	if took := time.Since(begin); took > timeout/2 {
 		t.Errorf("a caller has waited %s", took)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -103,7 +104,7 @@ func (e *errand) expire() {
 // certain that the errand was not and will not be sent, that reason marked so.
 func (e *errand) giveUp(reason error) (err error, ours bool) {
 	if e.state.CompareAndSwap(waiting, abandoned) {
-		return unsent{reason}, true
+		return callguard.Unsent(reason), true
 	}
 	return reason, e.state.CompareAndSwap(sent, forsaken)
 }

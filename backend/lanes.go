@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/deadline"
 )
 
 // lanes shares round trips to a server. A caller who finds a lane free sends at once, by itself; those who come while
@@ -19,7 +22,7 @@ import (
 // go-redis has an automatic pipeliner, too. Its blocking form ignores contexts, and a lone caller pays for a hand-off to
 // another goroutine: 1.7 x the latency of a plain call.
 type lanes struct {
-	calls      *calls
+	guard      *callguard.Guard
 	handOffFor time.Duration
 	now        func() int64 // Unix microseconds; 0 if it isn't known
 	maxQueue   int
@@ -61,23 +64,23 @@ const (
 )
 
 // init makes lanes of which some are open.
-func (l *lanes) init(c *calls, now func() int64, maxQueue int, all []*lane, open int) {
-	l.calls, l.now, l.maxQueue, l.all, l.handOffFor = c, now, maxQueue, all, defaultHandOff
+func (l *lanes) init(g *callguard.Guard, now func() int64, maxQueue int, all []*lane, open int) {
+	l.guard, l.now, l.maxQueue, l.all, l.handOffFor = g, now, maxQueue, all, defaultHandOff
 	l.free, l.spare = slices.Clone(all[:open]), slices.Clone(all[open:])
 }
 
 // run runs an errand until the deadline, which is that of a call without a context, or until ctx ends.
 func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string, error) {
 	if err := ctx.Err(); err != nil {
-		return "", unsent{err}
+		return "", callguard.Unsent(err)
 	}
-	e.deadline, e.until, e.since = deadline, deadline, deadline.Add(-l.calls.timeout)
+	e.deadline, e.until, e.since = deadline, deadline, deadline.Add(-l.guard.Timeout())
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		if !time.Now().Before(end) { // its timer may not have fired
-			return "", unsent{context.DeadlineExceeded}
+			return "", callguard.Unsent(context.DeadlineExceeded)
 		}
 		// A server that is silent costs it the connection; a caller in a hurry doesn't.
-		e.deadline, e.until = end, later(end, e.since.Add(min(l.calls.timeout, defaultRedisTimeout)))
+		e.deadline, e.until = end, later(end, e.since.Add(min(l.guard.Timeout(), defaultRedisTimeout)))
 	}
 	stays := ctx.Done() == nil && e.deadline.Equal(deadline)
 	l.mu.Lock()
@@ -102,7 +105,7 @@ func (l *lanes) run(ctx context.Context, deadline time.Time, e *errand) (string,
 		}
 		if len(l.queue) >= l.maxQueue {
 			l.mu.Unlock()
-			return "", unsent{ErrOverloaded}
+			return "", callguard.Unsent(ErrOverloaded)
 		}
 		e.share(waiting)
 		l.queue = append(l.queue, e)
@@ -121,7 +124,7 @@ func (l *lanes) alone(ctx context.Context, ln *lane, e *errand) {
 		ln.exchange(until{ctx, e.deadline}, []*errand{e})
 		ln.line.release(stop)
 	}
-	cut := e.err != nil && !isReply(e.err) && ended(ctx) != nil
+	cut := e.err != nil && !isReply(e.err) && deadline.Ended(ctx) != nil
 	l.mu.Lock()
 	if cut {
 		l.handOffUntil = time.Now().Add(l.handOffFor)

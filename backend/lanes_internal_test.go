@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
 // Waiting tells tests how many calls wait for a lane, how many lanes are free, and how many were opened because others
@@ -42,7 +44,7 @@ func TestLanesGivenUp(t *testing.T) {
 			e.share(waiting)
 			test.before(e)
 			_, err := e.await(ctx)
-			if _, known := errors.AsType[unsent](err); known != test.sure && test.want != reply {
+			if known := callguard.IsUnsent(err); known != test.sure && test.want != reply {
 				t.Fatalf("%s: %v, known to be unsent: %t, want %t", name, err, known, test.sure)
 			}
 			if !errors.Is(err, test.want) && !(errors.Is(err, context.Canceled) && test.want != reply) {

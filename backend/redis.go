@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
@@ -95,12 +96,14 @@ func (c RedisConfig) validate() error {
 // restarts and failovers that this process has lived through are known, and nothing else.
 type Redis struct {
 	cfg     RedisConfig
+	node    string // its address; of several, separated by commas
 	client  redis.UniversalClient
-	calls   calls
+	guard   *callguard.Guard
 	lanes   lanes
 	plans   plans
 	solos   solos
 	errands sync.Pool // that nobody holds
+	reader  bool      // its client asks for the servers' commands under a context of its own, and for five seconds
 	owned   bool      // whether Close closes the client
 	shards  *shards   // of a cluster, in place of lanes; else nil
 	clock   serverClock
@@ -141,7 +144,7 @@ func (r *Redis) Seed(ctx context.Context, req Request, state limit.State) error 
 }
 
 func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *limit.State) (Result, error) {
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	at, err := r.serverTime(ctx, deadline)
 	if err != nil {
 		return Result{}, err
@@ -171,7 +174,7 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	}
 	if err != nil {
 		charged := !strings.HasPrefix(text, "0")
-		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
+		return Result{}, &Error{Op: op, Node: r.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
 	}
 	result.Verdict = result.State.Taken(req.Policy, limit.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
@@ -184,26 +187,28 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	now, err := r.nowMicros(ctx, deadline)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	name := r.name(&req)
 	var by *continuity
-	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (text string, err error) {
+	start := time.Now()
+	text, err := callguard.Do(ctx, r.guard, "load", deadline, func(ctx context.Context) (text string, err error) {
 		by, text, err = r.get(ctx, deadline, name)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
 		return text, err
 	})
+	r.record(req.Trace, Call{Op: "load", Command: "GET", Start: start}, err)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	state, err := limit.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "load", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	snapshot := Snapshot{State: state, Now: now, Source: Primary}
 	switch {
@@ -275,14 +280,17 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 	}
 	state, err := limit.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "seal", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: state, Now: now, Source: Primary}, nil
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
 func (r *Redis) Ping(ctx context.Context) error {
-	_, err := r.readClock(ctx, r.calls.deadline())
+	if ctx == nil {
+		return errNoContext
+	}
+	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err
 }
 
@@ -300,7 +308,7 @@ func (r *Redis) NowMicros() int64 {
 
 // Close waits for the calls under way, which end within the timeout, and closes the clients that OpenRedis made.
 func (r *Redis) Close() error {
-	if !r.calls.close() {
+	if !r.guard.Close() {
 		return nil
 	}
 	if r.shards != nil {
@@ -345,7 +353,7 @@ func (r *Redis) serverTime(ctx context.Context, deadline time.Time) (serverTime,
 	if now.age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
-			_, _ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again
+			_, _ = r.readClock(context.Background(), r.guard.Deadline()) // the next call tries again
 		}()
 	}
 	return now, nil
@@ -353,7 +361,7 @@ func (r *Redis) serverTime(ctx context.Context, deadline time.Time) (serverTime,
 
 // readClock returns how far the server's clock is ahead.
 func (r *Redis) readClock(ctx context.Context, deadline time.Time) (time.Duration, error) {
-	return call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
+	return callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
 		now, asked, borrowed, err := r.time(ctx)
 		if err != nil {
 			return 0, err
@@ -400,7 +408,7 @@ func (r *Redis) clusterTime(ctx context.Context, cluster *redis.ClusterClient) (
 // eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req *Request,
 	args func(limit.At) []any) (reply string, nowMicros int64, err error) {
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return "", 0, err
 	}
@@ -418,18 +426,18 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 		if e.plain {
 			script = e.plan.script
 		}
-		c := Call{System: r.calls.system, Node: r.calls.node, Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
+		c := Call{Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
 		defer func() {
 			if err == nil {
 				c.Shared = e.shared
 			}
-			t.call(&c, err)
+			r.record(t, c, err)
 		}()
 	}
-	if err = r.calls.begin(ctx); err != nil {
+	if err = r.guard.Begin(); err != nil {
 		return "", 0, nil, err
 	}
-	defer r.calls.running.Done()
+	defer r.guard.End()
 	if by = r.server; r.shards != nil {
 		e, by, reply, err = r.shards.run(ctx, deadline, e)
 	} else {
@@ -441,17 +449,28 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	if refused := refusal(err); refused != nil {
 		return "", 0, nil, refused
 	}
-	return "", 0, nil, r.calls.typed(ctx, op, err)
+	return "", 0, nil, r.guard.Wrap(ctx, op, err)
+}
+
+// record adds a call to a trace, if there is one.
+func (r *Redis) record(t *Trace, c Call, err error) {
+	if t != nil {
+		c.System, c.Node, c.Status = "redis", r.node, replyWord(err)
+		t.Record(c, err)
+	}
 }
 
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
+	if ctx == nil {
+		return Heartbeat{}, errNoContext
+	}
 	start := time.Now()
 	if r.shards != nil { // which nodes it has is the cluster's own business
-		ahead, err := r.readClock(ctx, r.calls.deadline())
+		ahead, err := r.readClock(ctx, r.guard.Deadline())
 		return Heartbeat{Primary: true, Ahead: ahead, RTT: time.Since(start)}, err
 	}
-	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
+	return callguard.Do(ctx, r.guard, "ping", r.guard.Deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
 		q := r.askIdentity(ctx, pipe, r.server, true)
 		if err := cmp.Or(q.exec(ctx, pipe), q.time.Err(), q.info[0].Err(), q.info[1].Err()); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -128,23 +129,30 @@ func sharedLanes(client redis.UniversalClient, want, pool int) (all []*lane, ope
 func newClusterRedis(client *redis.ClusterClient, cfg RedisConfig, node string) *Redis {
 	r := &Redis{cfg: cfg, client: client}
 	r.init(node, nil, 0)
-	r.shards = &shards{client: client, calls: &r.calls, all: make(map[*redis.Client]*shard)}
+	r.shards = &shards{client: client, guard: r.guard, all: make(map[*redis.Client]*shard)}
 	r.shards.askers.options = client.Options()
 	r.shards.open = func(node *redis.Client) *shard {
 		all, open := sharedLanes(node, cfg.Lanes, node.Options().PoolSize)
 		made := new(shard)
-		made.lanes.init(&r.calls, r.NowMicros, cfg.Queue, all, open)
+		made.lanes.init(r.guard, r.NowMicros, cfg.Queue, all, open)
 		return made
 	}
 	return r
 }
 
 func (r *Redis) init(node string, all []*lane, open int) {
-	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, keeps: true, explain: explainRedis}
-	if single, ok := r.client.(*redis.Client); ok { // a call that waits for a connection can be given up; of a cluster each node has its own
-		r.calls.slots = make(chan struct{}, single.Options().PoolSize)
+	r.node = node
+	cfg := callguard.Config{
+		Timeout: r.cfg.Timeout, KeepsConn: true, IgnoresContext: r.reader, Closed: ErrClosed,
+		Wrap: func(ctx context.Context, op string, err error) error {
+			return WrapError(ctx, op, node, err, classifyRedis)
+		},
 	}
-	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
+	if single, ok := r.client.(*redis.Client); ok { // a call that waits for a connection can be given up; of a cluster each node has its own
+		cfg.MaxCalls = single.Options().PoolSize
+	}
+	r.guard = callguard.New(cfg)
+	r.lanes.init(r.guard, r.NowMicros, r.cfg.Queue, all, open)
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice

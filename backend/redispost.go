@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
@@ -21,8 +22,8 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	if ctx == nil {
 		return Notice{}, errNoContext
 	}
-	deadline := r.calls.deadline()
-	stored, err := call(ctx, &r.calls, "look", deadline, func(ctx context.Context) (string, error) {
+	deadline := r.guard.Deadline()
+	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
 		_, stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -34,7 +35,7 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "look", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Notice{}, &Error{Op: "look", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }
@@ -49,13 +50,13 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	}
 	e := newErrand(&r.errands)
 	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
-	stored, _, _, err := r.run(ctx, "post", r.calls.deadline(), e, nil)
+	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
 	if err != nil || stored == "" {
 		return Notice{}, err
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "post", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Notice{}, &Error{Op: "post", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }

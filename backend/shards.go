@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -24,7 +26,7 @@ import (
 // answers MOVED, and the call joins the queue of another.
 type shards struct {
 	client  *redis.ClusterClient
-	calls   *calls
+	guard   *callguard.Guard
 	open    func(node *redis.Client) *shard
 	askers  askers
 	mapped  atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
@@ -93,7 +95,7 @@ func (s *shards) get(ctx context.Context, deadline time.Time, key string) (by *c
 const maxMoves = 8
 
 // follow makes a call, goes where ASK says, and makes the call once more after MOVED.
-func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (string, error),
+func (s *shards) follow(ctx context.Context, end time.Time, call func() (string, error),
 	ask func(address string) (string, error)) (string, error) {
 	for move := 0; ; move++ {
 		reply, err := call()
@@ -108,7 +110,7 @@ func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (st
 			s.client.ReloadState(ctx) // in the background
 		}
 		pause := time.Duration(move) * 10 * time.Millisecond
-		if !moved || move == maxMoves || time.Until(deadline) <= pause || sleep(ctx, pause) != nil {
+		if !moved || move == maxMoves || time.Until(end) <= pause || deadline.Sleep(ctx, pause) != nil {
 			return reply, err
 		}
 	}
@@ -121,12 +123,12 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 	if s.mapped.Load() {
 		node, err = s.client.MasterForKey(ctx, key)
 	} else {
-		node, err = call(ctx, s.calls, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
+		node, err = callguard.Do(ctx, s.guard, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
 			return s.client.MasterForKey(ctx, key)
 		})
 	}
 	if err != nil {
-		return nil, nil, unsent{err}
+		return nil, nil, callguard.Unsent(err)
 	}
 	s.mapped.Store(true)
 	s.mu.Lock()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/scripts"
 )
@@ -128,7 +129,7 @@ func (g *leg) settle(again []*errand) []*errand {
 			var mine string
 			if mine, text, _ = strings.Cut(text, " "); mine != "" {
 				if mine[0] == '-' {
-					e.end("", unsent{scriptError(mine[1:])}) // nothing was written at this key
+					e.end("", callguard.Unsent(scriptError(mine[1:]))) // nothing was written at this key
 				} else {
 					e.end(mine, nil)
 				}
