@@ -163,14 +163,14 @@ func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, a
 	if err != nil {
 		return err
 	}
-	r.settle(c, says)
+	r.observe(c, says)
 	c.asked.Store(dialled)
 	return nil
 }
 
-// settle takes in what a server has said.
-func (r *Redis) settle(c *continuity, says *identity) {
-	c.settle(says, r.shards != nil && r.shards.promoted(c, says))
+// observe takes in what a server has said.
+func (r *Redis) observe(c *continuity, says *identity) {
+	c.observe(says, r.shards != nil && r.shards.promoted(c, says))
 }
 
 // mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next

@@ -41,18 +41,18 @@ func newPlan(limits []limit.Limit) *plan {
 // itself. Each refusal starts the count again, so that a policy which Redis refuses takes no other one along, not even once in a while.
 const aloneAfterRefusal = 256
 
-// solo is how many more takes under a policy go alone.
-type solo struct{ left atomic.Int32 }
+// isolation is how many more takes under a policy go alone.
+type isolation struct{ left atomic.Int32 }
 
-func (s *solo) refused() { s.left.Store(aloneAfterRefusal) }
+func (s *isolation) refused() { s.left.Store(aloneAfterRefusal) }
 
 // apart reports whether a take under the policy has to go alone.
-func (s *solo) apart() bool { return s.left.Load() > 0 && s.left.Add(-1) >= 0 }
+func (s *isolation) apart() bool { return s.left.Load() > 0 && s.left.Add(-1) >= 0 }
 
-// solos has one solo for a policy, by a hash of its name. Policies that share one are only slower.
-type solos [1024]solo
+// solos has one isolation for a policy, by a hash of its name. Policies that share one are only slower.
+type isolations [1024]isolation
 
-func (all *solos) of(name string) *solo {
+func (all *isolations) of(name string) *isolation {
 	hash := uint64(len(name))
 	for i := range len(name) {
 		hash = (hash ^ uint64(name[i])) * 0x100000001b3
@@ -60,10 +60,10 @@ func (all *solos) of(name string) *solo {
 	return &all[hash*0x9e3779b97f4a7c15>>54]
 }
 
-// appendArgs appends the arguments of one call for several errands.
-func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any {
+// appendArgs appends the arguments of one call for several calls.
+func (p *plan) appendArgs(args []any, nowMicros int64, calls []*evalCall) []any {
 	costs, floors := false, false
-	for _, e := range errands {
+	for _, e := range calls {
 		args = append(args, &e.key)
 		costs, floors = costs || e.cost != 1, floors || e.floor != ""
 	}
@@ -80,12 +80,12 @@ func (p *plan) appendArgs(args []any, nowMicros int64, errands []*errand) []any 
 		args = append(args, arg)
 	}
 	if costs || floors {
-		for _, e := range errands {
+		for _, e := range calls {
 			args = append(args, e.cost)
 		}
 	}
 	if floors {
-		for _, e := range errands {
+		for _, e := range calls {
 			args = append(args, &e.floor)
 		}
 	}

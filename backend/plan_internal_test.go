@@ -16,8 +16,8 @@ func TestPlans(t *testing.T) {
 	mine := []limit.Limit{limit.PerSecond(7), limit.Sliding(7, time.Hour, time.Minute)}
 	find := all.find
 	first := find(mine)
-	if again := find(slices.Clone(mine)); again != first || first.script == nil {
-		t.Errorf("equal limits have plans %p and %p", first, again)
+	if retry := find(slices.Clone(mine)); retry != first || first.script == nil {
+		t.Errorf("equal limits have plans %p and %p", first, retry)
 	}
 	mine[0].Max++
 	if other := find(mine); other == first || first.limits[0].Max != 7 {
@@ -47,9 +47,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestSolos: a policy whose takes go alone has no say in nearly all others, and finding that costs nothing.
-func TestSolos(t *testing.T) {
-	all := new(solos)
+// TestIsolations: a policy whose takes go alone has no say in nearly all others, and finding that costs nothing.
+func TestIsolations(t *testing.T) {
+	all := new(isolations)
 	all.of("refused").refused()
 	alone := 0
 	for i := range 1000 {

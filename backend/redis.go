@@ -27,9 +27,9 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
 	Timeout time.Duration
 
-	// Lanes is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
+	// Pipelines is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
 	// share the next one. Zero: 2.
-	Lanes int
+	Pipelines int
 
 	// Queue is how many calls may wait for a round trip, on a Redis Cluster for one to each shard; one more fails with
 	// ErrOverloaded. Zero: 4096.
@@ -44,7 +44,7 @@ type RedisConfig struct {
 
 const (
 	defaultRedisTimeout = 250 * time.Millisecond
-	defaultLanes        = 2
+	defaultPipelines        = 2
 	defaultQueue        = 4096
 )
 
@@ -55,8 +55,8 @@ func (c RedisConfig) withDefaults() RedisConfig {
 	if c.Timeout == 0 {
 		c.Timeout = defaultRedisTimeout
 	}
-	if c.Lanes == 0 {
-		c.Lanes = defaultLanes
+	if c.Pipelines == 0 {
+		c.Pipelines = defaultPipelines
 	}
 	if c.Queue == 0 {
 		c.Queue = defaultQueue
@@ -72,9 +72,9 @@ func (c RedisConfig) validate() error {
 	if c.Timeout < 0 {
 		errs = append(errs, &limit.Error{Field: "redis: Timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
 	}
-	for i, n := range []int{c.Lanes, c.Queue} {
+	for i, n := range []int{c.Pipelines, c.Queue} {
 		if n < 0 {
-			field := [...]string{"redis: Lanes", "redis: Queue"}[i]
+			field := [...]string{"redis: Pipelines", "redis: Queue"}[i]
 			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
 		}
 	}
@@ -95,20 +95,20 @@ func (c RedisConfig) validate() error {
 // A login without INFO, or a server that doesn't tell its run id, never decides exactly. On a Redis Cluster no key is stored:
 // restarts and failovers that this process has lived through are known, and nothing else.
 type Redis struct {
-	cfg     RedisConfig
-	node    string // its address; of several, separated by commas
-	client  redis.UniversalClient
-	guard   *callguard.Guard
-	lanes   lanes
-	plans   plans
-	solos   solos
-	errands sync.Pool // that nobody holds
-	reader  bool      // its client asks for the servers' commands under a context of its own, and for five seconds
-	owned   bool      // whether Close closes the client
-	shards  *shards   // of a cluster, in place of lanes; else nil
-	clock   serverClock
-	server  *continuity // not of a cluster
-	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
+	cfg        RedisConfig
+	node       string // its address; of several, separated by commas
+	client     redis.UniversalClient
+	guard      *callguard.Guard
+	pipeliner  pipeliner
+	plans      plans
+	isolations isolations
+	calls      sync.Pool // that nobody holds
+	reader     bool      // its client asks for the servers' commands under a context of its own, and for five seconds
+	owned      bool      // whether Close closes the client
+	shards     *shards   // of a cluster, in place of lanes; else nil
+	clock      serverClock
+	server     *continuity // not of a cluster
+	syncing    atomic.Bool // whether a reading of the server's clock is under way in the background
 }
 
 var (
@@ -150,11 +150,11 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 		return Result{}, err
 	}
 	now := at.micros
-	e := newErrand(&r.errands)
+	e := newEvalCall(&r.calls)
 	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
 	known := floorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
-		e.plan, e.solo = r.plans.find(req.Policy.Limits), r.solos.of(req.Policy.Name)
+		e.plan, e.isolation = r.plans.find(req.Policy.Limits), r.isolations.of(req.Policy.Name)
 		e.plain = e.plan.script != nil
 	}
 	if e.plain {
@@ -314,12 +314,12 @@ func (r *Redis) Close() error {
 	if r.shards != nil {
 		return r.shards.close()
 	}
-	r.lanes.close()
+	r.pipeliner.close()
 	if !r.owned {
 		return nil
 	}
 	err := r.client.Close()
-	for _, ln := range r.lanes.all {
+	for _, ln := range r.pipeliner.all {
 		if ln.client != nil && ln.client != r.client {
 			err = errors.Join(err, ln.client.Close())
 		}
@@ -412,17 +412,17 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return "", 0, err
 	}
-	e := newErrand(&r.errands)
+	e := newEvalCall(&r.calls)
 	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(limit.Moment(req.Policy, req.Key, nowMicros)), nowMicros
 	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
 	return reply, nowMicros, err
 }
 
-// run makes a script call, and frees the errand. It also returns the moment that the script was given, and who ran it.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand, t *Trace) (reply string, nowMicros int64, by *continuity, err error) {
-	defer func() { e.drop() }()
+// run makes a script call, and frees the evalCall. It also returns the moment that the script was given, and who ran it.
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *evalCall, t *Trace) (reply string, nowMicros int64, by *continuity, err error) {
+	defer func() { e.release() }()
 	if t != nil {
-		script := e.script // the errand belongs to the lane from here on
+		script := e.script // the evalCall belongs to the lane from here on
 		if e.plain {
 			script = e.plan.script
 		}
@@ -441,7 +441,7 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	if by = r.server; r.shards != nil {
 		e, by, reply, err = r.shards.run(ctx, deadline, e)
 	} else {
-		reply, err = r.lanes.run(ctx, deadline, e)
+		reply, err = r.pipeliner.run(ctx, deadline, e)
 	}
 	if err == nil {
 		return reply, e.nowMicros, by, nil
@@ -482,7 +482,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now, start, beat.RTT)
 		if says, err := q.identity(r.NowMicros()); err == nil { // otherwise the marker can't be read now
-			r.settle(r.server, says)
+			r.observe(r.server, says)
 		}
 		return beat, nil
 	})

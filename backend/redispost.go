@@ -48,7 +48,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	if err := n.check(); err != nil {
 		return Notice{}, err
 	}
-	e := newErrand(&r.errands)
+	e := newEvalCall(&r.calls)
 	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
 	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
 	if err != nil || stored == "" {

@@ -25,12 +25,12 @@ func TestShardsForgotten(t *testing.T) {
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
 	})
 	defer client.Close()
-	b, err := NewRedis(client, RedisConfig{Lanes: 3})
+	b, err := NewRedis(client, RedisConfig{Pipelines: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	find := func(key string, after time.Duration) *lanes {
+	find := func(key string, after time.Duration) *pipeliner {
 		t.Helper()
 		l, _, err := b.shards.find(t.Context(), b.guard.Deadline().Add(after), key)
 		if err != nil {

@@ -12,65 +12,65 @@ import (
 )
 
 // trip is what goes to the server and back together.
-type trip struct {
-	legs []leg
+type pipeline struct {
+	commands []command
 }
 
-// leg is one script call: of one errand, or of several plain takes under one plan.
-type leg struct {
+// command is one script call: of one evalCall, or of several plain takes under one plan.
+type command struct {
 	script    *scripts.Script
 	plan      *plan // of plain takes
 	nowMicros int64 // the latest of theirs
-	errands   []*errand
+	calls     []*evalCall
 	loads     bool // it brings the script's source along
-	alone     bool // no other errand joins it
+	alone     bool // no other evalCall joins it
 	cmd       *redis.Cmd
 }
 
-// add finds the leg that an errand can go with, or makes one.
-func (t *trip) add(e *errand) {
+// add finds the command that an evalCall can go with, or makes one.
+func (t *pipeline) add(e *evalCall) {
 	if !e.plain {
-		t.legs = append(t.legs, leg{script: e.script, alone: e.alone, errands: []*errand{e}})
+		t.commands = append(t.commands, command{script: e.script, alone: e.unshared, calls: []*evalCall{e}})
 		return
 	}
-	alone := e.alone || e.solo.apart()
-	for i := range t.legs {
-		if g := &t.legs[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
-			g.errands = append(g.errands, e)
+	alone := e.unshared || e.isolation.apart()
+	for i := range t.commands {
+		if g := &t.commands[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
+			g.calls = append(g.calls, e)
 			g.nowMicros = max(g.nowMicros, e.nowMicros)
 			return
 		}
 	}
-	t.legs = append(t.legs, leg{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, alone: alone, errands: []*errand{e}})
+	t.commands = append(t.commands, command{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, alone: alone, calls: []*evalCall{e}})
 }
 
 // run makes the calls. The first of each script that isn't known to the server brings its source along. A call that goes alone
 // does that for itself: another may be refused before the server has read the source.
-func (t *trip) run(ctx context.Context, client redis.UniversalClient) {
-	for i := range t.legs {
-		leg := &t.legs[i]
-		leg.loads = leg.errands[0].loads
+func (t *pipeline) run(ctx context.Context, client redis.UniversalClient) {
+	for i := range t.commands {
+		command := &t.commands[i]
+		command.loads = command.calls[0].loads
 		for j := range i {
-			if before := &t.legs[j]; before.loads && before.script == leg.script && !leg.alone {
-				leg.loads = false
+			if before := &t.commands[j]; before.loads && before.script == command.script && !command.alone {
+				command.loads = false
 			}
 		}
-		leg.cmd = redis.NewCmd(ctx, leg.args()...)
+		command.cmd = redis.NewCmd(ctx, command.args()...)
 	}
-	if len(t.legs) == 1 {
-		_ = client.Process(ctx, t.legs[0].cmd)
+	if len(t.commands) == 1 {
+		_ = client.Process(ctx, t.commands[0].cmd)
 		return
 	}
 	pipe := client.Pipeline()
-	for i := range t.legs {
-		_ = pipe.Process(ctx, t.legs[i].cmd) // it is only queued
+	for i := range t.commands {
+		_ = pipe.Process(ctx, t.commands[i].cmd) // it is only queued
 	}
 	_, _ = pipe.Exec(ctx)
 }
 
-func (g *leg) args() []any {
-	n := len(g.errands)
-	size := 4 + len(g.errands[0].args)
+func (g *command) args() []any {
+	n := len(g.calls)
+	size := 4 + len(g.calls[0].args)
 	if g.plan != nil {
 		size = 5 + len(g.plan.args) + 3*n
 	}
@@ -81,21 +81,21 @@ func (g *leg) args() []any {
 		args = append(args, "evalsha", g.script.SHA, n)
 	}
 	if g.plan != nil {
-		return g.plan.appendArgs(args, g.nowMicros, g.errands)
+		return g.plan.appendArgs(args, g.nowMicros, g.calls)
 	}
-	e := g.errands[0]
+	e := g.calls[0]
 	return append(append(args, e.key), e.args...)
 }
 
-// settle gives each errand its outcome, and appends to again those that are to be sent once more.
-func (g *leg) settle(again []*errand) []*errand {
+// deliver gives each evalCall its outcome, and appends to again those that are to be sent once more.
+func (g *command) deliver(retry []*evalCall) []*evalCall {
 	reply, err := g.cmd.Result()
 	text, isText := reply.(string)
 	if err != nil && !isReply(err) && isText && text != "" {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	if err == nil && g.plan != nil {
-		if !isText || strings.Count(text, " ") != len(g.errands) {
+		if !isText || strings.Count(text, " ") != len(g.calls) {
 			err = limit.ErrCorruptState
 		} else {
 			text = text[1:] // each begins with a space
@@ -104,24 +104,24 @@ func (g *leg) settle(again []*errand) []*errand {
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	refused := err != nil && !unknown && isReply(err)
 	if refused && g.alone && g.plan != nil && concernsPolicy(err) {
-		g.errands[0].solo.refused()
+		g.calls[0].isolation.refused()
 	}
 	// Redis refused a call of several before it wrote anything (see takes.lua): one of them may be the reason, and none
 	// depends on another. A script that Lua stopped may have written, and so may one whose reply a proxy has replaced.
-	split := refused && len(g.errands) > 1 && beforeWrite(err)
+	split := refused && len(g.calls) > 1 && beforeWrite(err)
 	if split && kindOfReply(err) == Corrupt {
 		split, err = false, limit.ErrCorruptState
 	}
-	for _, e := range g.errands {
-		e.shared = len(g.errands)
+	for _, e := range g.calls {
+		e.shared = len(g.calls)
 		switch {
 		case unknown && !g.loads: // it did not run
-			e.alone = e.loads // what should have brought the source along was refused
+			e.unshared = e.loads // what should have brought the source along was refused
 			e.loads = true
-			again = append(again, e)
+			retry = append(retry, e)
 		case split:
-			e.alone = true
-			again = append(again, e)
+			e.unshared = true
+			retry = append(retry, e)
 		case err != nil || g.plan == nil:
 			e.end(text, err)
 		default:
@@ -138,8 +138,8 @@ func (g *leg) settle(again []*errand) []*errand {
 			// This key is for take to say.
 			e.args = takeArgs(g.plan.limits, limit.At{Micros: g.nowMicros}, e.cost, e.floor, limit.Move{})
 			e.plain, e.loads = false, false
-			again = append(again, e)
+			retry = append(retry, e)
 		}
 	}
-	return again
+	return retry
 }

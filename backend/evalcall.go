@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// errand is one script call on one key. It shares no memory with the caller, who may be gone.
-type errand struct {
-	script *scripts.Script
-	key    string // as it is stored
-	args   []any  // of the script
-	loads  bool   // the server doesn't know the script
-	alone  bool   // it shares no script call
+// evalCall is one script call on one key. It shares no memory with the caller, who may be gone.
+type evalCall struct {
+	script   *scripts.Script
+	key      string // as it is stored
+	args     []any  // of the script
+	loads    bool   // the server doesn't know the script
+	unshared bool   // it shares no script call
 
 	plain     bool // the plan's script will do, and this is all that it needs
 	plan      *plan
-	solo      *solo // of its policy
+	isolation *isolation // of its policy
 	cost      int64
 	floor     string // as text; empty for none
 	nowMicros int64  // what the script is given
@@ -39,51 +39,51 @@ type errand struct {
 	pool    *sync.Pool   // to which it goes back
 }
 
-// The states of an errand that is awaited. Whoever moves it to one of the last three says how it ended; whoever else
+// The states of an evalCall that is awaited. Whoever moves it to one of the last three says how it ended; whoever else
 // does that than the caller tells the caller by done.
 const (
 	waiting   uint32 = iota
 	sent             // it is in the batch of a lane
 	answered         // by the lane
 	abandoned        // it will not be sent
-	forsaken         // it was sent, and nobody waits for the reply
+	detached         // it was sent, and nobody waits for the reply
 )
 
-// newErrand returns an errand that the caller alone holds. A pool is of one backend: one for all would hand on channels that were
+// newEvalCall returns an evalCall that the caller alone holds. A pool is of one backend: one for all would hand on channels that were
 // made in a bubble of testing/synctest, where nobody outside may use them.
-func newErrand(pool *sync.Pool) *errand {
-	e, free := pool.Get().(*errand)
+func newEvalCall(pool *sync.Pool) *evalCall {
+	e, free := pool.Get().(*evalCall)
 	if !free {
-		e = &errand{done: make(chan struct{}, 1), pool: pool}
+		e = &evalCall{done: make(chan struct{}, 1), pool: pool}
 	}
 	e.holders.Store(1)
 	return e
 }
 
-// again is an errand that was not done, to be run once more.
-func (e *errand) again() *errand {
-	a := newErrand(e.pool)
+// retry is an evalCall that was not done, to be run once more.
+func (e *evalCall) retry() *evalCall {
+	a := newEvalCall(e.pool)
 	a.script, a.key, a.args, a.nowMicros = e.script, e.key, e.args, e.nowMicros
 	return a
 }
 
-// share gives the errand to the queue or to a lane, too, in a state.
-func (e *errand) share(state uint32) {
+// share gives the evalCall to the queue or to a lane, too, in a state.
+func (e *evalCall) share(state uint32) {
 	e.awaited = true
 	e.state.Store(state)
 	e.holders.Add(1)
 }
 
-// drop is called by each holder once, when it doesn't need the errand any more.
-func (e *errand) drop() {
+// release is called by each holder once, when it doesn't need the evalCall any more.
+func (e *evalCall) release() {
 	if e.holders.Add(-1) == 0 {
-		*e = errand{done: e.done, pool: e.pool}
+		*e = evalCall{done: e.done, pool: e.pool}
 		e.pool.Put(e)
 	}
 }
 
-// end gives the errand its outcome.
-func (e *errand) end(reply string, err error) {
+// end gives the evalCall its outcome.
+func (e *evalCall) end(reply string, err error) {
 	if !e.awaited {
 		e.reply, e.err = reply, err
 	} else if e.state.CompareAndSwap(sent, answered) {
@@ -92,25 +92,25 @@ func (e *errand) end(reply string, err error) {
 	}
 }
 
-// expire ends an errand whose deadline is over.
-func (e *errand) expire() {
+// expire ends an evalCall whose deadline is over.
+func (e *evalCall) expire() {
 	if err, ours := e.giveUp(context.DeadlineExceeded); ours {
 		e.err = err
 		e.done <- struct{}{}
 	}
 }
 
-// giveUp ends an errand for the reason that is given, unless it has ended already, and returns that reason or, if it is
-// certain that the errand was not and will not be sent, that reason marked so.
-func (e *errand) giveUp(reason error) (err error, ours bool) {
+// giveUp ends an evalCall for the reason that is given, unless it has ended already, and returns that reason or, if it is
+// certain that the evalCall was not and will not be sent, that reason marked so.
+func (e *evalCall) giveUp(reason error) (err error, ours bool) {
 	if e.state.CompareAndSwap(waiting, abandoned) {
 		return callguard.Unsent(reason), true
 	}
-	return reason, e.state.CompareAndSwap(sent, forsaken)
+	return reason, e.state.CompareAndSwap(sent, detached)
 }
 
-// await waits for the errand's end, which is also when ctx ends.
-func (e *errand) await(ctx context.Context) (string, error) {
+// await waits for the evalCall's end, which is also when ctx ends.
+func (e *evalCall) await(ctx context.Context) (string, error) {
 	select {
 	case <-e.done:
 		return e.reply, e.err
@@ -123,5 +123,5 @@ func (e *errand) await(ctx context.Context) (string, error) {
 	return e.reply, e.err
 }
 
-// open reports whether the errand has not ended.
-func (e *errand) open() bool { return e.state.Load() <= sent }
+// open reports whether the evalCall has not ended.
+func (e *evalCall) open() bool { return e.state.Load() <= sent }
