@@ -13,17 +13,15 @@ import (
 // evalCall is one script call on one key. It shares no memory with the caller, who may be gone.
 type evalCall struct {
 	script   *scripts.Script
-	key      string // as it is stored
-	args     []any  // of the script
-	loads    bool   // the server doesn't know the script
-	unshared bool   // it shares no script call
+	args     []any // of the script
+	loads    bool  // the server doesn't know the script
+	unshared bool  // it shares no script call
 
-	plain     bool // the plan's script will do, and this is all that it needs
-	plan      *plan
-	isolation *isolation // of its policy
-	cost      int64
-	floor     string // as text; empty for none
-	nowMicros int64  // what the script is given
+	scripts.KeyTake      // the key as it is stored; the rest is for plain calls
+	plain           bool // the plan's script will do
+	plan            *scripts.Plan
+	isolation       *isolation // of its policy
+	nowMicros       int64      // what the script is given
 
 	since    time.Time // when the call began
 	deadline time.Time // of its caller
@@ -63,7 +61,7 @@ func newEvalCall(pool *sync.Pool) *evalCall {
 // retry is an evalCall that was not done, to be run once more.
 func (e *evalCall) retry() *evalCall {
 	a := newEvalCall(e.pool)
-	a.script, a.key, a.args, a.nowMicros = e.script, e.key, e.args, e.nowMicros
+	a.script, a.Key, a.args, a.nowMicros = e.script, e.Key, e.args, e.nowMicros
 	return a
 }
 

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,8 +18,8 @@ type pipeline struct {
 // command is one script call: of one evalCall, or of several plain takes under one plan.
 type command struct {
 	script    *scripts.Script
-	plan      *plan // of plain takes
-	nowMicros int64 // the latest of theirs
+	plan      *scripts.Plan // of plain takes
+	nowMicros int64         // the latest of theirs
 	calls     []*evalCall
 	loads     bool // it brings the script's source along
 	alone     bool // no other evalCall joins it
@@ -35,13 +34,13 @@ func (t *pipeline) add(e *evalCall) {
 	}
 	alone := e.unshared || e.isolation.apart()
 	for i := range t.commands {
-		if g := &t.commands[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.of(e.plan.limits)) {
+		if g := &t.commands[i]; !alone && !g.alone && g.plan != nil && (g.plan == e.plan || g.plan.Covers(e.plan.Limits)) {
 			g.calls = append(g.calls, e)
 			g.nowMicros = max(g.nowMicros, e.nowMicros)
 			return
 		}
 	}
-	t.commands = append(t.commands, command{script: e.plan.script, plan: e.plan, nowMicros: e.nowMicros, alone: alone, calls: []*evalCall{e}})
+	t.commands = append(t.commands, command{script: e.plan.Script, plan: e.plan, nowMicros: e.nowMicros, alone: alone, calls: []*evalCall{e}})
 }
 
 // run makes the calls. The first of each script that isn't known to the server brings its source along. A call that goes alone
@@ -72,7 +71,7 @@ func (g *command) args() []any {
 	n := len(g.calls)
 	size := 4 + len(g.calls[0].args)
 	if g.plan != nil {
-		size = 5 + len(g.plan.args) + 3*n
+		size = 3 + g.plan.Size(n)
 	}
 	args := make([]any, 0, size)
 	if g.loads {
@@ -81,10 +80,10 @@ func (g *command) args() []any {
 		args = append(args, "evalsha", g.script.SHA, n)
 	}
 	if g.plan != nil {
-		return g.plan.appendArgs(args, g.nowMicros, g.calls)
+		return g.plan.AppendArgs(args, g.nowMicros, n, func(i int) *scripts.KeyTake { return &g.calls[i].KeyTake })
 	}
 	e := g.calls[0]
-	return append(append(args, e.key), e.args...)
+	return append(append(args, e.Key), e.args...)
 }
 
 // deliver gives each evalCall its outcome, and appends to again those that are to be sent once more.
@@ -94,12 +93,9 @@ func (g *command) deliver(retry []*evalCall) []*evalCall {
 	if err != nil && !isReply(err) && isText && text != "" {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
+	var replies scripts.Replies
 	if err == nil && g.plan != nil {
-		if !isText || strings.Count(text, " ") != len(g.calls) {
-			err = limit.ErrCorruptState
-		} else {
-			text = text[1:] // each begins with a space
-		}
+		replies, err = scripts.ParseTakes(text, len(g.calls))
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	refused := err != nil && !unknown && isReply(err)
@@ -126,19 +122,16 @@ func (g *command) deliver(retry []*evalCall) []*evalCall {
 			e.end(text, err)
 		default:
 			e.nowMicros = g.nowMicros
-			var mine string
-			if mine, text, _ = strings.Cut(text, " "); mine != "" {
-				if mine[0] == '-' {
-					e.end("", callguard.Unsent(scriptError(mine[1:]))) // nothing was written at this key
-				} else {
-					e.end(mine, nil)
-				}
-				continue
+			switch mine, failed := replies.Next(); {
+			case failed != "":
+				e.end("", callguard.Unsent(scriptError(failed)))
+			case mine != "":
+				e.end(mine, nil)
+			default:
+				e.args = scripts.TakeArgs(g.plan.Limits, limit.At{Micros: g.nowMicros}, e.Cost, e.Floor, limit.Move{})
+				e.plain, e.loads = false, false
+				retry = append(retry, e)
 			}
-			// This key is for take to say.
-			e.args = takeArgs(g.plan.limits, limit.At{Micros: g.nowMicros}, e.cost, e.floor, limit.Move{})
-			e.plain, e.loads = false, false
-			retry = append(retry, e)
 		}
 	}
 	return retry

@@ -44,7 +44,7 @@ type RedisConfig struct {
 
 const (
 	defaultRedisTimeout = 250 * time.Millisecond
-	defaultPipelines        = 2
+	defaultPipelines    = 2
 	defaultQueue        = 4096
 )
 
@@ -100,7 +100,7 @@ type Redis struct {
 	client     redis.UniversalClient
 	guard      *callguard.Guard
 	pipeliner  pipeliner
-	plans      plans
+	plans      scripts.Plans
 	isolations isolations
 	calls      sync.Pool // that nobody holds
 	reader     bool      // its client asks for the servers' commands under a context of its own, and for five seconds
@@ -151,32 +151,29 @@ func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, f
 	}
 	now := at.micros
 	e := newEvalCall(&r.calls)
-	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
-	known := floorText(floor, now)
+	e.script, e.Key, e.nowMicros = &scripts.Take, r.name(req), now
+	known := scripts.FloorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
-		e.plan, e.isolation = r.plans.find(req.Policy.Limits), r.isolations.of(req.Policy.Name)
-		e.plain = e.plan.script != nil
+		e.plan, e.isolation = r.plans.Find(req.Policy.Limits), r.isolations.of(req.Policy.Name)
+		e.plain = e.plan.Script != nil
 	}
 	if e.plain {
-		e.cost, e.floor = cost, known
+		e.Cost, e.Floor = cost, known
 	} else {
-		e.args = takeArgs(req.Policy.Limits, limit.Moment(req.Policy, req.Key, now), cost, known, req.Move)
+		e.args = scripts.TakeArgs(req.Policy.Limits, limit.Moment(req.Policy, req.Key, now), cost, known, req.Move)
 	}
 	text, now, by, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
-	result := Result{Now: now, Behind: at.behind, Source: Primary}
-	if text == "" {
-		err = limit.ErrCorruptState
-	} else {
-		result.State, err = limit.ParseState(text[1:])
-	}
+	charged, state, err := scripts.ParseTake(text)
 	if err != nil {
-		charged := !strings.HasPrefix(text, "0")
 		return Result{}, &Error{Op: op, Node: r.node, Kind: Corrupt, MayHaveCharged: charged, Err: limit.ErrCorruptState}
 	}
-	result.Verdict = result.State.Taken(req.Policy, limit.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
+	result := Result{
+		Verdict: state.Taken(req.Policy, limit.Moment(req.Policy, req.Key, now), cost, charged),
+		Now:     now, Behind: at.behind, State: state, Source: Primary,
+	}
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
 	r.mark(ctx, deadline, by)
 	return result, nil
@@ -251,7 +248,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt limit.Receipt, 
 		return nil
 	}
 	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at limit.At) []any {
-		return refundArgs(at, &receipt, amount, req.Move.GiveBack())
+		return scripts.RefundArgs(at, &receipt, amount, req.Move.GiveBack())
 	})
 	return err
 }
@@ -262,7 +259,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 		return err
 	}
 	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at limit.At) []any {
-		return resetArgs(req.Policy, at, req.Move.GiveBack())
+		return scripts.ResetArgs(at, req.Policy, req.Move.GiveBack())
 	})
 	return err
 }
@@ -273,7 +270,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at limit.At) []any {
-		return []any{at.Micros, req.Move.Mover.StampID(), req.Move.Version, req.Move.End(at)}
+		return scripts.SealArgs(at, req.Move)
 	})
 	if err != nil {
 		return Snapshot{}, err
@@ -413,7 +410,7 @@ func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req
 		return "", 0, err
 	}
 	e := newEvalCall(&r.calls)
-	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(limit.Moment(req.Policy, req.Key, nowMicros)), nowMicros
+	e.script, e.Key, e.args, e.nowMicros = script, r.name(req), args(limit.Moment(req.Policy, req.Key, nowMicros)), nowMicros
 	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
 	return reply, nowMicros, err
 }
@@ -424,7 +421,7 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *evalC
 	if t != nil {
 		script := e.script // the evalCall belongs to the lane from here on
 		if e.plain {
-			script = e.plan.script
+			script = e.plan.Script
 		}
 		c := Call{Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
 		defer func() {

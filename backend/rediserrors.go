@@ -169,9 +169,8 @@ func cause(err error) error {
 	return commandError("user_script: " + err.Error()) // Lua itself failed
 }
 
-// scriptError is the error of a key that takes answers with. Redis 6 says where in the script it was.
+// scriptError is the error of a key that scripts.Takes answers with. Redis 6 says where in the script it was.
 func scriptError(text string) error {
-	text = strings.ReplaceAll(text, "\t", " ")
 	if _, inner, ok := strings.Cut(text, ": -"); ok {
 		text = inner
 	}

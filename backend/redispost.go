@@ -3,8 +3,6 @@ package backend
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -49,7 +47,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 		return Notice{}, err
 	}
 	e := newEvalCall(&r.calls)
-	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
+	e.script, e.Key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, scripts.PostArgs(n.Version, n.Digest, n.Text)
 	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
 	if err != nil || stored == "" {
 		return Notice{}, err
@@ -63,11 +61,9 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 
 // parseNotice reads what is stored or post.lua answers: a notice, or its first line.
 func parseNotice(reply string) (Notice, error) {
-	head, text, _ := strings.Cut(reply, "\n")
-	version, digest, _ := strings.Cut(head, " ")
-	number, err := strconv.ParseInt(version, 10, 64)
-	n := Notice{Version: number, Digest: digest, Text: text}
-	if err != nil || n.check() != nil {
+	version, digest, text := scripts.ParsePost(reply)
+	n := Notice{Version: version, Digest: digest, Text: text}
+	if n.check() != nil {
 		return Notice{}, limit.ErrCorruptState
 	}
 	return n, nil

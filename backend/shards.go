@@ -58,7 +58,7 @@ func (s *shards) run(ctx context.Context, deadline time.Time, e *evalCall) (last
 			last.release()
 		}
 		last = e
-		l, server, err := s.find(ctx, deadline, e.key)
+		l, server, err := s.find(ctx, deadline, e.Key)
 		if err != nil {
 			return "", err
 		}
@@ -67,7 +67,7 @@ func (s *shards) run(ctx context.Context, deadline time.Time, e *evalCall) (last
 	}, func(address string) (string, error) {
 		// The script's source goes along: an unknown script would need a second try. Of a node that takes over slots it
 		// isn't asked whether it lost counts: it has none yet.
-		return s.askRedirector.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
+		return s.askRedirector.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.Key}, e.args...)...)
 	})
 	return last, by, reply, err
 }

@@ -33,7 +33,7 @@ type rule struct {
 // rules are by package, by package and all below ("x/..."), or by file, for what only that file may import in addition.
 var rules = map[string]rule{
 	"limit":                  {noStd: []string{"log/...", "net/...", "os/...", "syscall/..."}}, // pure: no I/O
-	"scripts":                {},
+	"scripts":                {imports: own("limit")},
 	"ring":                   {imports: own("internal/keyhash")},
 	"featureflag":            {imports: own("internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"featureflag/redis.go":   {imports: []string{goRedis}},
