@@ -85,9 +85,9 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 		},
 		"Redis": {
 			func() (any, error) {
-				return backend.NewRedis(nil, backend.RedisConfig{Prefix: "\n", Timeout: -1, Lanes: -2, Queue: -3})
+				return backend.NewRedis(nil, backend.RedisConfig{Prefix: "\n", Timeout: -1, Pipelines: -2, Queue: -3})
 			},
-			[]string{`redis: Prefix = "\n"`, "redis: Timeout = -1ns", "redis: Lanes = -2", "redis: Queue = -3", "redis client: client = <nil>"},
+			[]string{`redis: Prefix = "\n"`, "redis: Timeout = -1ns", "redis: Pipelines = -2", "redis: Queue = -3", "redis client: client = <nil>"},
 		},
 	} {
 		for range 8 { // maps are walked in another order each time

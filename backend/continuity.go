@@ -136,7 +136,7 @@ type write struct {
 	absent bool // only where none is: another process may know more
 }
 
-// settle takes in what a server has said, and notes the marker that has to be written, if it must be another one.
+// observe takes in what a server has said, and notes the marker that has to be written, if it must be another one.
 //
 // Counts were lost if the server was a replica when it was asked before, or was promoted in its cluster, and by its marker:
 //
@@ -148,7 +148,7 @@ type write struct {
 //	                    or if another writing is known, and this one is since no later moment: the known one has gone
 //	                    with the counts, and who wrote this one did not know it
 //	of this id, else    no, but what was before since
-func (c *continuity) settle(says *identity, promoted bool) {
+func (c *continuity) observe(says *identity, promoted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.askedAt.Store(says.nowMicros)

@@ -47,7 +47,7 @@ func TestSettle(t *testing.T) {
 		if test.knew != "" {
 			says.knew, c.nonce = "", ""
 		}
-		c.settle(says, false)
+		c.observe(says, false)
 		if c.lostAt.Load() != test.lost || (c.unwritten.Load() != nil) != test.write {
 			t.Errorf("%s: lost at %d, to write %v; want %d, %t", name, c.lostAt.Load(), c.unwritten.Load(), test.lost, test.write)
 		}
@@ -59,29 +59,29 @@ func TestSettleOldAnswer(t *testing.T) {
 	c := newContinuity()
 	first := identity{nowMicros: 100, id: "a:0", primary: true, marks: true}
 	second := first
-	c.settle(&first, false)
+	c.observe(&first, false)
 	w := c.unwritten.Load()
 	if w == nil || !w.absent {
 		t.Fatalf("to write is %v", w)
 	}
 	c.found(w.marker)
-	c.settle(&second, false)
+	c.observe(&second, false)
 	third := first
 	third.mark, third.knew = w.marker, w.nonce
-	c.settle(&third, false)
+	c.observe(&third, false)
 	if lost := c.lostAt.Load(); lost != 0 {
 		t.Errorf("lost at %d", lost)
 	}
 	gone := first
 	gone.knew = w.nonce
-	if c.settle(&gone, false); c.lostAt.Load() != 100 {
+	if c.observe(&gone, false); c.lostAt.Load() != 100 {
 		t.Errorf("lost at %d when the marker has gone", c.lostAt.Load())
 	}
-	again := c.unwritten.Load()
-	for _, seen := range []marker{w.marker, again.marker} { // read before and after it was written
+	retry := c.unwritten.Load()
+	for _, seen := range []marker{w.marker, retry.marker} { // read before and after it was written
 		old := first
 		old.nowMicros, old.mark, old.knew = 200, seen, w.nonce
-		if c.settle(&old, false); c.lostAt.Load() != 100 {
+		if c.observe(&old, false); c.lostAt.Load() != 100 {
 			t.Errorf("lost at %d by the answer of %v", c.lostAt.Load(), seen)
 		}
 	}
@@ -104,7 +104,7 @@ func TestMarkOfEvictions(t *testing.T) {
 	b.server.unwritten.Store(w)
 	server.Pause()
 	begin := time.Now()
-	b.mark(t.Context(), b.calls.deadline(), b.server)
+	b.mark(t.Context(), b.guard.Deadline(), b.server)
 	if took := time.Since(begin); took > timeout/2 {
 		t.Errorf("a caller has waited %s", took)
 	}

@@ -361,7 +361,7 @@ func TestDualSealCutShort(t *testing.T) {
 	})
 }
 
-// TestDualLongestHold: what both Settle and a policy allow can be held.
+// TestDualLongestTTL: what both Settle and a policy allow can be held.
 func TestDualLongestHold(t *testing.T) {
 	s := newStage(t)
 	d := s.process(t, &lever{}, backend.DualConfig{Settle: limit.MaxWindow})

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -138,7 +139,7 @@ func (w *way) fetch(ctx context.Context) error {
 	case elsewhere:
 		w.turn(moved.Version)
 		return nil
-	case ended(ctx) == nil && outOfReach(err):
+	case deadline.Ended(ctx) == nil && outOfReach(err):
 		w.Move.Step, w.unmet = state.WithoutFloor, err
 		return nil
 	}

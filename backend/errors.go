@@ -1,8 +1,12 @@
 package backend
 
 import (
+	"context"
 	"errors"
 	"strings"
+
+	"github.com/sluice-go/sluice/internal/deadline"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrClosed is returned by every call after Close.
@@ -81,3 +85,26 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
+
+const opTake, opRefund, opReset = "take", "refund", "reset"
+
+// WrapError makes an [*Error] of what the client of a server returned. Nil, an [*Error] and the redirect of a request's Move stay
+// what they are. Classify says what the client's error means, whether the call may have run, and the error to show: one without keys.
+func WrapError(ctx context.Context, op, node string, err error,
+	classify func(error) (kind Kind, mayHaveRun bool, shown error)) error {
+	if err == nil || state.IsRedirect(err) {
+		return err
+	}
+	if made, already := errors.AsType[*Error](err); already {
+		return made
+	}
+	kind, mayHaveRun, err := classify(err)
+	if end := deadline.Ended(ctx); kind == Unavailable && end != nil {
+		kind = Interrupted
+		if !errors.Is(err, end) {
+			err = errors.Join(end, err)
+		}
+	}
+	counts := op == opTake || op == opRefund || op == opReset
+	return &Error{Op: op, Node: node, Kind: kind, MayHaveCharged: counts && mayHaveRun, Err: err}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -162,14 +163,14 @@ func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, a
 	if err != nil {
 		return err
 	}
-	r.settle(c, says)
+	r.observe(c, says)
 	c.asked.Store(dialled)
 	return nil
 }
 
-// settle takes in what a server has said.
-func (r *Redis) settle(c *continuity, says *identity) {
-	c.settle(says, r.shards != nil && r.shards.promoted(c, says))
+// observe takes in what a server has said.
+func (r *Redis) observe(c *continuity, says *identity) {
+	c.observe(says, r.shards != nil && r.shards.promoted(c, says))
 }
 
 // mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
@@ -181,7 +182,7 @@ func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
 		return
 	}
 	if evicted(w.id) {
-		go r.write(context.Background(), r.calls.deadline(), c, w)
+		go r.write(context.Background(), r.guard.Deadline(), c, w)
 		return
 	}
 	r.write(ctx, deadline, c, w)
@@ -193,7 +194,7 @@ func (r *Redis) write(ctx context.Context, deadline time.Time, c *continuity, w 
 	if w.absent {
 		args = append(args, "nx")
 	}
-	there, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (string, error) {
+	there, err := callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (string, error) {
 		pipe := c.client.Load().Pipeline()
 		pipe.Do(ctx, args...)
 		there := pipe.Get(ctx, name) // another process may have been faster
@@ -214,7 +215,7 @@ func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(
 			}
 		}
 		if err := r.identify(ctx, conn, r.server, true); err != nil {
-			return unsent{unsent{err}} // the client unwraps it once
+			return callguard.Unsent(callguard.Unsent(err)) // the client unwraps it once
 		}
 		return nil
 	}
@@ -260,7 +261,7 @@ func (r *Redis) refresh(c *continuity, nowMicros int64) {
 	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
 			defer c.refreshing.Store(false)
-			_ = r.identifyAgain(context.Background(), r.calls.deadline(), c)
+			_ = r.identifyAgain(context.Background(), r.guard.Deadline(), c)
 		}()
 	}
 }
@@ -271,7 +272,7 @@ func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() 
 // identifyAgain asks the server who it is unless, meanwhile, another caller has.
 func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
 	asked := c.askedAt.Load()
-	_, err := call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (struct{}, error) {
+	_, err := callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (struct{}, error) {
 		select {
 		case c.asking <- struct{}{}:
 			defer func() { <-c.asking }()

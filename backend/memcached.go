@@ -14,6 +14,8 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -216,7 +218,7 @@ func (m *Memcached) Load(ctx context.Context, req Request) (Snapshot, error) {
 	}
 	name := m.name(&req)
 	s := m.server(name)
-	return traced(ctx, &s.calls, req.Trace, "load", "get", s.calls.deadline(), func(context.Context) (Snapshot, error) {
+	return traced(ctx, s, req.Trace, "load", "get", func(context.Context) (Snapshot, error) {
 		_, st, err := s.get(name)
 		return Snapshot{State: st, Now: m.NowMicros(), Source: Primary}, err
 	})
@@ -284,15 +286,15 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *state.State, state.At) (result T, write bool, refusal error)) (T, error) {
 	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
 	server := m.server(name)
-	return traced(ctx, &server.calls, req.Trace, op, "", server.calls.deadline(), func(ctx context.Context) (T, error) {
+	return traced(ctx, server, req.Trace, op, "", func(ctx context.Context) (T, error) {
 		var none T
 		last := errContended
 		begin := time.Now()
-		deadline, _ := ctx.Deadline()
-		enough := deadline.Sub(begin) * 3 / 4
+		end, _ := ctx.Deadline()
+		enough := end.Sub(begin) * 3 / 4
 		for try := range m.cfg.Tries {
-			if err := sleep(ctx, backoff(try)); err != nil {
-				return none, unsent{err}
+			if err := deadline.Sleep(ctx, backoff(try)); err != nil {
+				return none, callguard.Unsent(err)
 			}
 			item, st, err := server.get(name)
 			if isLost(err) { // an idle connection that the server had closed; others may be alive
@@ -308,7 +310,7 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 				return result, err
 			}
 			if err := ctx.Err(); err != nil {
-				return none, unsent{err}
+				return none, callguard.Unsent(err)
 			}
 			if err = server.swap(item, name, &st, now.Micros); err == nil {
 				return result, nil

@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/bradfitz/gomemcache/memcache"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
@@ -21,8 +23,9 @@ import (
 // memcachedServer is one server of a pool. Its client and the calls under way are its own, so that one that hangs or
 // restarts changes nothing for keys of the others.
 type memcachedServer struct {
+	name   string
 	client *memcache.Client
-	calls  calls
+	guard  *callguard.Guard
 }
 
 func newMemcachedServer(name string, cfg *MemcachedConfig) *memcachedServer {
@@ -33,11 +36,12 @@ func newMemcachedServer(name string, cfg *MemcachedConfig) *memcachedServer {
 	client := memcache.NewFromSelector(address{network, name})
 	client.Timeout = cfg.Timeout
 	client.MaxIdleConns = cfg.IdleConns
-	return &memcachedServer{client: client, calls: calls{
-		system: "memcached",
-		node:   name, timeout: cfg.Timeout, explain: explainMemcached,
-		deaf: true, slots: make(chan struct{}, cfg.MaxCalls),
-	}}
+	return &memcachedServer{name: name, client: client, guard: callguard.New(callguard.Config{
+		Timeout: cfg.Timeout, MaxCalls: cfg.MaxCalls, IgnoresContext: true, Closed: ErrClosed,
+		Wrap: func(ctx context.Context, op string, err error) error {
+			return WrapError(ctx, op, name, err, classifyMemcached)
+		},
+	})}
 }
 
 // newMemcachedRing is a ring of the servers' addresses.
@@ -80,16 +84,28 @@ func (a address) String() string                      { return a.text }
 func (a address) PickServer(string) (net.Addr, error) { return a, nil }
 func (a address) Each(do func(net.Addr) error) error  { return do(a) }
 
+// traced makes a call and records it in a trace, if there is one.
+func traced[T any](ctx context.Context, s *memcachedServer, t *Trace, op, command string,
+	do func(context.Context) (T, error)) (T, error) {
+	if t == nil {
+		return callguard.Do(ctx, s.guard, op, s.guard.Deadline(), do)
+	}
+	c := Call{System: "memcached", Node: s.name, Op: op, Command: command, Start: time.Now()}
+	reply, err := callguard.Do(ctx, s.guard, op, s.guard.Deadline(), do)
+	t.Record(c, err)
+	return reply, err
+}
+
 // close waits for the calls under way.
 func (s *memcachedServer) close() error {
-	if !s.calls.close() {
+	if !s.guard.Close() {
 		return nil
 	}
 	return s.client.Close()
 }
 
 func (s *memcachedServer) ping(ctx context.Context) error {
-	_, err := call(ctx, &s.calls, "ping", s.calls.deadline(), func(context.Context) (struct{}, error) {
+	_, err := callguard.Do(ctx, s.guard, "ping", s.guard.Deadline(), func(context.Context) (struct{}, error) {
 		err := s.client.Ping()
 		if isLost(err) { // as in get
 			_ = s.client.Close()
@@ -111,7 +127,7 @@ func (s *memcachedServer) get(name string) (*memcache.Item, state.State, error) 
 		return nil, state.State{}, nil
 	}
 	if err != nil {
-		return nil, state.State{}, unsent{err}
+		return nil, state.State{}, callguard.Unsent(err)
 	}
 	st, err := state.ParseState(item.Value)
 	return item, st, err
@@ -127,7 +143,7 @@ func isLost(err error) bool {
 func (s *memcachedServer) swap(item *memcache.Item, name string, st *state.State, nowMicros int64) error {
 	value, err := st.AppendText(nil)
 	if err != nil {
-		return unsent{err}
+		return callguard.Unsent(err)
 	}
 	expiry := expiration(nowMicros, st.Until())
 	if item == nil {
@@ -147,10 +163,9 @@ var (
 	errNoRoom     = errors.New("memcache: the server has no room for the item")
 )
 
-// explainMemcached is for [calls].
-func explainMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
-	var before unsent
-	mayHaveRun, shown = !errors.As(err, &before), err
+// classifyMemcached is for [WrapError].
+func classifyMemcached(err error) (kind Kind, mayHaveRun bool, shown error) {
+	mayHaveRun, shown = !callguard.IsUnsent(err), err
 	text := err.Error()
 	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) ||
 		strings.Contains(text, `: "SERVER_ERROR object too large`)

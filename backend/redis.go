@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -27,9 +28,9 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Negative is refused: a call without an end is none.
 	Timeout time.Duration
 
-	// Lanes is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
+	// Pipelines is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
 	// share the next one. Zero: 2.
-	Lanes int
+	Pipelines int
 
 	// Queue is how many calls may wait for a round trip, on a Redis Cluster for one to each shard; one more fails with
 	// ErrOverloaded. Zero: 4096.
@@ -44,7 +45,7 @@ type RedisConfig struct {
 
 const (
 	defaultRedisTimeout = 250 * time.Millisecond
-	defaultLanes        = 2
+	defaultPipelines    = 2
 	defaultQueue        = 4096
 )
 
@@ -55,8 +56,8 @@ func (c RedisConfig) withDefaults() RedisConfig {
 	if c.Timeout == 0 {
 		c.Timeout = defaultRedisTimeout
 	}
-	if c.Lanes == 0 {
-		c.Lanes = defaultLanes
+	if c.Pipelines == 0 {
+		c.Pipelines = defaultPipelines
 	}
 	if c.Queue == 0 {
 		c.Queue = defaultQueue
@@ -72,9 +73,9 @@ func (c RedisConfig) validate() error {
 	if c.Timeout < 0 {
 		errs = append(errs, &limit.Error{Field: "redis: Timeout", Value: c.Timeout.String(), Bound: "must not be negative"})
 	}
-	for i, n := range []int{c.Lanes, c.Queue} {
+	for i, n := range []int{c.Pipelines, c.Queue} {
 		if n < 0 {
-			field := [...]string{"redis: Lanes", "redis: Queue"}[i]
+			field := [...]string{"redis: Pipelines", "redis: Queue"}[i]
 			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
 		}
 	}
@@ -82,7 +83,7 @@ func (c RedisConfig) validate() error {
 }
 
 // Redis counts on one Redis node, redis-server 6.2 or newer: a take is one script call on one key. All limits of a
-// policy for a key are one string value, in the encoding of package limit/state; its TTL serves cleaning only.
+// policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
 // counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info;
@@ -95,18 +96,20 @@ func (c RedisConfig) validate() error {
 // A login without INFO, or a server that doesn't tell its run id, never decides exactly. On a Redis Cluster no key is stored:
 // restarts and failovers that this process has lived through are known, and nothing else.
 type Redis struct {
-	cfg     RedisConfig
-	client  redis.UniversalClient
-	calls   calls
-	lanes   lanes
-	plans   plans
-	solos   solos
-	errands sync.Pool // that nobody holds
-	owned   bool      // whether Close closes the client
-	shards  *shards   // of a cluster, in place of lanes; else nil
-	clock   serverClock
-	server  *continuity // not of a cluster
-	syncing atomic.Bool // whether a reading of the server's clock is under way in the background
+	cfg        RedisConfig
+	node       string // its address; of several, separated by commas
+	client     redis.UniversalClient
+	guard      *callguard.Guard
+	pipeliner  pipeliner
+	plans      scripts.Plans
+	isolations isolations
+	calls      sync.Pool // that nobody holds
+	reader     bool      // its client asks for the servers' commands under a context of its own, and for five seconds
+	owned      bool      // whether Close closes the client
+	shards     *shards   // of a cluster, in place of lanes; else nil
+	clock      serverClock
+	server     *continuity // not of a cluster
+	syncing    atomic.Bool // whether a reading of the server's clock is under way in the background
 }
 
 var (
@@ -142,39 +145,36 @@ func (r *Redis) Seed(ctx context.Context, req Request, st state.State) error {
 }
 
 func (r *Redis) take(ctx context.Context, op string, req *Request, cost int64, floor *state.State) (Result, error) {
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	at, err := r.serverTime(ctx, deadline)
 	if err != nil {
 		return Result{}, err
 	}
 	now := at.micros
-	e := newErrand(&r.errands)
-	e.script, e.key, e.nowMicros = &scripts.Take, r.name(req), now
-	known := floorText(floor, now)
+	e := newEvalCall(&r.calls)
+	e.script, e.Key, e.nowMicros = &scripts.Take, r.name(req), now
+	known := scripts.FloorText(floor, now)
 	if cost > 0 && r.shards == nil && req.Move.Version == 0 {
-		e.plan, e.solo = r.plans.find(req.Policy.Limits), r.solos.of(req.Policy.Name)
-		e.plain = e.plan.script != nil
+		e.plan, e.isolation = r.plans.Find(req.Policy.Limits), r.isolations.of(req.Policy.Name)
+		e.plain = e.plan.Script != nil
 	}
 	if e.plain {
-		e.cost, e.floor = cost, known
+		e.Cost, e.Floor = cost, known
 	} else {
-		e.args = takeArgs(req.Policy.Limits, state.Moment(req.Policy, req.Key, now), cost, known, req.Move)
+		e.args = scripts.TakeArgs(req.Policy.Limits, state.Moment(req.Policy, req.Key, now), cost, known, req.Move)
 	}
 	text, now, by, err := r.run(ctx, op, deadline, e, req.Trace) // the time is that of all who went together
 	if err != nil {
 		return Result{}, err
 	}
-	result := Result{Now: now, Behind: at.behind, Source: Primary}
-	if text == "" {
-		err = state.ErrCorruptState
-	} else {
-		result.State, err = state.ParseState(text[1:])
-	}
+	charged, st, err := scripts.ParseTake(text)
 	if err != nil {
-		charged := !strings.HasPrefix(text, "0")
-		return Result{}, &Error{Op: op, Node: r.calls.node, Kind: Corrupt, MayHaveCharged: charged, Err: state.ErrCorruptState}
+		return Result{}, &Error{Op: op, Node: r.node, Kind: Corrupt, MayHaveCharged: charged, Err: state.ErrCorruptState}
 	}
-	result.Verdict = result.State.Taken(req.Policy, state.Moment(req.Policy, req.Key, now), cost, text[0] == '1')
+	result := Result{
+		Verdict: st.Taken(req.Policy, state.Moment(req.Policy, req.Key, now), cost, charged),
+		Now:     now, Behind: at.behind, State: st, Source: Primary,
+	}
 	result.Lower(r.doubt(ctx, deadline, by, now, req.Policy))
 	r.mark(ctx, deadline, by)
 	return result, nil
@@ -185,26 +185,28 @@ func (r *Redis) Load(ctx context.Context, req Request) (Snapshot, error) {
 	if err := req.Check(ctx); err != nil {
 		return Snapshot{}, err
 	}
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	now, err := r.nowMicros(ctx, deadline)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	name := r.name(&req)
 	var by *continuity
-	text, err := traced(ctx, &r.calls, req.Trace, "load", "GET", deadline, func(ctx context.Context) (text string, err error) {
+	start := time.Now()
+	text, err := callguard.Do(ctx, r.guard, "load", deadline, func(ctx context.Context) (text string, err error) {
 		by, text, err = r.get(ctx, deadline, name)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
 		return text, err
 	})
+	r.record(req.Trace, Call{Op: "load", Command: "GET", Start: start}, err)
 	if err != nil {
 		return Snapshot{}, err
 	}
 	st, err := state.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "load", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "load", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	snapshot := Snapshot{State: st, Now: now, Source: Primary}
 	switch {
@@ -247,7 +249,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt state.Receipt, 
 		return nil
 	}
 	_, _, err := r.eval(ctx, opRefund, &scripts.Refund, &req, func(at state.At) []any {
-		return refundArgs(at, &receipt, amount, req.Move.GiveBack())
+		return scripts.RefundArgs(at, &receipt, amount, req.Move.GiveBack())
 	})
 	return err
 }
@@ -258,7 +260,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 		return err
 	}
 	_, _, err := r.eval(ctx, opReset, &scripts.Reset, &req, func(at state.At) []any {
-		return resetArgs(req.Policy, at, req.Move.GiveBack())
+		return scripts.ResetArgs(at, req.Policy, req.Move.GiveBack())
 	})
 	return err
 }
@@ -269,21 +271,24 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	text, now, err := r.eval(ctx, "seal", &scripts.Seal, &req, func(at state.At) []any {
-		return []any{at.Micros, req.Move.Mover.FenceID(), req.Move.Version, req.Move.End(at)}
+		return scripts.SealArgs(at, req.Move)
 	})
 	if err != nil {
 		return Snapshot{}, err
 	}
 	st, err := state.ParseState(text)
 	if err != nil {
-		return Snapshot{}, &Error{Op: "seal", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Snapshot{}, &Error{Op: "seal", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return Snapshot{State: st, Now: now, Source: Primary}, nil
 }
 
 // Ping implements [Pinger]; it also reads the server's clock.
 func (r *Redis) Ping(ctx context.Context) error {
-	_, err := r.readClock(ctx, r.calls.deadline())
+	if ctx == nil {
+		return errNoContext
+	}
+	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err
 }
 
@@ -301,18 +306,18 @@ func (r *Redis) NowMicros() int64 {
 
 // Close waits for the calls under way, which end within the timeout, and closes the clients that OpenRedis made.
 func (r *Redis) Close() error {
-	if !r.calls.close() {
+	if !r.guard.Close() {
 		return nil
 	}
 	if r.shards != nil {
 		return r.shards.close()
 	}
-	r.lanes.close()
+	r.pipeliner.close()
 	if !r.owned {
 		return nil
 	}
 	err := r.client.Close()
-	for _, ln := range r.lanes.all {
+	for _, ln := range r.pipeliner.all {
 		if ln.client != nil && ln.client != r.client {
 			err = errors.Join(err, ln.client.Close())
 		}
@@ -346,7 +351,7 @@ func (r *Redis) serverTime(ctx context.Context, deadline time.Time) (serverTime,
 	if now.age > clockFresh && r.syncing.CompareAndSwap(false, true) {
 		go func() {
 			defer r.syncing.Store(false)
-			_, _ = r.readClock(context.Background(), r.calls.deadline()) // the next call tries again
+			_, _ = r.readClock(context.Background(), r.guard.Deadline()) // the next call tries again
 		}()
 	}
 	return now, nil
@@ -354,7 +359,7 @@ func (r *Redis) serverTime(ctx context.Context, deadline time.Time) (serverTime,
 
 // readClock returns how far the server's clock is ahead.
 func (r *Redis) readClock(ctx context.Context, deadline time.Time) (time.Duration, error) {
-	return call(ctx, &r.calls, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
+	return callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
 		now, asked, borrowed, err := r.time(ctx)
 		if err != nil {
 			return 0, err
@@ -401,40 +406,40 @@ func (r *Redis) clusterTime(ctx context.Context, cluster *redis.ClusterClient) (
 // eval runs a script on the request's key. It returns the reply, if that is a text, and the moment that the script was given.
 func (r *Redis) eval(ctx context.Context, op string, script *scripts.Script, req *Request,
 	args func(state.At) []any) (reply string, nowMicros int64, err error) {
-	deadline := r.calls.deadline()
+	deadline := r.guard.Deadline()
 	if nowMicros, err = r.nowMicros(ctx, deadline); err != nil {
 		return "", 0, err
 	}
-	e := newErrand(&r.errands)
-	e.script, e.key, e.args, e.nowMicros = script, r.name(req), args(state.Moment(req.Policy, req.Key, nowMicros)), nowMicros
+	e := newEvalCall(&r.calls)
+	e.script, e.Key, e.args, e.nowMicros = script, r.name(req), args(state.Moment(req.Policy, req.Key, nowMicros)), nowMicros
 	reply, nowMicros, _, err = r.run(ctx, op, deadline, e, req.Trace)
 	return reply, nowMicros, err
 }
 
-// run makes a script call, and frees the errand. It also returns the moment that the script was given, and who ran it.
-func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *errand, t *Trace) (reply string, nowMicros int64, by *continuity, err error) {
-	defer func() { e.drop() }()
+// run makes a script call, and frees the evalCall. It also returns the moment that the script was given, and who ran it.
+func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *evalCall, t *Trace) (reply string, nowMicros int64, by *continuity, err error) {
+	defer func() { e.release() }()
 	if t != nil {
-		script := e.script // the errand belongs to the lane from here on
+		script := e.script // the evalCall belongs to the lane from here on
 		if e.plain {
-			script = e.plan.script
+			script = e.plan.Script
 		}
-		c := Call{System: r.calls.system, Node: r.calls.node, Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
+		c := Call{Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
 		defer func() {
 			if err == nil {
 				c.Shared = e.shared
 			}
-			t.call(&c, err)
+			r.record(t, c, err)
 		}()
 	}
-	if err = r.calls.begin(ctx); err != nil {
+	if err = r.guard.Begin(); err != nil {
 		return "", 0, nil, err
 	}
-	defer r.calls.running.Done()
+	defer r.guard.End()
 	if by = r.server; r.shards != nil {
 		e, by, reply, err = r.shards.run(ctx, deadline, e)
 	} else {
-		reply, err = r.lanes.run(ctx, deadline, e)
+		reply, err = r.pipeliner.run(ctx, deadline, e)
 	}
 	if err == nil {
 		return reply, e.nowMicros, by, nil
@@ -442,17 +447,28 @@ func (r *Redis) run(ctx context.Context, op string, deadline time.Time, e *erran
 	if refused := refusal(err); refused != nil {
 		return "", 0, nil, refused
 	}
-	return "", 0, nil, r.calls.typed(ctx, op, err)
+	return "", 0, nil, r.guard.Wrap(ctx, op, err)
+}
+
+// record adds a call to a trace, if there is one.
+func (r *Redis) record(t *Trace, c Call, err error) {
+	if t != nil {
+		c.System, c.Node, c.Status = "redis", r.node, replyWord(err)
+		t.Record(c, err)
+	}
 }
 
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
+	if ctx == nil {
+		return Heartbeat{}, errNoContext
+	}
 	start := time.Now()
 	if r.shards != nil { // which nodes it has is the cluster's own business
-		ahead, err := r.readClock(ctx, r.calls.deadline())
+		ahead, err := r.readClock(ctx, r.guard.Deadline())
 		return Heartbeat{Primary: true, Ahead: ahead, RTT: time.Since(start)}, err
 	}
-	return call(ctx, &r.calls, "ping", r.calls.deadline(), func(ctx context.Context) (Heartbeat, error) {
+	return callguard.Do(ctx, r.guard, "ping", r.guard.Deadline(), func(ctx context.Context) (Heartbeat, error) {
 		pipe := r.client.Pipeline()
 		q := r.askIdentity(ctx, pipe, r.server, true)
 		if err := cmp.Or(q.exec(ctx, pipe), q.time.Err(), q.info[0].Err(), q.info[1].Err()); err != nil {
@@ -464,7 +480,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now, start, beat.RTT)
 		if says, err := q.identity(r.NowMicros()); err == nil { // otherwise the marker can't be read now
-			r.settle(r.server, says)
+			r.observe(r.server, says)
 		}
 		return beat, nil
 	})

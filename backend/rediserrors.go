@@ -11,17 +11,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// explainRedis is for [calls].
-func explainRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
+// classifyRedis is for [WrapError].
+func classifyRedis(err error) (kind Kind, mayHaveRun bool, shown error) {
 	shown = err
 	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them
 		shown = commandError(before)
 	}
 	var dial *net.OpError
-	_, before := errors.AsType[unsent](err)
+	before := callguard.IsUnsent(err)
 	switch {
 	case before && errors.Is(err, context.Canceled):
 		return Interrupted, false, shown
@@ -168,9 +169,8 @@ func cause(err error) error {
 	return commandError("user_script: " + err.Error()) // Lua itself failed
 }
 
-// scriptError is the error of a key that takes answers with. Redis 6 says where in the script it was.
+// scriptError is the error of a key that scripts.Takes answers with. Redis 6 says where in the script it was.
 func scriptError(text string) error {
-	text = strings.ReplaceAll(text, "\t", " ")
 	if _, inner, ok := strings.Cut(text, ": -"); ok {
 		text = inner
 	}

@@ -18,16 +18,16 @@ func TestRedis6Errors(t *testing.T) {
 		"READONLY You can't write":            Unavailable,
 		"NOPERM this user has no permissions": Misconfigured,
 	} {
-		if kind, ran, _ := explainRedis(commandError(text)); kind != want || ran {
+		if kind, ran, _ := classifyRedis(commandError(text)); kind != want || ran {
 			t.Errorf("%q: %s, may have run: %t; want %s, false", text, kind, ran, want)
 		}
 	}
 	for _, text := range []string{"upstream failure", "ERR Connection timed out", "no healthy upstream"} { // of proxies
-		if kind, ran, _ := explainRedis(commandError(text)); kind != Misconfigured || !ran {
+		if kind, ran, _ := classifyRedis(commandError(text)); kind != Misconfigured || !ran {
 			t.Errorf("%q: %s, may have run: %t; want %s, true", text, kind, ran, Misconfigured)
 		}
 	}
-	if kind, _, _ := explainRedis(state.ErrCorruptState); kind != Corrupt {
+	if kind, _, _ := classifyRedis(state.ErrCorruptState); kind != Corrupt {
 		t.Errorf("a corrupt state is %s", kind)
 	}
 }

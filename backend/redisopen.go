@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -22,7 +23,7 @@ import (
 // a second in each lane at most; the server's reply, or Timeout, ends the round trip. What is given up before that begins
 // is not sent.
 //
-// PoolSize bounds the connections, those to share round trips on, of which cfg.Lanes are in use unless some of them
+// PoolSize bounds the connections, those to share round trips on, of which cfg.Pipelines are in use unless some of them
 // hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
 func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	if opts == nil {
@@ -61,10 +62,10 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 		r.initShared(safe.Addr, 1)
 		return r, nil
 	}
-	open := min(cfg.Lanes, safe.PoolSize-1)
-	all := make([]*lane, open+min(mostExtra, (safe.PoolSize-open)/2))
+	open := min(cfg.Pipelines, safe.PoolSize-1)
+	all := make([]*conn, open+min(maxExtraConns, (safe.PoolSize-open)/2))
 	for i := range all {
-		all[i] = ownLane(safe)
+		all[i] = ownConn(safe)
 	}
 	safe.PoolSize -= len(all)
 	safe.MinIdleConns = min(safe.MinIdleConns, safe.PoolSize)
@@ -77,8 +78,8 @@ func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 
 // ownLane makes a lane with a client of its own, which has one connection: only so is it known which connection a call
 // uses.
-func ownLane(opts redis.Options) *lane {
-	ln := newLine()
+func ownConn(opts redis.Options) *conn {
+	ln := newInterrupter()
 	dial := opts.Dialer
 	if dial == nil {
 		defaults := opts
@@ -105,21 +106,21 @@ func ownLane(opts redis.Options) *lane {
 	if opts.Protocol == 0 {
 		opts.Protocol = 2 // nothing is pushed, and nothing has to look for it
 	}
-	return &lane{opts: &opts, line: ln}
+	return &conn{opts: &opts, interrupter: ln}
 }
 
 // initShared has all lanes belong to the one client.
 func (r *Redis) initShared(node string, pool int) {
-	all, open := sharedLanes(r.client, r.cfg.Lanes, pool)
+	all, open := sharedConns(r.client, r.cfg.Pipelines, pool)
 	r.init(node, all, open)
 }
 
 // sharedLanes makes lanes that share a client with a pool of connections, as many of them open as are wanted.
-func sharedLanes(client redis.UniversalClient, want, pool int) (all []*lane, open int) {
+func sharedConns(client redis.UniversalClient, want, pool int) (all []*conn, open int) {
 	open = min(want, pool)
-	all = make([]*lane, open+min(mostExtra, pool-open))
+	all = make([]*conn, open+min(maxExtraConns, pool-open))
 	for i := range all {
-		all[i] = &lane{client: client}
+		all[i] = &conn{client: client}
 	}
 	return all, open
 }
@@ -128,23 +129,30 @@ func sharedLanes(client redis.UniversalClient, want, pool int) (all []*lane, ope
 func newClusterRedis(client *redis.ClusterClient, cfg RedisConfig, node string) *Redis {
 	r := &Redis{cfg: cfg, client: client}
 	r.init(node, nil, 0)
-	r.shards = &shards{client: client, calls: &r.calls, all: make(map[*redis.Client]*shard)}
-	r.shards.askers.options = client.Options()
+	r.shards = &shards{client: client, guard: r.guard, all: make(map[*redis.Client]*shard)}
+	r.shards.askRedirector.options = client.Options()
 	r.shards.open = func(node *redis.Client) *shard {
-		all, open := sharedLanes(node, cfg.Lanes, node.Options().PoolSize)
+		all, open := sharedConns(node, cfg.Pipelines, node.Options().PoolSize)
 		made := new(shard)
-		made.lanes.init(&r.calls, r.NowMicros, cfg.Queue, all, open)
+		made.pipeliner.init(r.guard, r.NowMicros, cfg.Queue, all, open)
 		return made
 	}
 	return r
 }
 
-func (r *Redis) init(node string, all []*lane, open int) {
-	r.calls = calls{system: "redis", node: node, timeout: r.cfg.Timeout, keeps: true, explain: explainRedis}
-	if single, ok := r.client.(*redis.Client); ok { // a call that waits for a connection can be given up; of a cluster each node has its own
-		r.calls.slots = make(chan struct{}, single.Options().PoolSize)
+func (r *Redis) init(node string, all []*conn, open int) {
+	r.node = node
+	cfg := callguard.Config{
+		Timeout: r.cfg.Timeout, KeepsConn: true, IgnoresContext: r.reader, Closed: ErrClosed,
+		Wrap: func(ctx context.Context, op string, err error) error {
+			return WrapError(ctx, op, node, err, classifyRedis)
+		},
 	}
-	r.lanes.init(&r.calls, r.NowMicros, r.cfg.Queue, all, open)
+	if single, ok := r.client.(*redis.Client); ok { // a call that waits for a connection can be given up; of a cluster each node has its own
+		cfg.MaxCalls = single.Options().PoolSize
+	}
+	r.guard = callguard.New(cfg)
+	r.pipeliner.init(r.guard, r.NowMicros, r.cfg.Queue, all, open)
 }
 
 // NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice

@@ -3,11 +3,10 @@ package backend
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
@@ -21,8 +20,8 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	if ctx == nil {
 		return Notice{}, errNoContext
 	}
-	deadline := r.calls.deadline()
-	stored, err := call(ctx, &r.calls, "look", deadline, func(ctx context.Context) (string, error) {
+	deadline := r.guard.Deadline()
+	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
 		_, stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -34,7 +33,7 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "look", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Notice{}, &Error{Op: "look", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }
@@ -47,26 +46,24 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	if err := n.check(); err != nil {
 		return Notice{}, err
 	}
-	e := newErrand(&r.errands)
-	e.script, e.key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, []any{n.Version, n.Digest, n.Text}
-	stored, _, _, err := r.run(ctx, "post", r.calls.deadline(), e, nil)
+	e := newEvalCall(&r.calls)
+	e.script, e.Key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, scripts.PostArgs(n.Version, n.Digest, n.Text)
+	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
 	if err != nil || stored == "" {
 		return Notice{}, err
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "post", Node: r.calls.node, Kind: Corrupt, Err: err}
+		return Notice{}, &Error{Op: "post", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }
 
 // parseNotice reads what is stored or post.lua answers: a notice, or its first line.
 func parseNotice(reply string) (Notice, error) {
-	head, text, _ := strings.Cut(reply, "\n")
-	version, digest, _ := strings.Cut(head, " ")
-	number, err := strconv.ParseInt(version, 10, 64)
-	n := Notice{Version: number, Digest: digest, Text: text}
-	if err != nil || n.check() != nil {
+	version, digest, text := scripts.ParsePost(reply)
+	n := Notice{Version: version, Digest: digest, Text: text}
+	if n.check() != nil {
 		return Notice{}, state.ErrCorruptState
 	}
 	return n, nil

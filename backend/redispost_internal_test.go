@@ -30,8 +30,8 @@ func FuzzParseNotice(f *testing.F) {
 			t.Errorf("%q: %v", reply, err)
 		}
 		written := fmt.Sprintf("%d %s", n.Version, n.Digest)
-		if again, err := parseNotice(written + "\n" + n.Text); err != nil || again != n {
-			t.Errorf("%q reads as %+v, and that as %+v, %v", reply, n, again, err)
+		if retry, err := parseNotice(written + "\n" + n.Text); err != nil || retry != n {
+			t.Errorf("%q reads as %+v, and that as %+v, %v", reply, n, retry, err)
 		}
 		if _, rest, _ := strings.Cut(reply, " "); !strings.HasPrefix(rest, n.Digest) || !strings.HasSuffix(reply, n.Text) {
 			t.Errorf("%q reads as %+v", reply, n)

@@ -38,9 +38,8 @@ func NewRedisReader(client *redis.ClusterClient, cfg RedisConfig) (*RedisReader,
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{cfg: cfg, client: client}
+	r := &Redis{cfg: cfg, client: client, reader: true}
 	r.initShared(strings.Join(opts.Addrs, ","), opts.PoolSize)
-	r.calls.deaf = true // the client asks for the servers' commands under a context of its own, and for five seconds
 	return &RedisReader{r}, nil
 }
 

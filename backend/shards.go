@@ -12,11 +12,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// shards are the lanes of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
+// shards are the pipeliners of a Redis Cluster, a set of its own for each primary: what shares a lane, a pipeline or a place in a
 // queue is for the same server, so that a shard which hangs holds up its own keys only. Sent through the cluster client a
 // pipeline would go to all shards at once, and not be back before the slowest of them, and the first call would ask any of
 // them for its commands. So the cluster client says which node has a key, and all is sent through the client of that node.
@@ -24,12 +26,12 @@ import (
 // A call goes where the client's map of slots says when it joins the queue. If the slot has moved meanwhile, the server
 // answers MOVED, and the call joins the queue of another.
 type shards struct {
-	client  *redis.ClusterClient
-	calls   *calls
-	open    func(node *redis.Client) *shard
-	askers  askers
-	mapped  atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
-	running sync.WaitGroup // counts questions for the time
+	client        *redis.ClusterClient
+	guard         *callguard.Guard
+	open          func(node *redis.Client) *shard
+	askRedirector askRedirector
+	mapped        atomic.Bool    // whether the client has a map of the slots: to find a node costs no round trip
+	running       sync.WaitGroup // counts questions for the time
 
 	horizon atomic.Int64 // the longest of a policy that was decided by, in nanoseconds
 
@@ -40,24 +42,24 @@ type shards struct {
 
 // shard is a primary of a cluster, or another node of it that had to say which one it is.
 type shard struct {
-	lanes lanes
-	until time.Time // the deadline of the call that came last; guarded by shards.mu
+	pipeliner pipeliner
+	until     time.Time // the deadline of the call that came last; guarded by shards.mu
 }
 
 // gone is how long after its last call a shard is forgotten, when another one comes: nobody has its lanes any more. If it
 // is still there, it gets new ones.
 const gone = time.Minute
 
-// run runs an errand at the shard of its key, wherever that goes meanwhile. It returns the errand that was run last, which the
+// run runs an evalCall at the shard of its key, wherever that goes meanwhile. It returns the evalCall that was run last, which the
 // caller has to free in place of e.
-func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *errand, by *continuity, reply string, err error) {
+func (s *shards) run(ctx context.Context, deadline time.Time, e *evalCall) (last *evalCall, by *continuity, reply string, err error) {
 	reply, err = s.follow(ctx, deadline, func() (string, error) {
 		if last != nil {
-			e = last.again()
-			last.drop()
+			e = last.retry()
+			last.release()
 		}
 		last = e
-		l, server, err := s.find(ctx, deadline, e.key)
+		l, server, err := s.find(ctx, deadline, e.Key)
 		if err != nil {
 			return "", err
 		}
@@ -66,7 +68,7 @@ func (s *shards) run(ctx context.Context, deadline time.Time, e *errand) (last *
 	}, func(address string) (string, error) {
 		// The script's source goes along: an unknown script would need a second try. Of a node that takes over slots it
 		// isn't asked whether it lost counts: it has none yet.
-		return s.askers.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.key}, e.args...)...)
+		return s.askRedirector.ask(ctx, deadline, address, append([]any{"eval", e.script.Source, 1, e.Key}, e.args...)...)
 	})
 	return last, by, reply, err
 }
@@ -84,7 +86,7 @@ func (s *shards) get(ctx context.Context, deadline time.Time, key string) (by *c
 		s.mu.Unlock()
 		return node.Get(ctx, key).Result()
 	}, func(address string) (string, error) {
-		return s.askers.ask(ctx, deadline, address, "get", key)
+		return s.askRedirector.ask(ctx, deadline, address, "get", key)
 	})
 	return by, reply, err
 }
@@ -94,7 +96,7 @@ func (s *shards) get(ctx context.Context, deadline time.Time, key string) (by *c
 const maxMoves = 8
 
 // follow makes a call, goes where ASK says, and makes the call once more after MOVED.
-func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (string, error),
+func (s *shards) follow(ctx context.Context, end time.Time, call func() (string, error),
 	ask func(address string) (string, error)) (string, error) {
 	for move := 0; ; move++ {
 		reply, err := call()
@@ -109,25 +111,25 @@ func (s *shards) follow(ctx context.Context, deadline time.Time, call func() (st
 			s.client.ReloadState(ctx) // in the background
 		}
 		pause := time.Duration(move) * 10 * time.Millisecond
-		if !moved || move == maxMoves || time.Until(deadline) <= pause || sleep(ctx, pause) != nil {
+		if !moved || move == maxMoves || time.Until(end) <= pause || deadline.Sleep(ctx, pause) != nil {
 			return reply, err
 		}
 	}
 }
 
 // find returns the lanes of a key's shard.
-func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lanes, *continuity, error) {
+func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*pipeliner, *continuity, error) {
 	var node *redis.Client
 	var err error
 	if s.mapped.Load() {
 		node, err = s.client.MasterForKey(ctx, key)
 	} else {
-		node, err = call(ctx, s.calls, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
+		node, err = callguard.Do(ctx, s.guard, "ping", deadline, func(ctx context.Context) (*redis.Client, error) {
 			return s.client.MasterForKey(ctx, key)
 		})
 	}
 	if err != nil {
-		return nil, nil, unsent{err}
+		return nil, nil, callguard.Unsent(err)
 	}
 	s.mapped.Store(true)
 	s.mu.Lock()
@@ -139,7 +141,7 @@ func (s *shards) find(ctx context.Context, deadline time.Time, key string) (*lan
 		s.all[node] = found
 	}
 	found.until = deadline
-	return &found.lanes, s.serverLocked(node, deadline), nil
+	return &found.pipeliner, s.serverLocked(node, deadline), nil
 }
 
 // forgetLocked forgets what is gone. What is known of a server is kept until no count of its keys is alive any more: if it is
@@ -249,9 +251,9 @@ func (s *shards) time(ctx context.Context) (time.Time, error) {
 // close ends what is under way. Nobody may call anything else any more.
 func (s *shards) close() error {
 	for _, shard := range s.all {
-		shard.lanes.close()
+		shard.pipeliner.close()
 	}
-	err := s.askers.close()
+	err := s.askRedirector.close()
 	s.running.Wait()
 	return err
 }

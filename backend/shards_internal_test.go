@@ -25,14 +25,14 @@ func TestShardsForgotten(t *testing.T) {
 		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
 	})
 	defer client.Close()
-	b, err := NewRedis(client, RedisConfig{Lanes: 3})
+	b, err := NewRedis(client, RedisConfig{Pipelines: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	find := func(key string, after time.Duration) *lanes {
+	find := func(key string, after time.Duration) *pipeliner {
 		t.Helper()
-		l, _, err := b.shards.find(t.Context(), b.calls.deadline().Add(after), key)
+		l, _, err := b.shards.find(t.Context(), b.guard.Deadline().Add(after), key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestServersForgotten(t *testing.T) {
 	req := Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(1)}}}
 	seen := make(map[*continuity]bool)
 	for len(seen) < 50 {
-		_, server, err := b.shards.find(t.Context(), b.calls.deadline().Add(time.Duration(len(seen))*2*gone), b.name(&req))
+		_, server, err := b.shards.find(t.Context(), b.guard.Deadline().Add(time.Duration(len(seen))*2*gone), b.name(&req))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,13 +74,13 @@ func (t *Trace) HandOver() {
 	}
 }
 
-// call notes a call that has ended.
-func (t *Trace) call(c *Call, err error) {
+// Record adds a call that has ended, and sets its Duration and its Err.
+func (t *Trace) Record(c Call, err error) {
 	c.Duration = time.Since(c.Start)
 	if !state.IsRedirect(err) {
-		c.Err, c.Status = err, replyWord(err)
+		c.Err = err
 	}
-	t.Calls = append(t.Calls, *c)
+	t.Calls = append(t.Calls, c)
 }
 
 // turn notes to which side of a Dual the request goes.

@@ -93,7 +93,7 @@ func useAll(t *testing.T, c *cluster, key string) error {
 	after := router.Topology{Epoch: 2, Groups: c.topology.Groups, Previous: &before}
 	r, err := router.Open(before, router.Config{
 		Redis: app(), Heartbeat: 20 * time.Millisecond, OnEvent: events.add,
-		Backend: backend.RedisConfig{Timeout: 5 * time.Second, Lanes: 1}, // one lane: calls that come at once go together
+		Backend: backend.RedisConfig{Timeout: 5 * time.Second, Pipelines: 1}, // one pipeline: calls that come at once go together
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
-// Package scripts holds the Lua scripts that run on the Redis primary of a key, one file for each operation, with
-// KEYS, ARGV and reply in its header. Each touches the one key it is given, so all are safe on Redis Cluster; but takes and
-// takesfixed, which are given several keys of one server. None calls the server's clock: now is an argument, so that a
-// test's clock works on a real server.
+// Package scripts holds the Lua scripts that run on the Redis primary of a key, and the Go that encodes their arguments and
+// decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the
+// one key it is given and so is safe on Redis Cluster, except takes and takesfixed, which are given several keys of one
+// server. No script reads the server's clock: now is an argument, so that a test's clock works on a real server.
 //
 // # Encoding
 //
@@ -20,7 +20,7 @@
 // a take within that one parses no list. Text is also what an operator can read with GET. What take.lua adds is
 // floors, buckets, entries of other policies, and the check that what is stored is a state.
 //
-// Takes that have none of these go through takes.lua and takesfixed.lua, as many together as have come. Server time of one,
+// Takes without these go through takes.lua and takesfixed.lua, which serve several keys in one call. Server time of one take,
 // in us (2000 keys at random, medians of seven interleaved runs; for the last two lines of two fixed limits and a sliding
 // one, take.lua costs 18 and 22):
 //
@@ -38,7 +38,7 @@ import (
 
 var (
 	//go:embed state.lua
-	state string
+	stateLua string
 	//go:embed take.lua
 	take string
 	//go:embed takes.lua
@@ -74,7 +74,7 @@ var (
 // All lists every script, to load them ahead of use.
 var All = []Script{Take, Takes, TakesFixed, Refund, Reset, Seal, Post}
 
-func script(name, source string) Script { return plain(name, state+"\n"+source) }
+func script(name, source string) Script { return plain(name, stateLua+"\n"+source) }
 
 // plain is a script that does without state.lua.
 func plain(name, source string) Script {

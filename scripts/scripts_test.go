@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// What the scripts decide is held to package limit/state by the tests of package backend. Here it is what they touch.
+// The tests of package backend hold what the scripts decide to package limit. The tests here hold what they touch.
 
 var policy = limit.Policy{Limits: []limit.Limit{
 	limit.Fixed(3, time.Hour), limit.Sliding(3, time.Hour, time.Minute), limit.TokenBucket(3, time.Hour, 3),
@@ -27,32 +27,11 @@ var policy = limit.Policy{Limits: []limit.Limit{
 
 // arguments are of a take of cost under policy, and of its refund and reset.
 func arguments(now state.At, cost int64, floor string) (take, refund, reset []any) {
-	take, refund, reset = []any{now.Micros, cost, floor}, []any{now.Micros}, []any{now.Micros}
 	var s state.State
 	v := s.Take(&policy, now, max(cost, 1))
 	r := v.Receipt()
-	for i := range policy.Limits {
-		l := &policy.Limits[i]
-		id := string(state.AppendID(nil, l))
-		end, position, fraction := r.Mark(i)
-		switch l.Algorithm {
-		case limit.SlidingWindow:
-			take = append(take, id, l.Max, state.End(l, now), l.Precision.Milliseconds(), int64(l.Window/l.Precision))
-			refund = append(refund, id, cost, end/1000, position, l.Precision.Milliseconds())
-			reset = append(reset, id)
-		case limit.Bucket:
-			micros, rest := l.Refill(cost)
-			burst, burstRest := l.Refill(l.Burst)
-			take = append(take, id, micros, rest, burst, burstRest, l.Max)
-			refund = append(refund, id, micros, rest, position, fraction, l.Max, end)
-			reset = append(reset, id, l.Max)
-		default:
-			take = append(take, id, l.Max, state.End(l, now))
-			refund = append(refund, id, cost, end/1000, position)
-			reset = append(reset, id)
-		}
-	}
-	return take, refund, reset
+	return scripts.TakeArgs(policy.Limits, now, cost, floor, state.Move{}), scripts.RefundArgs(now, &r, cost, state.Move{}),
+		scripts.ResetArgs(now, &policy, state.Move{})
 }
 
 // limited is a client of a user who may touch nothing but keys.

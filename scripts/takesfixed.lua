@@ -1,19 +1,13 @@
--- takesfixed: what takes does, under a policy of one fixed limit that isn't staggered. It is for that what it is for.
+-- takesfixed: what takes does, under a policy of one fixed limit that isn't staggered.
 --
 -- KEYS     the keys' states, of one server: a Redis Cluster would refuse keys of different slots
 -- ARGV[1]  now, Unix us
 -- ARGV[2]  id of the limit
 -- ARGV[3]  max
 -- ARGV[4]  reset of a window that starts now (Unix ms)
--- ARGV[5]  and on: the cost for each key; none if all cost 1 and there is no floor
--- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
+-- then     the costs and the floors, as for takes
 --
--- Reply    as of takes: one text, for each key a space and '1' and the state after the charge, or a space and '0' and the
---          state that denied it, or a space, '-' and the error, with tabs for spaces, or a space only where it is for take to
---          say. Nothing was done to those.
---
--- A SET that Redis refuses, as it does for want of memory or of rights, fails for that key only. So an error reply to a call of
--- several keys means that nothing was written. A call of one key passes the error on.
+-- Reply and errors as of takes.
 --
 -- A floor is let through where take would learn nothing from it: it is what is stored; its window is over; or is older
 -- than the one stored, and has used no more than that has charged; or is the same, and has charged and given back no

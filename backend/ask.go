@@ -8,13 +8,15 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
-// askers follow ASK. A node of a Redis Cluster answers so for a key that is not there while its slot moves: nothing was done,
+// askRedirector follow ASK. A node of a Redis Cluster answers so for a key that is not there while its slot moves: nothing was done,
 // and the node that the slot moves to takes the call if ASKING comes before it on the same connection. The cluster client
 // would follow with MaxRedirects only, under which it also sends what may have run; and it doesn't know a node that has
 // no slot yet.
-type askers struct {
+type askRedirector struct {
 	options *redis.ClusterOptions
 	running sync.WaitGroup
 
@@ -24,10 +26,10 @@ type askers struct {
 }
 
 // ask sends a command to an address, once.
-func (a *askers) ask(ctx context.Context, deadline time.Time, address string, args ...any) (string, error) {
+func (a *askRedirector) ask(ctx context.Context, deadline time.Time, address string, args ...any) (string, error) {
 	client := a.client(address)
 	if client == nil {
-		return "", unsent{ErrClosed}
+		return "", callguard.Unsent(ErrClosed)
 	}
 	own, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	pipe := client.Pipeline()
@@ -58,7 +60,7 @@ func (a *askers) ask(ctx context.Context, deadline time.Time, address string, ar
 }
 
 // client returns the client of a node; nil once they are closed. Of a cluster that moves slots there are few.
-func (a *askers) client(address string) *redis.Client {
+func (a *askRedirector) client(address string) *redis.Client {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -89,7 +91,7 @@ func (a *askers) client(address string) *redis.Client {
 }
 
 // close ends what is under way. Nobody may call ask any more.
-func (a *askers) close() (err error) {
+func (a *askRedirector) close() (err error) {
 	a.mu.Lock()
 	a.closed = true
 	for _, client := range a.clients {

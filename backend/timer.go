@@ -2,19 +2,19 @@ package backend
 
 import "time"
 
-// sweeper is one timer for all who wait. Each of them returns by its own deadline, and if it got no lane for a while,
+// deadlineTimer is one timer for all who wait. Each of them returns by its own deadline, and if it got no lane for a while,
 // another one is opened; but hardly ever does that happen, and so hardly ever is the timer set: it fires once in a while,
 // and looks when it has to fire next. A timer for each caller took 7 % of the client's time.
-type sweeper struct {
+type deadlineTimer struct {
 	timer *time.Timer
 	next  time.Time // when it fires; zero if it doesn't
 }
 
 // stalled is how long to wait for a lane.
-const stalled = 10 * time.Millisecond
+const stallAfter = 10 * time.Millisecond
 
-// watchLocked has the sweeper look at the latest at a moment.
-func (l *lanes) watchLocked(at time.Time) {
+// watchLocked has the deadlineTimer look at the latest at a moment.
+func (l *pipeliner) watchLocked(at time.Time) {
 	if !l.next.IsZero() && !at.Before(l.next) {
 		return
 	}
@@ -26,14 +26,14 @@ func (l *lanes) watchLocked(at time.Time) {
 	}
 }
 
-func (l *lanes) unwatchLocked() {
+func (l *pipeliner) unwatchLocked() {
 	if l.next = (time.Time{}); l.timer != nil {
 		l.timer.Stop()
 	}
 }
 
 // sweep ends what is overdue, and opens lanes for those who have waited for too long.
-func (l *lanes) sweep() {
+func (l *pipeliner) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -50,8 +50,8 @@ func (l *lanes) sweep() {
 		l.lookLocked(e, now)
 	}
 	l.purgeLocked()
-	for waits := len(l.queue); waits > 0 && len(l.spare) > 0; waits -= mostTogether {
-		if due := l.queue[0].since.Add(stalled); now.Before(due) {
+	for waits := len(l.queue); waits > 0 && len(l.spare) > 0; waits -= maxBatch {
+		if due := l.queue[0].since.Add(stallAfter); now.Before(due) {
 			l.watchLocked(due)
 			break
 		}
@@ -63,7 +63,7 @@ func (l *lanes) sweep() {
 	}
 }
 
-func (l *lanes) lookLocked(e *errand, now time.Time) {
+func (l *pipeliner) lookLocked(e *evalCall, now time.Time) {
 	switch {
 	case !e.open():
 	case now.Before(e.deadline):

@@ -7,42 +7,44 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
 // Waiting tells tests how many calls wait for a lane, how many lanes are free, and how many were opened because others
 // stalled.
 func (r *Redis) Waiting() (queued, free, extra int) {
-	r.lanes.mu.Lock()
-	defer r.lanes.mu.Unlock()
-	return len(r.lanes.queue), len(r.lanes.free), r.lanes.extra
+	r.pipeliner.mu.Lock()
+	defer r.pipeliner.mu.Unlock()
+	return len(r.pipeliner.queue), len(r.pipeliner.free), r.pipeliner.extra
 }
 
 // CutAlways has callers make their round trips themselves however often one was cut off.
-func (r *Redis) CutAlways() { r.lanes.handOffFor = 0 }
+func (r *Redis) CutAlways() { r.pipeliner.handOffFor = 0 }
 
-// TestLanesGivenUp: a call ends in the moment that its caller gives it up, or its deadline is over. Whoever was first, it
+// TestPipelinerGivenUp: a call ends in the moment that its caller gives it up, or its deadline is over. Whoever was first, it
 // is told once how, and it is known whether it was sent.
-func TestLanesGivenUp(t *testing.T) {
+func TestPipelinerGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	reply := errors.New("the reply")
 	for name, test := range map[string]struct {
-		before func(*errand)
+		before func(*evalCall)
 		sure   bool
 		want   error
 	}{
-		"waiting":          {func(*errand) {}, true, context.Canceled},
-		"sent":             {func(e *errand) { e.state.Store(sent) }, false, context.Canceled},
-		"answered":         {func(e *errand) { e.state.Store(sent); e.end("", reply) }, false, reply},
-		"overdue":          {(*errand).expire, true, context.DeadlineExceeded},
-		"overdue on a way": {func(e *errand) { e.state.Store(sent); e.expire(); e.end("", reply) }, false, context.DeadlineExceeded},
+		"waiting":          {func(*evalCall) {}, true, context.Canceled},
+		"sent":             {func(e *evalCall) { e.state.Store(sent) }, false, context.Canceled},
+		"answered":         {func(e *evalCall) { e.state.Store(sent); e.end("", reply) }, false, reply},
+		"overdue":          {(*evalCall).expire, true, context.DeadlineExceeded},
+		"overdue on a way": {func(e *evalCall) { e.state.Store(sent); e.expire(); e.end("", reply) }, false, context.DeadlineExceeded},
 	} {
 		for range 100 { // select chooses at random
-			e := newErrand(new(sync.Pool))
+			e := newEvalCall(new(sync.Pool))
 			e.share(waiting)
 			test.before(e)
 			_, err := e.await(ctx)
-			if _, known := errors.AsType[unsent](err); known != test.sure && test.want != reply {
+			if known := callguard.IsUnsent(err); known != test.sure && test.want != reply {
 				t.Fatalf("%s: %v, known to be unsent: %t, want %t", name, err, known, test.sure)
 			}
 			if !errors.Is(err, test.want) && !(errors.Is(err, context.Canceled) && test.want != reply) {
@@ -57,12 +59,12 @@ func TestLanesGivenUp(t *testing.T) {
 	}
 }
 
-// TestLanesLoad: a lane takes from the queue what is not over, as much as may go together.
-func TestLanesLoad(t *testing.T) {
+// TestPipelinerLoad: a lane takes from the queue what is not over, as much as may go together.
+func TestPipelinerLoad(t *testing.T) {
 	now := time.Now()
-	l, ln := new(lanes), new(lane)
-	for i := range 2 * mostTogether {
-		e := newErrand(new(sync.Pool))
+	l, ln := new(pipeliner), new(conn)
+	for i := range 2 * maxBatch {
+		e := newEvalCall(new(sync.Pool))
 		e.deadline = now.Add(time.Duration(i%2) * time.Second)
 		e.until = e.deadline
 		e.share(waiting)
@@ -72,7 +74,7 @@ func TestLanesLoad(t *testing.T) {
 	given.state.Store(abandoned)
 	all := slices.Clone(l.queue)
 	l.loadLocked(ln, now)
-	if len(ln.batch) != mostTogether-1 || len(l.queue) != 0 || !ln.deadline.Equal(now.Add(time.Second)) {
+	if len(ln.batch) != maxBatch-1 || len(l.queue) != 0 || !ln.deadline.Equal(now.Add(time.Second)) {
 		t.Errorf("%d in the batch, until %s; %d in the queue", len(ln.batch), ln.deadline.Sub(now), len(l.queue))
 	}
 	for i, e := range all {
@@ -84,14 +86,14 @@ func TestLanesLoad(t *testing.T) {
 			t.Errorf("errand %d: state %d, %d holders, told %t", i, e.state.Load(), e.holders.Load(), told)
 		}
 	}
-	for range mostTogether + 3 {
-		e := newErrand(new(sync.Pool))
+	for range maxBatch + 3 {
+		e := newEvalCall(new(sync.Pool))
 		e.deadline = now.Add(time.Second)
 		e.share(waiting)
 		l.queue = append(l.queue, e)
 	}
 	ln.batch = nil
-	if l.loadLocked(ln, now); len(ln.batch) != mostTogether || len(l.queue) != 3 {
+	if l.loadLocked(ln, now); len(ln.batch) != maxBatch || len(l.queue) != 3 {
 		t.Errorf("%d in the batch, %d in the queue", len(ln.batch), len(l.queue))
 	}
 }

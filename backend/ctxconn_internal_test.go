@@ -12,7 +12,7 @@ import (
 // TestInterruptLine: while a line is interrupted, each of its connections is soon over its deadlines, whatever they are set
 // to, and afterwards none is.
 func TestInterruptLine(t *testing.T) {
-	n := newLine()
+	n := newInterrupter()
 	open := n.dialer(func(context.Context, string, string) (net.Conn, error) {
 		conn, other := net.Pipe()
 		t.Cleanup(func() { _ = other.Close() })
@@ -65,7 +65,7 @@ func TestInterruptLine(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	n.release(n.watch(ctx))
 	cancel() // too late
-	if !n.cut.IsZero() || len(n.interrupted) > 0 {
+	if !n.cancelled.IsZero() || len(n.interrupted) > 0 {
 		t.Error("a context that ended afterwards interrupted the line")
 	}
 }
@@ -77,17 +77,17 @@ func TestInterruptAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	n := newLine()
+	n := newInterrupter()
 	open := n.dialer(new(net.Dialer).DialContext)
-	dial := func() *socketWire {
+	dial := func() *socketConn {
 		conn, err := open(t.Context(), "tcp", listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		return conn.(*socketWire)
+		return conn.(*socketConn)
 	}
-	looks := func(w *socketWire) (looked bool) {
+	looks := func(w *socketConn) (looked bool) {
 		raw, err := w.SyscallConn()
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestInterruptAlive(t *testing.T) {
 		t.Error("a connection is taken for alive long after a call")
 	}
 	n.used = time.Now().Add(time.Hour)
-	n.cut = time.Now()
+	n.cancelled = time.Now()
 	if !looks(used) {
 		t.Error("an interrupted connection is taken for alive")
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// TestLanesFrozen: callers of a server that stands still return by their deadlines, those who wait for a lane too, and
+// TestPipelinerFrozen: callers of a server that stands still return by their deadlines, those who wait for a lane too, and
 // what was not sent is not counted.
-func TestLanesFrozen(t *testing.T) {
+func TestPipelinerFrozen(t *testing.T) {
 	const callers, deadline = 256, 300 * time.Millisecond
 	for _, pool := range []int{0, 1, 2} {
 		server := testserver.Redis(t)
@@ -83,8 +83,8 @@ func TestLanesFrozen(t *testing.T) {
 	}
 }
 
-// TestLanesHangingDial: a caller who dials and those who wait for it return by their deadlines, even if the dial takes longer.
-func TestLanesHangingDial(t *testing.T) {
+// TestPipelinerHangingDial: a caller who dials and those who wait for it return by their deadlines, even if the dial takes longer.
+func TestPipelinerHangingDial(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	over := make(chan struct{})
@@ -116,8 +116,8 @@ func TestLanesHangingDial(t *testing.T) {
 	close(over)
 }
 
-// TestLanesAbandoned: a call that was given up while it waited is never sent.
-func TestLanesAbandoned(t *testing.T) {
+// TestPipelinerAbandoned: a call that was given up while it waited is never sent.
+func TestPipelinerAbandoned(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	g.hold()
@@ -156,8 +156,8 @@ func TestLanesAbandoned(t *testing.T) {
 	}
 }
 
-// TestLanesOverdue: a call whose deadline is over when its turn comes is not sent, and says so.
-func TestLanesOverdue(t *testing.T) {
+// TestPipelinerOverdue: a call whose deadline is over when its turn comes is not sent, and says so.
+func TestPipelinerOverdue(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	b := openRedis(t, server.Addr, backend.RedisConfig{})
@@ -180,8 +180,8 @@ type overdue struct{ context.Context }
 
 func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// TestLanesBounded: when the queue is full, the next call fails at once.
-func TestLanesBounded(t *testing.T) {
+// TestPipelinerBounded: when the queue is full, the next call fails at once.
+func TestPipelinerBounded(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{Queue: 4})
 	g.hold()
@@ -215,14 +215,14 @@ func TestLanesBounded(t *testing.T) {
 	}
 }
 
-// TestLanesStalled: a connection that hangs holds up others for as long as it takes to open another lane, and that one
+// TestPipelinerStalled: a connection that hangs holds up others for as long as it takes to open another lane, and that one
 // is closed again.
-func TestLanesStalled(t *testing.T) {
+func TestPipelinerStalled(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
 	const timeout = 20 * time.Second
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr}, backend.RedisConfig{Timeout: timeout, Lanes: 1})
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr}, backend.RedisConfig{Timeout: timeout, Pipelines: 1})
 	mustTake(t, b, request("warm"))
 	var n atomic.Int64
 	hung := make(chan struct{})
@@ -268,12 +268,12 @@ func TestLanesStalled(t *testing.T) {
 	}
 }
 
-// TestLanesExtra: lanes that were opened because others stalled are bounded by the pool, and all are closed again.
-func TestLanesExtra(t *testing.T) {
+// TestPipelinerExtra: lanes that were opened because others stalled are bounded by the pool, and all are closed again.
+func TestPipelinerExtra(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 6}, backend.RedisConfig{Lanes: 2})
+	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 6}, backend.RedisConfig{Pipelines: 2})
 	mustTake(t, b, request("warm"))
 	gate := make(chan struct{})
 	var arrived atomic.Int64
@@ -300,8 +300,8 @@ func TestLanesExtra(t *testing.T) {
 	}
 }
 
-// TestLanesLostReplies: what is lost of a batch is reported, and no call counts twice.
-func TestLanesLostReplies(t *testing.T) {
+// TestPipelinerLostReplies: what is lost of a batch is reported, and no call counts twice.
+func TestPipelinerLostReplies(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]testserver.Action{
 		"close before": testserver.CloseBefore, "close after": testserver.CloseAfter, "truncate": testserver.Truncate,
@@ -351,9 +351,9 @@ func TestLanesLostReplies(t *testing.T) {
 	}
 }
 
-// TestLanesChaos: callers who cancel at any moment, replies that are late or lost. What is stored lies between what was
+// TestPipelinerChaos: callers who cancel at any moment, replies that are late or lost. What is stored lies between what was
 // admitted and what may have been.
-func TestLanesChaos(t *testing.T) {
+func TestPipelinerChaos(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
@@ -426,8 +426,8 @@ func TestLanesChaos(t *testing.T) {
 	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 }
 
-// TestLanesClose: calls that run or wait end, and later ones are refused.
-func TestLanesClose(t *testing.T) {
+// TestPipelinerClose: calls that run or wait end, and later ones are refused.
+func TestPipelinerClose(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{true, false} {
 		const timeout = 5 * time.Second // long enough to queue on a busy machine

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// line is what a lane can interrupt: the connection of a client that makes one call at a time.
+// interrupter is what a lane can interrupt: the connection of a client that makes one call at a time.
 //
 // go-redis doesn't notice that a context is cancelled while it waits for a reply. To wait in another goroutine costs a
 // lone caller two switches: 1.8 x the latency on loopback. Instead, as pgx does, the caller makes the round trip itself,
@@ -19,24 +19,24 @@ import (
 // A connection is dear, above all with TLS, so a reply that is on its way is waited for a little longer than a caller who
 // cancels; and after a cut the lanes have goroutines wait for a while (see defaultHandOff), so that not each caller who leaves costs
 // a connection. Where replies take longer than the grace, that adds little to them.
-type line struct {
+type interrupter struct {
 	ended       func()        // interrupts the line
 	interrupted chan struct{} // holds one, when that is done
 
-	mu   sync.Mutex // guards what follows
-	wire *wire      // the one that was given a deadline last, which go-redis does before it reads or writes
-	cut  time.Time  // no deadline is later; zero if the line is not interrupted
-	used time.Time  // when the last call ended
-	end  time.Time  // when the call under way has to end; zero if there is none
+	mu        sync.Mutex // guards what follows
+	ctxConn   *ctxConn   // the one that was given a deadline last, which go-redis does before it reads or writes
+	cancelled time.Time  // no deadline is later; zero if the line is not interrupted
+	used      time.Time  // when the last call ended
+	end       time.Time  // when the call under way has to end; zero if there is none
 }
 
-func newLine() *line {
-	n := &line{interrupted: make(chan struct{}, 1)}
+func newInterrupter() *interrupter {
+	n := &interrupter{interrupted: make(chan struct{}, 1)}
 	n.ended = func() {
 		n.mu.Lock()
-		n.cut = time.Now().Add(grace)
-		if n.wire != nil {
-			_ = n.wire.setLocked(n.wire.due) // a connection that is closed says so
+		n.cancelled = time.Now().Add(grace)
+		if n.ctxConn != nil {
+			_ = n.ctxConn.setLocked(n.ctxConn.due) // a connection that is closed says so
 		}
 		n.mu.Unlock()
 		n.interrupted <- struct{}{}
@@ -48,30 +48,30 @@ func newLine() *line {
 const grace = 2 * time.Millisecond
 
 // watch interrupts the line when ctx ends, until release is called with what it returns.
-func (n *line) watch(ctx context.Context) (stop func() bool) {
+func (n *interrupter) watch(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, n.ended)
 }
 
 // release makes the line ready for its next user. An interruption that has begun is waited for, or it would hit that one.
-func (n *line) release(stop func() bool) {
+func (n *interrupter) release(stop func() bool) {
 	if stop() {
 		return
 	}
 	<-n.interrupted
 	n.mu.Lock()
-	n.cut = time.Time{}
+	n.cancelled = time.Time{}
 	n.mu.Unlock()
 }
 
 // start notes when the call that begins has to end.
-func (n *line) start(end time.Time) {
+func (n *interrupter) start(end time.Time) {
 	n.mu.Lock()
 	n.end = end
 	n.mu.Unlock()
 }
 
 // rest notes that a call ended. If it failed, its connection won't be used again.
-func (n *line) rest() {
+func (n *interrupter) rest() {
 	n.mu.Lock()
 	n.used, n.end = time.Now(), time.Time{}
 	n.mu.Unlock()
@@ -83,7 +83,7 @@ const fresh = 200 * time.Microsecond
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dialer makes connections of the line.
-func (n *line) dialer(dial dialer) dialer {
+func (n *interrupter) dialer(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		n.mu.Lock()
 		end := n.end
@@ -92,12 +92,12 @@ func (n *line) dialer(dial dialer) dialer {
 		if err != nil {
 			return nil, err
 		}
-		w := wire{Conn: conn, line: n}
+		w := ctxConn{Conn: conn, interrupter: n}
 		switch conn := conn.(type) {
 		case syscall.Conn:
-			return &socketWire{w, conn}, nil
+			return &socketConn{w, conn}, nil
 		case netConner:
-			return &coveredWire{w, conn}, nil
+			return &coveredConn{w, conn}, nil
 		}
 		return &w, nil
 	}
@@ -134,36 +134,36 @@ func dialUntil(ctx context.Context, end time.Time, network, addr string, dial di
 	}
 }
 
-// wire is a connection of a line. While that is interrupted, all its deadlines end by the cut.
-type wire struct {
+// ctxConn is a connection of a line. While that is interrupted, all its deadlines end by the cut.
+type ctxConn struct {
 	net.Conn
-	line *line
-	due  time.Time // the deadline of reads and of writes; guarded by line.mu
+	interrupter *interrupter
+	due         time.Time // the deadline of reads and of writes; guarded by line.mu
 }
 
-func (w *wire) SetDeadline(t time.Time) error {
-	w.line.mu.Lock()
-	defer w.line.mu.Unlock()
+func (w *ctxConn) SetDeadline(t time.Time) error {
+	w.interrupter.mu.Lock()
+	defer w.interrupter.mu.Unlock()
 	return w.setLocked(t)
 }
 
 // SetWriteDeadline sets that of the read, too, which comes next and has the same one: each costs a timer.
-func (w *wire) SetWriteDeadline(t time.Time) error { return w.SetDeadline(t) }
+func (w *ctxConn) SetWriteDeadline(t time.Time) error { return w.SetDeadline(t) }
 
-func (w *wire) SetReadDeadline(t time.Time) error {
-	w.line.mu.Lock()
-	defer w.line.mu.Unlock()
-	if !w.line.cut.IsZero() || t.Equal(w.due) {
+func (w *ctxConn) SetReadDeadline(t time.Time) error {
+	w.interrupter.mu.Lock()
+	defer w.interrupter.mu.Unlock()
+	if !w.interrupter.cancelled.IsZero() || t.Equal(w.due) {
 		return w.setLocked(t)
 	}
-	w.line.wire, w.due = w, time.Time{}
+	w.interrupter.ctxConn, w.due = w, time.Time{}
 	return w.Conn.SetReadDeadline(t)
 }
 
-func (w *wire) setLocked(t time.Time) error {
-	w.line.wire = w
-	if cut := w.line.cut; !cut.IsZero() && (t.IsZero() || t.After(cut)) {
-		t = cut
+func (w *ctxConn) setLocked(t time.Time) error {
+	w.interrupter.ctxConn = w
+	if cancelled := w.interrupter.cancelled; !cancelled.IsZero() && (t.IsZero() || t.After(cancelled)) {
+		t = cancelled
 	}
 	if t.Equal(w.due) && !t.IsZero() {
 		return nil
@@ -172,20 +172,20 @@ func (w *wire) setLocked(t time.Time) error {
 	return w.Conn.SetDeadline(t)
 }
 
-// socketWire is a wire on a socket. Before each call go-redis looks there whether the connection still lives.
-type socketWire struct {
-	wire
+// socketConn is a ctxConn on a socket. Before each call go-redis looks there whether the connection still lives.
+type socketConn struct {
+	ctxConn
 	socket syscall.Conn
 }
 
-func (w *socketWire) SetDeadline(t time.Time) error {
+func (w *socketConn) SetDeadline(t time.Time) error {
 	if t.IsZero() && w.alive() { // before it looks, and sets another one next
 		return nil
 	}
-	return w.wire.SetDeadline(t)
+	return w.ctxConn.SetDeadline(t)
 }
 
-func (w *socketWire) SyscallConn() (syscall.RawConn, error) {
+func (w *socketConn) SyscallConn() (syscall.RawConn, error) {
 	if w.alive() {
 		return seen{}, nil
 	}
@@ -193,10 +193,10 @@ func (w *socketWire) SyscallConn() (syscall.RawConn, error) {
 }
 
 // alive reports whether a call has ended right now. To look again costs a system call, 4 % of a lone caller's time.
-func (w *socketWire) alive() bool {
-	w.line.mu.Lock()
-	defer w.line.mu.Unlock()
-	return w.line.wire == &w.wire && w.line.cut.IsZero() && time.Since(w.line.used) < fresh
+func (w *socketConn) alive() bool {
+	w.interrupter.mu.Lock()
+	defer w.interrupter.mu.Unlock()
+	return w.interrupter.ctxConn == &w.ctxConn && w.interrupter.cancelled.IsZero() && time.Since(w.interrupter.used) < fresh
 }
 
 // seen is a socket on which there is nothing to be seen.
@@ -204,9 +204,9 @@ type seen struct{ syscall.RawConn }
 
 func (seen) Read(func(fd uintptr) bool) error { return nil }
 
-// coveredWire is a wire on a connection that covers another, as TLS does.
-type coveredWire struct {
-	wire
+// coveredConn is a ctxConn on a connection that covers another, as TLS does.
+type coveredConn struct {
+	ctxConn
 	netConner
 }
 

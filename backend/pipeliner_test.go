@@ -38,7 +38,7 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 	t.Helper()
 	server := testserver.Redis(t)
 	g := &rig{t: t, server: server, proxy: testserver.NewProxy(t, server.Addr)}
-	cfg.Lanes = 1
+	cfg.Pipelines = 1
 	g.Redis = openRedisWith(t, &redis.Options{Addr: g.proxy.Addr, PoolSize: 2}, cfg)
 	for _, script := range []func(context.Context, backend.Request) error{ // the server is to know all of them
 		func(ctx context.Context, req backend.Request) error { _, err := g.Take(ctx, req); return err },
@@ -119,8 +119,8 @@ func (g *rig) release() int64 {
 	return stats["evalsha"] + stats["eval"] - 1
 }
 
-// TestLanesShare: many callers share round trips, each key is counted exactly, and a lone caller's take is one call.
-func TestLanesShare(t *testing.T) {
+// TestPipelinerShare: many callers share round trips, each key is counted exactly, and a lone caller's take is one call.
+func TestPipelinerShare(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
@@ -200,8 +200,8 @@ func wantEach(t *testing.T, key string, left []int64, n int) {
 	}
 }
 
-// TestLanesSameKey: takes from one key in one script call get what they would get one after the other.
-func TestLanesSameKey(t *testing.T) {
+// TestPipelinerSameKey: takes from one key in one script call get what they would get one after the other.
+func TestPipelinerSameKey(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(25, time.Hour)}}
@@ -241,8 +241,8 @@ func TestLanesSameKey(t *testing.T) {
 	}
 }
 
-// TestLanesCrowd: what is more than one round trip may carry goes in the next ones.
-func TestLanesCrowd(t *testing.T) {
+// TestPipelinerCrowd: what is more than one round trip may carry goes in the next ones.
+func TestPipelinerCrowd(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	g.hold()
@@ -262,8 +262,8 @@ func TestLanesCrowd(t *testing.T) {
 	}
 }
 
-// TestLanesDeadlines: a round trip lasts as long as the most patient of those who share it.
-func TestLanesDeadlines(t *testing.T) {
+// TestPipelinerDeadlines: a round trip lasts as long as the most patient of those who share it.
+func TestPipelinerDeadlines(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	g.hold()
@@ -284,8 +284,8 @@ func TestLanesDeadlines(t *testing.T) {
 	g.release()
 }
 
-// TestLanesMixture: calls of every kind, policy and cost travel together, and each gets its own outcome.
-func TestLanesMixture(t *testing.T) {
+// TestPipelinerMixture: calls of every kind, policy and cost travel together, and each gets its own outcome.
+func TestPipelinerMixture(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
 	g := newRig(t, backend.RedisConfig{Now: clock.Now})
@@ -413,8 +413,8 @@ func TestLanesMixture(t *testing.T) {
 	}
 }
 
-// TestLanesNeighbours: a key that can't be counted fails its own calls only.
-func TestLanesNeighbours(t *testing.T) {
+// TestPipelinerNeighbours: a key that can't be counted fails its own calls only.
+func TestPipelinerNeighbours(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	ctx := t.Context()
@@ -463,8 +463,8 @@ func TestLanesNeighbours(t *testing.T) {
 	}
 }
 
-// TestLanesForeignTail: what the script for plain takes hands on unread can't shift the replies of others.
-func TestLanesForeignTail(t *testing.T) {
+// TestPipelinerForeignTail: what the script for plain takes hands on unread can't shift the replies of others.
+func TestPipelinerForeignTail(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	take := func(key string) error {
@@ -498,8 +498,8 @@ func TestLanesForeignTail(t *testing.T) {
 	}
 }
 
-// TestLanesFlush: a server that forgets the scripts under load costs no call and counts none twice.
-func TestLanesFlush(t *testing.T) {
+// TestPipelinerFlush: a server that forgets the scripts under load costs no call and counts none twice.
+func TestPipelinerFlush(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	staggered := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour).Staggered()}}
@@ -545,9 +545,9 @@ func TestLanesFlush(t *testing.T) {
 	}
 }
 
-// TestLanesForgotten: calls that need the same script, which the server has forgotten, all get it, also if one of them
+// TestPipelinerForgotten: calls that need the same script, which the server has forgotten, all get it, also if one of them
 // first tried another that the server knows.
-func TestLanesForgotten(t *testing.T) {
+func TestPipelinerForgotten(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	other := request("others") // which the script for plain takes leaves to take
@@ -576,10 +576,10 @@ func TestLanesForgotten(t *testing.T) {
 	}
 }
 
-func TestLanesConfig(t *testing.T) {
+func TestPipelinerConfig(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	for field, cfg := range map[string]backend.RedisConfig{"Lanes": {Lanes: -1}, "Queue": {Queue: -1}} {
+	for field, cfg := range map[string]backend.RedisConfig{"Pipelines": {Pipelines: -1}, "Queue": {Queue: -1}} {
 		_, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, cfg)
 		var refused *limit.Error
 		if !errors.As(err, &refused) || refused.Field != "redis: "+field {
@@ -587,7 +587,7 @@ func TestLanesConfig(t *testing.T) {
 		}
 	}
 	for _, lanes := range []int{0, 1, 5} {
-		b := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, backend.RedisConfig{Lanes: lanes, Prefix: newPrefix()})
+		b := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, backend.RedisConfig{Pipelines: lanes, Prefix: newPrefix()})
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
@@ -604,8 +604,8 @@ func TestLanesConfig(t *testing.T) {
 	}
 }
 
-// TestLanesAllocs pins what a lone take allocates.
-func TestLanesAllocs(t *testing.T) {
+// TestPipelinerAllocs pins what a lone take allocates.
+func TestPipelinerAllocs(t *testing.T) {
 	server := testserver.Redis(t)
 	b := openRedis(t, server.Addr, backend.RedisConfig{})
 	sliding := request("sliding")
@@ -631,8 +631,8 @@ func TestLanesAllocs(t *testing.T) {
 	}
 }
 
-// TestLanesAllocsManyPolicies: a take allocates as much under one of 1,000 policies with equal limits.
-func TestLanesAllocsManyPolicies(t *testing.T) {
+// TestPipelinerAllocsManyPolicies: a take allocates as much under one of 1,000 policies with equal limits.
+func TestPipelinerAllocsManyPolicies(t *testing.T) {
 	server := testserver.Redis(t)
 	b := openRedis(t, server.Addr, backend.RedisConfig{})
 	policies := make([]*limit.Policy, 1000)
@@ -652,9 +652,9 @@ func TestLanesAllocsManyPolicies(t *testing.T) {
 	}
 }
 
-// TestLanesFloors: a take that brings along what its caller knew last is one script call, also when others have taken
+// TestPipelinerFloors: a take that brings along what its caller knew last is one script call, also when others have taken
 // since, when windows are over, and after a refund.
-func TestLanesFloors(t *testing.T) {
+func TestPipelinerFloors(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	clock := newClock()

@@ -1,0 +1,57 @@
+package scripts
+
+import (
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// RefundArgs are the arguments of Refund. Windows that are over are left out.
+func RefundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) []any {
+	p := r.Policy()
+	args := moveArgs(make([]any, 0, 4+7*len(p.Limits)), now, move)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		end, position, fraction := r.Mark(i)
+		if now.Micros >= end {
+			continue
+		}
+		args = append(args, state.AppendID(nil, l))
+		switch l.Algorithm {
+		case limit.SlidingWindow:
+			args = append(args, amount, end/1000, position, l.Precision.Milliseconds())
+		case limit.Bucket:
+			micros, rest := l.Refill(amount)
+			args = append(args, micros, rest, position, fraction, l.Max, end)
+		default:
+			args = append(args, amount, end/1000, position)
+		}
+	}
+	return args
+}
+
+// ResetArgs are the arguments of Reset.
+func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any {
+	args := moveArgs(make([]any, 0, 4+2*len(p.Limits)), now, move)
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		args = append(args, state.AppendID(nil, l))
+		if l.Algorithm == limit.Bucket {
+			args = append(args, l.Max)
+		}
+	}
+	return args
+}
+
+// moveArgs begin the arguments of what gives back.
+func moveArgs(args []any, now state.At, move state.Move) []any {
+	args = append(args, now.Micros)
+	if move.Version > 0 {
+		args = append(args, move.Mover.FenceID(), move.Version, int(move.Step))
+	}
+	return args
+}
+
+// SealArgs are the arguments of Seal.
+func SealArgs(now state.At, move state.Move) []any {
+	return []any{now.Micros, move.Mover.FenceID(), move.Version, move.End(now)}
+}

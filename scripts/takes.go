@@ -1,0 +1,138 @@
+package scripts
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// Plan is the part of the arguments of Takes and TakesFixed that is the same for all takes under the same limits. It is
+// a copy: an abandoned call may be encoded when the caller has its policy back.
+type Plan struct {
+	Limits []limit.Limit
+	Script *Script // nil if takes under these limits can't share a call
+	args   []any   // of each limit; nil in the place of what depends on the moment
+}
+
+func newPlan(limits []limit.Limit) *Plan {
+	p := &Plan{Limits: slices.Clone(limits)}
+	for i := range p.Limits {
+		l := &p.Limits[i]
+		id := string(state.AppendID(nil, l))
+		switch {
+		case l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered:
+			p.args = append(p.args, id, l.Max, nil)
+		case l.Algorithm == limit.SlidingWindow:
+			p.args = append(p.args, id, l.Max, nil, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+		default:
+			return p
+		}
+	}
+	p.Script = &Takes
+	if len(limits) == 1 && limits[0].Algorithm == limit.FixedWindow {
+		p.Script = &TakesFixed
+	}
+	return p
+}
+
+// Covers reports whether a plan is for limits.
+func (p *Plan) Covers(limits []limit.Limit) bool { return slices.Equal(p.Limits, limits) }
+
+// KeyTake is what a call of Takes is given for one key.
+type KeyTake struct {
+	Key   string // as it is stored
+	Cost  int64
+	Floor string // from FloorText
+}
+
+// AppendArgs appends the keys and arguments of a call for n keys.
+func (p *Plan) AppendArgs(args []any, nowMicros int64, n int, take func(i int) *KeyTake) []any {
+	costs, floors := false, false
+	for i := range n {
+		t := take(i)
+		args = append(args, &t.Key)
+		costs, floors = costs || t.Cost != 1, floors || t.Floor != ""
+	}
+	args = append(args, nowMicros)
+	if p.Script == &Takes {
+		args = append(args, len(p.Limits))
+	}
+	next := 0
+	for _, arg := range p.args {
+		if arg == nil {
+			arg = state.End(&p.Limits[next], state.At{Micros: nowMicros})
+			next++
+		}
+		args = append(args, arg)
+	}
+	if costs || floors {
+		for i := range n {
+			args = append(args, take(i).Cost)
+		}
+	}
+	if floors {
+		for i := range n {
+			args = append(args, &take(i).Floor)
+		}
+	}
+	return args
+}
+
+// Size is how many arguments a call for n keys has at most.
+func (p *Plan) Size(n int) int { return 2 + len(p.args) + 3*n }
+
+// Replies are what a call of Takes answers, key by key.
+type Replies struct{ rest string }
+
+// ParseTakes decodes the reply of Takes for n keys.
+func ParseTakes(reply string, n int) (Replies, error) {
+	if strings.Count(reply, " ") != n || reply[0] != ' ' {
+		return Replies{}, state.ErrCorruptState
+	}
+	return Replies{reply[1:]}, nil
+}
+
+// Next returns the reply for the next key, which ParseTake reads, or the error of its SET; both are empty if the key needs a call
+// of Take. Nothing was done at a key with an error.
+func (r *Replies) Next() (reply, failed string) {
+	reply, r.rest, _ = strings.Cut(r.rest, " ")
+	if failed, isError := strings.CutPrefix(reply, "-"); isError {
+		return "", strings.ReplaceAll(failed, "\t", " ")
+	}
+	return reply, ""
+}
+
+// Plans remembers the plans of limits that are in use, by a hash of the limits. With more different limits than it has
+// room for, plans are made again.
+type Plans [256]atomic.Pointer[Plan]
+
+const planProbes = 4 // places where a plan may be
+
+// Find returns the plan of limits.
+func (all *Plans) Find(limits []limit.Limit) *Plan {
+	hash := uint64(len(limits))
+	for i := range limits {
+		l := &limits[i]
+		hash += uint64(l.Max) + uint64(l.Window)*31 + uint64(l.Precision)*17 + uint64(l.Algorithm) + uint64(l.Alignment)<<8
+		hash *= 0x9e3779b97f4a7c15
+	}
+	home := int(hash >> 56)
+	free := home
+	for i := range planProbes {
+		at := (home + i) % len(all)
+		known := all[at].Load()
+		if known == nil {
+			free = at
+			break
+		}
+		if known.Covers(limits) {
+			return known
+		}
+	}
+	p := newPlan(limits)
+	all[free].Store(p)
+	return p
+}
