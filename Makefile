@@ -21,14 +21,14 @@ help: ## list these targets
 run: ## run the quickstart example
 	go run ./examples/quickstart
 
-test: servers ## run all tests against real servers, which it installs where it may; two minutes
+test: servers ## run all tests against real servers, installed if needed; two minutes
 	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
 
 test-long: export SLUICE_TEST_LONG = 1
-test-long: test ## the same with all seeds, histories and mutants, as in CI
+test-long: test ## run them with all seeds, histories and mutants, as in CI
 
-# The tests remove what they start, so testcontainers' reaper, one more image to pull, is off unless you want it. Sentinels,
-# a Redis Cluster and servers with a clock of their own are local processes there, too.
+# The tests remove what they start, so testcontainers' reaper, one more image to pull, is off by default. Sentinels, Redis
+# Clusters and servers with a clock of their own are local processes here too.
 test-containers: servers ## run the fault suite against servers in containers: needs a Docker engine
 	cd integration && TESTCONTAINERS_RYUK_DISABLED=$${TESTCONTAINERS_RYUK_DISABLED:-true} \
 		go test -tags containers -timeout $(TIMEOUT) $(TESTFLAGS) ./...
@@ -48,13 +48,13 @@ lint: ## check formatting, go vet and staticcheck
 bench: servers ## compare with other limiters side by side; ten minutes, on an idle machine
 	@cd bench && go run .
 
-bench-quick: servers ## the same in under two minutes
+bench-quick: servers ## compare in under two minutes
 	@cd bench && go run . -quick
 
-soak: servers ## let faults take turns on real servers under load for SOAK, then ask for ten million keys
+soak: servers ## play faults in turn on real servers under load for SOAK, then take from ten million keys
 	cd integration && go test -count=1 -timeout 0 -v -run '^TestSoak' . -soak $(SOAK)
 
-soak-attack: servers ## attack the local view for SOAK; fails if it admits too much, or holds more and more
+soak-attack: servers ## attack the local view for SOAK; fails if it admits too much or its memory grows
 	@cd bench && go run . -soak $(SOAK)
 
 benchmarks: servers ## run all Go benchmarks; BENCH=name for some
@@ -73,14 +73,14 @@ cover: servers ## measure the coverage of the root module
 	@go tool cover -func=cover.out | tail -1
 	@echo "by line: go tool cover -html=cover.out"
 
-scoreboard: servers ## run the fault suite and write what it showed to docs/FAULTS.md
+scoreboard: servers ## run the fault suite and write its results to docs/FAULTS.md
 	@mkdir -p docs
 	cd integration && go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) . -scoreboard ../docs/FAULTS.md
 
-up: ## start three groups of Redis and Memcached in containers
+up: ## start three groups of Redis, and Memcached, in containers
 	@.ci/compose up
 
-down: ## remove them
+down: ## remove these containers
 	@.ci/compose down
 
 servers:

@@ -23,9 +23,9 @@ func TestMain(m *testing.M) {
 	if child() {
 		return
 	}
-	_ = flag.Set("test.parallel", "5") // most of them wait for servers, and for faults to end; the command line may say otherwise
+	_ = flag.Set("test.parallel", "5") // most tests wait for servers and for faults to end; the command line may override it
 	flag.Parse()
-	logging.Disable() // go-redis prints a line for every connection that is refused
+	logging.Disable() // go-redis prints a line for every refused connection
 	code := m.Run()
 	if code == 0 && *scoreboard != "" {
 		if err := writeScoreboard(*scoreboard); err != nil {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}
 	err := goleak.Find(engineLeaks...)
 	for end := time.Now().Add(3 * time.Second); err != nil && time.Now().Before(end); {
-		err = goleak.Find(engineLeaks...) // a closed client of go-redis that dials a server which is gone notices within a second
+		err = goleak.Find(engineLeaks...) // a closed go-redis client that dials a dead server notices within a second
 	}
 	if code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,15 +44,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// figures are what a contender showed under a fault.
+// figures are the results of a contender under a fault.
 type figures struct {
 	over    int64         // admitted above Max; or unmeasured
-	longest time.Duration // of its calls; 0 where that says nothing
-	counts  float64       // per call that may have been counted; 0 where that says nothing
+	longest time.Duration // of its calls; 0 if meaningless
+	counts  float64       // per call that may have been counted; 0 if meaningless
 	note    string
 }
 
-// unmeasured is what is over where no limit is reached, because the test looks at something else.
+// unmeasured stands for over if the test reaches no limit.
 const unmeasured = -1
 
 // of reads a contender's figures.
@@ -60,7 +60,7 @@ func of(c *contender, over int64) figures {
 	return figures{over: max(0, over), longest: time.Duration(c.longest.Load())}
 }
 
-// unlimited reads a contender's figures where no limit is reached.
+// unlimited reads a contender's figures if no limit is reached.
 func unlimited(c *contender) figures {
 	return figures{over: unmeasured, longest: time.Duration(c.longest.Load())}
 }
@@ -84,10 +84,10 @@ func (f figures) String() string {
 
 // A result is a row of the scoreboard.
 type result struct {
-	bound             int64 // of what is admitted above Max
+	bound             int64 // of the cost admitted above Max
 	formula           string
 	sluice            figures
-	redisRate, goRing *figures // nil where a comparison makes no sense
+	redisRate, goRing *figures // nil if a comparison makes no sense
 }
 
 var (
@@ -95,7 +95,7 @@ var (
 	results   = make(map[string]result)
 )
 
-// report logs the line of figures of a fault, keeps it for the scoreboard, and fails the test if the promise is broken.
+// report logs a fault's figures, keeps them for the scoreboard, and fails the test if the promise is broken.
 func report(t *testing.T, id string, r result) {
 	t.Helper()
 	line := fmt.Sprintf("fault=%s bound=%d %s deadline=%s", id, r.bound, r.sluice, deadline)
@@ -125,7 +125,7 @@ func report(t *testing.T, id string, r result) {
 	t.Errorf("%s is no row", id)
 }
 
-// writeScoreboard writes docs/FAULTS.md. It needs all rows.
+// writeScoreboard writes docs/FAULTS.md. It needs the results of all rows.
 func writeScoreboard(file string) error {
 	var b strings.Builder
 	b.WriteString(scoreboardHead)
@@ -153,21 +153,21 @@ func writeScoreboard(file string) error {
 
 const scoreboardHead = `# Faults
 
-What Sluice promises when something breaks, and what a run of the fault suite in ` + "`integration/`" + ` showed: real Redis
-processes that are killed, frozen, emptied, cut off, lied about and given a wrong clock. redis_rate suffered the same fault
-on the same servers in the same run, on a go-redis client and on a go-redis Ring, with the defaults of both. This page is
-written by the tests, which fail where a promise doesn't hold.
+Each row is a fault, the promise of Sluice, and the result of one run of the fault suite in ` + "`integration/`" + `: real Redis processes
+that are killed, frozen, emptied or cut off, whose replies are lost or truncated, or whose clock is wrong. redis_rate suffered the
+same fault on the same servers in the same run, on a go-redis client and on a go-redis Ring, each with its defaults. The tests
+write this page, and fail if a promise breaks.
 
-- *over*: what was admitted above Max.
-- *longest*: the longest call. Each is given 500 ms by its context, and Sluice waits for a server for 250 ms. Rows in which
-  no server is slow, but this machine may be, give 3 s to both.
-- *counts*: how often the servers counted a call that they may have seen, in the mean.
-- A call *without a verdict* is one whose outcome the caller is told is not known, or that was not made; it is denied here.
-  Calls of Sluice share round trips, so that one lost reply is that of several calls.
+- *over*: cost admitted above Max.
+- *longest*: the longest call. Each call has a deadline of 500 ms, and Sluice waits for a server for 250 ms. Rows in which no
+  server is slow, but this machine may be, allow 3 s for both.
+- *counts*: how often the servers counted a call that may have reached them, in the mean.
+- A call *without a verdict* was not made, or its outcome is unknown and reported as such; it is denied here. Calls of Sluice share
+  round trips, so one lost reply is the reply of several calls.
 - *without ...*: the same fault with one mechanism of Sluice switched off; the tests fail if that makes no difference.
 
-An empty cell: the comparison makes no sense, or no limit is reached. Sentinels are followed by go-redis's failover client
-there. ` + "`make soak`" + ` lets the faults take turns on the same servers for as long as you like.
+A cell is empty if the comparison makes no sense or no limit is reached. go-redis's failover client follows the sentinels for
+redis_rate. ` + "`make soak`" + ` plays the faults in turn on the same servers for as long as you like.
 
 `
 
@@ -191,7 +191,7 @@ func (f *figures) cell() string {
 	return strings.Join(parts, "; ")
 }
 
-// required is the version of a module that go.mod requires.
+// required returns the version of a module in go.mod.
 func required(module string) string {
 	mod, err := os.ReadFile("go.mod")
 	if err != nil {
