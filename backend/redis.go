@@ -51,7 +51,7 @@ const (
 
 func (c RedisConfig) withDefaults() RedisConfig {
 	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
+		c.Prefix = storedname.DefaultPrefix
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultRedisTimeout
@@ -67,7 +67,7 @@ func (c RedisConfig) withDefaults() RedisConfig {
 
 func (c RedisConfig) validate() error {
 	var errs []error
-	if err := checkPrefix("redis: Prefix", c.Prefix); err != nil {
+	if err := storedname.CheckPrefix("redis: Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Timeout < 0 {
@@ -286,7 +286,7 @@ func (r *Redis) Seal(ctx context.Context, req Request) (Snapshot, error) {
 // Ping implements [Pinger]; it also reads the server's clock.
 func (r *Redis) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err
@@ -461,7 +461,7 @@ func (r *Redis) record(t *Trace, c Call, err error) {
 // Heartbeat implements [Heartbeater]; it also reads the server's clock.
 func (r *Redis) Heartbeat(ctx context.Context) (Heartbeat, error) {
 	if ctx == nil {
-		return Heartbeat{}, errNoContext
+		return Heartbeat{}, ErrNilContext
 	}
 	start := time.Now()
 	if r.shards != nil { // which nodes it has is the cluster's own business

@@ -42,7 +42,7 @@ func TestReplyWord(t *testing.T) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
-	for _, err := range []error{nil, errNoContext, commandError("user:42 is not a prefix"), commandError("")} {
+	for _, err := range []error{nil, ErrNilContext, commandError("user:42 is not a prefix"), commandError("")} {
 		if got := replyWord(err); got != "" {
 			t.Errorf("%v: %q, want none", err, got)
 		}
