@@ -4,7 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
+
+	"github.com/sluice-go/sluice/internal/testclock"
 )
 
 // TestServerClock: the server's time goes on by this process's monotonic clock, and a reading has an age.
@@ -68,7 +69,7 @@ func TestServerClockJump(t *testing.T) {
 	} {
 		var c serverClock
 		c.heard(1, time.Now(), false)
-		c.last.Store(&reading{1, monotonicAhead(c.last.Load().at, jump), 0})
+		c.last.Store(&reading{1, testclock.MonotonicAhead(c.last.Load().at, jump), 0})
 		now, ok := c.now()
 		if ok != want {
 			t.Errorf("a jump of %s: trusted %t, want %t", jump, ok, want)
@@ -82,17 +83,11 @@ func TestServerClockJump(t *testing.T) {
 // TestServerClockAfterSleep: a slow reply is better than a reading that is no longer believed.
 func TestServerClockAfterSleep(t *testing.T) {
 	var c serverClock
-	c.last.Store(&reading{1, monotonicAhead(time.Now(), 2*clockJump), 0})
+	c.last.Store(&reading{1, testclock.MonotonicAhead(time.Now(), 2*clockJump), 0})
 	c.heard(5_000_000, time.Now().Add(-time.Second), false)
 	if now, ok := c.now(); !ok || now.micros < 5_000_000 {
 		t.Errorf("after a slow reply: %d us, ok %t", now.micros, ok)
 	}
-}
-
-// monotonicAhead moves the monotonic reading of a time, as nothing in package time can: it is the second word.
-func monotonicAhead(at time.Time, by time.Duration) time.Time {
-	(*[2]int64)(unsafe.Pointer(&at))[1] += int64(by)
-	return at
 }
 
 func TestAhead(t *testing.T) {

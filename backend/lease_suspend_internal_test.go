@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/testclock"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -25,7 +26,7 @@ func TestLeaseOfASuspendedHost(t *testing.T) {
 			clock := newSpanClock()
 			var asleep time.Duration // of which the monotonic clock knows nothing
 			lease.clock = func() int64 {
-				clock.compare(monotonicAhead(time.Now().Add(asleep), -asleep))
+				clock.compare(testclock.MonotonicAhead(time.Now().Add(asleep), -asleep))
 				return int64(time.Since(clock.start)) + clock.extra.Load()
 			}
 			req := Request{Key: "key", Policy: &limit.Policy{Limits: []limit.Limit{limit.Fixed(100_000, time.Minute)}}, Cost: 1}

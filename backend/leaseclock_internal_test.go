@@ -3,6 +3,8 @@ package backend
 import (
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/testclock"
 )
 
 // TestSpanClock: spans include those in which the host was suspended. After a step of the wall clock they may be too long, and
@@ -11,7 +13,7 @@ func TestSpanClock(t *testing.T) {
 	c := newSpanClock()
 	var monotonic, wall time.Duration // since the start
 	span := func(monotonicBy, wallBy time.Duration) time.Duration {
-		at := func() time.Time { return monotonicAhead(c.start.Add(wall), monotonic-wall) }
+		at := func() time.Time { return testclock.MonotonicAhead(c.start.Add(wall), monotonic-wall) }
 		c.compare(at())
 		before := int64(monotonic) + c.extra.Load()
 		monotonic, wall = monotonic+monotonicBy, wall+wallBy

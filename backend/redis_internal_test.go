@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/testclock"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -32,8 +33,8 @@ func TestRedisOldClock(t *testing.T) {
 		"fresh":   {time.Now(), false},
 		"old":     {time.Now().Add(-clockTrusted - time.Second), true},
 		"aging":   {time.Now().Add(-clockTrusted / 2), false},
-		"slept":   {monotonicAhead(time.Now(), 2*clockJump), true},
-		"stepped": {monotonicAhead(time.Now(), -2*clockJump), true},
+		"slept":   {testclock.MonotonicAhead(time.Now(), 2*clockJump), true},
+		"stepped": {testclock.MonotonicAhead(time.Now(), -2*clockJump), true},
 	} {
 		b.syncing.Store(true) // nothing is renewed in the background meanwhile
 		b.clock.last.Store(&reading{micros: wrong, at: test.at})
