@@ -1,5 +1,5 @@
-// Package backend holds what a Throttler counts in. Everything is a [Backend]: [Memory], one [Redis] node and a pool of
-// [Memcached] servers are leaves; others, such as [Dual], hold backends and are backends, so that any composition works.
+// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory.Memory, one [Redis] node and a pool of
+// memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends and are backends, so that any composition works.
 // Every implementation passes the same conformance suite, package backendtest.
 //
 //	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:6379"}, backend.RedisConfig{})
@@ -18,7 +18,7 @@
 //
 // A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
 // its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to another place or decides without its server: that is the failure policy of
-// the Throttler. A Throttler leaves its backend open; [Dual] and [Lease] close what they hold.
+// the Throttler. A Throttler leaves its backend open; dual.Dual and lease.Lease close what they hold.
 package backend
 
 import (
@@ -92,8 +92,8 @@ const (
 	Primary                 // the primary of the key's group
 	Replica                 // a replica: it may deny or show, it never admits
 	Fallback                // the failure policy, because the backend gave no verdict
-	Leased                  // this process, from a batch that was charged in advance: see [Lease]
-	LocalDeny               // this process, by what it knows of the key: see [Lease]
+	Leased                  // this process, from a batch that was charged in advance: see lease.Lease
+	LocalDeny               // this process, by what it knows of the key: see lease.Lease
 	Listed                  // an allow or deny list: no backend was asked
 )
 
@@ -170,25 +170,25 @@ type Sealer interface {
 }
 
 // Poster keeps one notice for all who share it, such as the topology that a router's processes have to agree on.
-type Poster interface {
+type Publisher interface {
 	// Look returns the notice that is there, whole; its Version is 0 if there is none. It changes nothing, and asks for no
 	// right but to read.
-	Look(ctx context.Context) (Notice, error)
+	Published(ctx context.Context) (Announcement, error)
 
 	// Post leaves a notice, unless one of its version or a newer one is there, and returns what is there then: without
 	// its text, unless it is newer than the given one. A notice without a text is not left.
-	Post(ctx context.Context, n Notice) (Notice, error)
+	Publish(ctx context.Context, n Announcement) (Announcement, error)
 }
 
 // Notice is what a [Poster] keeps.
-type Notice struct {
+type Announcement struct {
 	Version int64  // from 1 to limit.MaxCount; 0 where there is no notice
 	Digest  string // of the text, without spaces: two texts of one version can be told apart by it
 	Text    string
 }
 
 // Validate rejects a notice that can't be kept.
-func (n *Notice) Validate() error {
+func (n *Announcement) Validate() error {
 	switch {
 	case n.Version < 1 || n.Version > limit.MaxCount:
 		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
@@ -28,8 +29,14 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 	short := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Millisecond)
 	}
-	peek := func(ctx context.Context, b *backend.Redis) error { _, err := b.Peek(ctx, request("left")); return err }
-	take := func(ctx context.Context, b *backend.Redis) error { _, err := b.Take(ctx, request("left")); return err }
+	peek := func(ctx context.Context, b *backend.Redis) error {
+		_, err := b.Peek(ctx, backendtesting.Request("left"))
+		return err
+	}
+	take := func(ctx context.Context, b *backend.Redis) error {
+		_, err := b.Take(ctx, backendtesting.Request("left"))
+		return err
+	}
 	for name, test := range map[string]struct {
 		leave func(context.Context) (context.Context, context.CancelFunc)
 		call  func(context.Context, *backend.Redis) error
@@ -55,7 +62,7 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 				opts.Addr, opts.TLSConfig = coverTLS(t, proxy.Addr)
 			}
 			var dials atomic.Int64
-			dial := redis.NewDialer(&redis.Options{TLSConfig: opts.TLSConfig, DialTimeout: patient})
+			dial := redis.NewDialer(&redis.Options{TLSConfig: opts.TLSConfig, DialTimeout: backendtesting.Patient})
 			opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				dials.Add(1)
 				if test.dial > 0 {
@@ -67,9 +74,9 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 				}
 				return dial(ctx, network, addr)
 			}
-			b := openRedisWith(t, opts, backend.RedisConfig{})
+			b := backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{})
 			if test.dial == 0 {
-				mustTake(t, b, request("warm"))
+				backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 			} else if err := b.Ping(t.Context()); err != nil { // the lanes have no connection yet
 				t.Fatal(err)
 			}
@@ -97,7 +104,7 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := b.Take(t.Context(), request("stays")); err != nil {
+					if _, err := b.Take(t.Context(), backendtesting.Request("stays")); err != nil {
 						t.Errorf("a caller who stays: %v", err)
 					}
 				}
@@ -114,8 +121,8 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 				t.Errorf("only %d of %d calls were given up: the test shows nothing", left.Load(), calls)
 			}
 			proxy.SetFault(nil)
-			await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
-			if n := used(t, server, "left"); n > admitted.Load()+left.Load() {
+			backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+			if n := backendtesting.Used(t, server, "left"); n > admitted.Load()+left.Load() {
 				t.Errorf("%d calls were counted %d times", admitted.Load()+left.Load(), n)
 			}
 			t.Logf("%d answered, %d given up, %d connections in %s", admitted.Load(), left.Load(), opened, took)

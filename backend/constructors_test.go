@@ -5,6 +5,11 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memcached"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -30,45 +35,45 @@ func refusals(t *testing.T, err error) []string {
 
 // What is wrong with a configuration is named as the user wrote it, once, all at once and always in the same order.
 func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
-	good := newMemory(t, backend.MemoryConfig{})
-	var noMemory *backend.Memory
+	good := backendtesting.NewMemory(t, memory.Config{})
+	var noMemory *memory.Memory
 	var noRedis *backend.Redis
 	for name, test := range map[string]struct {
 		make func() (any, error)
 		want []string
 	}{
 		"Dual of nothing": {
-			func() (any, error) { return backend.NewDual(backend.DualConfig{CarryOver: true}) },
+			func() (any, error) { return dual.New(dual.Config{CarryOver: true}) },
 			[]string{"dual: Old = nil", "dual: New = nil", "dual: Decide = nil"},
 		},
 		"Dual of typed nils": {
 			func() (any, error) {
-				return backend.NewDual(backend.DualConfig{Old: noMemory, New: noRedis, Decide: constant(true)})
+				return dual.New(dual.Config{Old: noMemory, New: noRedis, Decide: backendtesting.Constant(true)})
 			},
-			[]string{"dual: Old = nil *backend.Memory", "dual: New = nil *backend.Redis"},
+			[]string{"dual: Old = nil *memory.Memory", "dual: New = nil *backend.Redis"},
 		},
 		"Lease": {
 			func() (any, error) {
-				return backend.NewLease(nil, backend.LeaseConfig{Processes: -1, Life: -1, MaxKeys: -2})
+				return lease.New(nil, lease.Config{Processes: -1, Life: -1, MaxKeys: -2})
 			},
 			[]string{"lease: inner = nil", "lease: Processes = -1", "lease: Life = -1ns", "lease: MaxKeys = -2"},
 		},
 		"Lease of a typed nil": {
-			func() (any, error) { return backend.NewLease(noMemory, backend.LeaseConfig{}) },
-			[]string{"lease: inner = nil *backend.Memory"},
+			func() (any, error) { return lease.New(noMemory, lease.Config{}) },
+			[]string{"lease: inner = nil *memory.Memory"},
 		},
 		"Lease of what can't take back": {
-			func() (any, error) { return backend.NewLease(onlyTakes{good}, backend.LeaseConfig{}) },
-			[]string{"lease: inner = backend_test.onlyTakes"},
+			func() (any, error) { return lease.New(backendtesting.OnlyTakes{Backend: good}, lease.Config{}) },
+			[]string{"lease: inner = backendtesting.OnlyTakes"},
 		},
 		"Memcached without servers": {
-			func() (any, error) { return backend.NewMemcached(nil, backend.MemcachedConfig{}) },
+			func() (any, error) { return memcached.New(nil, memcached.Config{}) },
 			[]string{"memcached: servers = none"},
 		},
 		"Memcached": {
 			func() (any, error) {
-				return backend.NewMemcached([]string{"a:1", "", "a:1", "localhost"},
-					backend.MemcachedConfig{Prefix: "with space", Timeout: -1, Tries: -1, IdleConns: -1, MaxCalls: -1})
+				return memcached.New([]string{"a:1", "", "a:1", "localhost"},
+					memcached.Config{Prefix: "with space", Timeout: -1, Tries: -1, IdleConns: -1, MaxCalls: -1})
 			},
 			[]string{`memcached: servers[1] = ""`, `memcached: servers[2] = "a:1"`, `memcached: servers[3] = "localhost"`, `memcached: Prefix = "with space"`, "memcached: Timeout = -1ns",
 				"memcached: Tries = -1", "memcached: IdleConns = -1", "memcached: MaxCalls = -1"},
@@ -79,7 +84,7 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 				for i := range servers {
 					servers[i] = "/" + strings.Repeat("s", i)
 				}
-				return backend.NewMemcached(servers, backend.MemcachedConfig{})
+				return memcached.New(servers, memcached.Config{})
 			},
 			[]string{"memcached: servers = 5000"},
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -21,14 +22,16 @@ var fivePerMinute = &limit.Policy{Name: "five", Limits: []limit.Limit{limit.PerM
 
 // openers make a Redis of each kind of client.
 var openers = map[string]func(t *testing.T, addr string) *backend.Redis{
-	"own": func(t *testing.T, addr string) *backend.Redis { return openRedis(t, addr, backend.RedisConfig{}) },
+	"own": func(t *testing.T, addr string) *backend.Redis {
+		return backendtesting.OpenRedis(t, addr, backend.RedisConfig{})
+	},
 	"own, one connection": func(t *testing.T, addr string) *backend.Redis {
-		return openRedisWith(t, &redis.Options{Addr: addr, PoolSize: 1}, backend.RedisConfig{})
+		return backendtesting.OpenRedisWith(t, &redis.Options{Addr: addr, PoolSize: 1}, backend.RedisConfig{})
 	},
 	"the caller's": func(t *testing.T, addr string) *backend.Redis {
 		client := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, ContextTimeoutEnabled: true})
 		t.Cleanup(func() { _ = client.Close() })
-		b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+		b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +89,7 @@ func TestRestartIsNotExact(t *testing.T) {
 			}
 			// A window that is shorter than the time since the restart lost nothing.
 			short := &limit.Policy{Name: "short", Limits: []limit.Limit{limit.Fixed(5, 50*time.Millisecond)}}
-			await(t, "decisions are exact again", func() bool {
+			backendtesting.Await(t, "decisions are exact again", func() bool {
 				_, exact := takeFive(t, b, short, "k", 1)
 				return exact == 1
 			})
@@ -133,9 +136,9 @@ func TestPromotionIsNotExact(t *testing.T) {
 func TestPromotionIsSeenByLooks(t *testing.T) {
 	t.Parallel()
 	primary := testserver.Redis(t)
-	takeFive(t, openRedis(t, primary.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1)
+	takeFive(t, backendtesting.OpenRedis(t, primary.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1)
 	replica := testserver.Replica(t, primary)
-	b := openRedisWith(t, &redis.Options{Addr: replica.Addr, PoolSize: 1}, backend.RedisConfig{}) // a second connection would ask
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: replica.Addr, PoolSize: 1}, backend.RedisConfig{}) // a second connection would ask
 	look := func() backend.Result {
 		t.Helper()
 		r, err := b.Peek(t.Context(), backend.Request{Key: "k", Policy: fivePerMinute, Cost: 1})
@@ -148,23 +151,23 @@ func TestPromotionIsSeenByLooks(t *testing.T) {
 	if err := replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a look tells of the promotion", func() bool { return errors.Is(look().Cause, backend.ErrCountsLost) })
+	backendtesting.Await(t, "a look tells of the promotion", func() bool { return errors.Is(look().Cause, backend.ErrCountsLost) })
 }
 
 // TestFlushIsNotExact empties the server: the run id stays, and the marker is gone.
 func TestFlushIsNotExact(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	takeFive(t, b, fivePerMinute, "k", 5)
 	if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the flush is noticed", func() bool {
+	backendtesting.Await(t, "the flush is noticed", func() bool {
 		_, exact := takeFive(t, b, fivePerMinute, "k", 1)
 		return exact == 0
 	})
-	if _, exact := takeFive(t, openRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1); exact != 0 {
+	if _, exact := takeFive(t, backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 1); exact != 0 {
 		t.Error("a process that begins after the flush calls its decision exact")
 	}
 }
@@ -185,11 +188,11 @@ func TestFlushIsNotExactBehindAnother(t *testing.T) {
 			}
 			young := open(t, server.Addr)
 			takeFive(t, young, fivePerMinute, "other", 1)
-			await(t, "the flush to be noticed by who knew the server before", func() bool {
+			backendtesting.Await(t, "the flush to be noticed by who knew the server before", func() bool {
 				_, exact := takeFive(t, old, fivePerMinute, "k", 1)
 				return exact == 0
 			})
-			await(t, "the young one to be told", func() bool {
+			backendtesting.Await(t, "the young one to be told", func() bool {
 				_, exact := takeFive(t, young, fivePerMinute, "other", 1)
 				return exact == 0
 			})
@@ -207,7 +210,7 @@ func TestEvictionIsNotExact(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t, "--maxmemory", "3mb", "--maxmemory-policy", policy)
-			b := openRedis(t, server.Addr, backend.RedisConfig{})
+			b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 			const most = 20
 			hour := &limit.Policy{Name: "hour", Limits: []limit.Limit{limit.PerHour(most)}}
 			var admitted, exact int
@@ -238,14 +241,14 @@ func TestEvictionIsNotExact(t *testing.T) {
 			if err := server.Client().ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the cause is what it has evicted", func() bool {
+			backendtesting.Await(t, "the cause is what it has evicted", func() bool {
 				r, err := b.Take(t.Context(), backend.Request{Key: "k", Policy: hour, Cost: 1})
 				if err != nil || r.Guarantee == backend.Exact {
 					t.Fatalf("%s, error %v", r.Guarantee, err)
 				}
 				return errors.Is(r.Cause, backend.ErrCountsLost)
 			})
-			late := openRedis(t, server.Addr, backend.RedisConfig{})
+			late := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 			if _, exact := takeFive(t, late, hour, "other", 3); exact != 0 {
 				t.Errorf("a process that begins after evictions calls %d decisions exact", exact)
 			}
@@ -258,12 +261,12 @@ func TestRoomIsExact(t *testing.T) {
 	t.Parallel()
 	for most, exact := range map[string]int{"64gb": 3, "100mb": 0} {
 		server := testserver.Redis(t, "--maxmemory", most, "--maxmemory-policy", "volatile-lru")
-		if _, got := takeFive(t, openRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 3); got != exact {
+		if _, got := takeFive(t, backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 3); got != exact {
 			t.Errorf("with room for %s, %d of 3 decisions are exact, want %d", most, got, exact)
 		}
 	}
 	server := testserver.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "noeviction")
-	if _, got := takeFive(t, openRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 3); got != 3 {
+	if _, got := takeFive(t, backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}), fivePerMinute, "k", 3); got != 3 {
 		t.Errorf("of a server that never evicts %d of 3 decisions are exact", got)
 	}
 }
@@ -280,7 +283,7 @@ func TestRightsOfTheMarker(t *testing.T) {
 		if err := server.Client().Do(t.Context(), args...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		b := openRedisWith(t, &redis.Options{Addr: server.Addr, Username: "app", Password: "pass"}, backend.RedisConfig{})
+		b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, Username: "app", Password: "pass"}, backend.RedisConfig{})
 		if admitted, exact := takeFive(t, b, fivePerMinute, "k", 3); admitted != 3 || exact != well {
 			t.Errorf("%s: %d admitted, %d exact, want 3 and %d", rights, admitted, exact, well)
 		}
@@ -295,7 +298,7 @@ func TestFailoverOfAShardIsNotExact(t *testing.T) {
 		Addrs: []string{shards[0].Primary.Addr, shards[1].Primary.Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +324,7 @@ func TestFailoverOfAShardIsNotExact(t *testing.T) {
 	if err := shards[0].Replicas[0].Client().Do(t.Context(), "cluster", "failover", "takeover").Err(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the shard takes again", func() bool {
+	backendtesting.Await(t, "the shard takes again", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		r, err := b.Take(ctx, backend.Request{Key: keys[0], Policy: fivePerMinute, Cost: 1})

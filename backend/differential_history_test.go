@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -42,7 +43,7 @@ const horizon = limit.MaxCount - 4*int64(limit.MaxWindow/time.Microsecond)
 
 func drawHistory(seed, n uint64) *history {
 	r := rand.New(rand.NewPCG(seed, n))
-	h := &history{key: "h" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
+	h := &history{key: "h" + strconv.FormatUint(n, 10), start: backendtesting.Start.UnixMicro() + r.Int64N(7_200_000_000)}
 	switch r.IntN(40) {
 	case 0:
 		h.start = r.Int64N(20_000_000) // soon after 1970
@@ -117,7 +118,7 @@ func drawHistory(seed, n uint64) *history {
 // else up to four.
 func drawPlainHistory(seed, n uint64) *history {
 	r := rand.New(rand.NewPCG(^seed, n))
-	h := &history{key: "p" + strconv.FormatUint(n, 10), start: start.UnixMicro() + r.Int64N(7_200_000_000)}
+	h := &history{key: "p" + strconv.FormatUint(n, 10), start: backendtesting.Start.UnixMicro() + r.Int64N(7_200_000_000)}
 	switch r.IntN(20) {
 	case 0:
 		h.start = r.Int64N(20_000_000)
@@ -303,7 +304,7 @@ func (c *contest) worn(p *limit.Policy, left int64) state.State {
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		charged := limit.MaxCount - left
-		if l.Algorithm == limit.Bucket && c.at.Micros < start.UnixMicro()/2 {
+		if l.Algorithm == limit.Bucket && c.at.Micros < backendtesting.Start.UnixMicro()/2 {
 			continue // a time.Duration doesn't reach that far
 		}
 		text = append(state.AppendID(text, l), ':')

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
@@ -286,7 +287,7 @@ func (c *contest) check(h *held, own bool, cost int64, floor, reply string) erro
 		}
 	}
 	if (reply[0] == '1') != want.Allowed {
-		return fmt.Errorf("the reply is %q, package limit/state says %s with %s", reply, say(&want), h.state.String())
+		return fmt.Errorf("the reply is %q, package limit/state says %s with %s", reply, backendtesting.Say(&want), h.state.String())
 	}
 	if !want.Allowed {
 		c.denied++

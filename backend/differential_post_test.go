@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -25,27 +26,27 @@ func (b board) stored() string { return b.prefix + "topology" }
 // run posts some notices and returns the first difference.
 func (b board) run(seed, n uint64) error {
 	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, n))
-	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	mem, err := memory.New(memory.Config{})
 	if err != nil {
 		return err
 	}
-	defer memory.Close()
+	defer mem.Close()
 	if err := b.client.Del(ctx, b.stored()).Err(); err != nil {
 		return err
 	}
 	trace := ""
 	for range 2 + r.IntN(8) {
-		notice := backend.Notice{
+		notice := backend.Announcement{
 			Version: oneOf(r, 1, 2, 3, 9, 10, 11, limit.MaxCount-1, limit.MaxCount),
 			Digest:  []string{"a", "b", "c0ffee", "\x00\xff", "%d"}[r.IntN(5)],
 			Text:    []string{"", "", "{}", "two\nlines", "\n", " 7 x\n", "\x00\r\n\xff"}[r.IntN(7)],
 		}
 		trace += fmt.Sprintf("%+v; ", notice)
-		got, err := b.redis.Post(ctx, notice)
+		got, err := b.redis.Publish(ctx, notice)
 		if err != nil {
 			return fmt.Errorf("%s%w", trace, err)
 		}
-		if want, err := memory.Post(ctx, notice); err != nil || got != want {
+		if want, err := mem.Publish(ctx, notice); err != nil || got != want {
 			return fmt.Errorf("%sthe script leaves %+v, memory %+v, %v", trace, got, want, err)
 		}
 		if kept := b.client.PTTL(ctx, b.stored()).Val(); kept > 0 {
@@ -64,7 +65,7 @@ func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	if err := b.client.Set(ctx, b.stored(), text, 0).Err(); err != nil {
 		return err
 	}
-	_, err := b.redis.Post(ctx, backend.Notice{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
+	_, err := b.redis.Publish(ctx, backend.Announcement{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
 	var failed *backend.Error
 	if !errors.As(err, &failed) || failed.Op != "post" || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
 		return fmt.Errorf("a post where %q is stored: %v", text, err)

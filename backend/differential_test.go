@@ -19,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/internal/testtier"
@@ -98,7 +99,7 @@ type arena struct {
 	redis    *backend.Redis
 	client   *redis.Client // past the backend, and past what spoils its scripts
 	through  *redis.Client // the backend's own
-	clock    *clock
+	clock    *backendtesting.Clock
 	prefix   string
 	thorough bool // also look at what is stored, and for how long, after every step
 }
@@ -106,7 +107,7 @@ type arena struct {
 // newArena spoils the scripts with hook, if there is one.
 func newArena(t testing.TB, server *testserver.Server, hook redis.Hook) *arena {
 	t.Helper()
-	a := &arena{client: server.Client(), clock: newClock(), prefix: newPrefix()}
+	a := &arena{client: server.Client(), clock: backendtesting.NewClock(), prefix: backendtesting.NewPrefix()}
 	options := *a.client.Options()
 	options.MaxRetries = -1 // of an opened client it reads 0, which is a default
 	client := redis.NewClient(&options)
@@ -114,7 +115,7 @@ func newArena(t testing.TB, server *testserver.Server, hook redis.Hook) *arena {
 	if hook != nil {
 		client.AddHook(hook)
 	}
-	b, err := backend.NewRedis(client, backend.RedisConfig{Now: a.clock.Now, Prefix: a.prefix, Timeout: patient})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Now: a.clock.Now, Prefix: a.prefix, Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func (a *arena) run(h *history) outcome {
 		c.policy, c.move = h.policies[op.policy], op.move
 		before := c.at.Micros
 		c.tick(op)
-		a.clock.micros.Store(c.at.Micros)
+		a.clock.SetMicros(c.at.Micros)
 		c.steps++
 		c.trace = append(c.trace, "")
 		if c.at.Micros < before {
@@ -545,7 +546,7 @@ func (c *contest) take(cost int64, floor *state.State) error {
 	}
 	want := c.model.Take(c.policy, c.at, cost)
 	c.last = want
-	c.note(" -> %s", say(&want))
+	c.note(" -> %s", backendtesting.Say(&want))
 	if want.Allowed {
 		c.allowed++
 		c.receipts = append(c.receipts, want.Receipt())
@@ -623,9 +624,9 @@ func (c *contest) lasting(change func() error, extends bool) error {
 }
 
 func (c *contest) compareVerdicts(got, want *state.Verdict) error {
-	if say(got) != say(want) || got.Binding() != want.Binding() {
+	if backendtesting.Say(got) != backendtesting.Say(want) || got.Binding() != want.Binding() {
 		return fmt.Errorf("the script says %s, binding %s\npackage limit/state  %s, binding %s",
-			say(got), got.Binding().Limit, say(want), want.Binding().Limit)
+			backendtesting.Say(got), got.Binding().Limit, backendtesting.Say(want), want.Binding().Limit)
 	}
 	return nil
 }

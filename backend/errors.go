@@ -15,7 +15,7 @@ var ErrClosed = errors.New("sluice: closed")
 // ErrUnsupported is returned where a backend, or one that it holds, lacks an optional operation.
 var ErrUnsupported = errors.New("sluice: operation not supported by this backend")
 
-// ErrEvicted is the cause of a decision that is not exact because a full [Memory] evicted keys, or because a Redis server
+// ErrEvicted is the cause of a decision that is not exact because a full memory.Memory evicted keys, or because a Redis server
 // whose maxmemory-policy is not noeviction has so little room left that it may be doing so.
 var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are not over were evicted or may have been")
 
@@ -23,7 +23,7 @@ var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are 
 // primary has charged.
 var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
 
-// ErrNotHandedOver is the cause of a decision that is not exact because a [Dual] could not ask the side that a key comes
+// ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not ask the side that a key comes
 // from for its counts.
 var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")
 

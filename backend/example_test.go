@@ -9,29 +9,32 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // A Lease goes around what counts: a Redis node, a router, a Dual. Here it is a Memory, to run anywhere.
 func ExampleNewLease() {
-	counts, err := backend.NewMemory(backend.MemoryConfig{})
+	counts, err := memory.New(memory.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	lease, err := backend.NewLease(counts, backend.LeaseConfig{Processes: 2, Batch: 50, Steady: true})
+	ls, err := lease.New(counts, lease.Config{Processes: 2, Batch: 50, Steady: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	policy := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(1000)}}
 	for range 200 {
-		if _, err := lease.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1}); err != nil {
+		if _, err := ls.Take(context.Background(), backend.Request{Key: "user:42", Policy: policy, Cost: 1}); err != nil {
 			log.Fatal(err)
 		}
 	}
-	s := lease.Stats()
+	s := ls.Stats()
 	fmt.Println("at most 10 calls for 200 requests:", s.Straight+s.Fetches <= 10)
 	fmt.Println("less than a batch leased and not spent:", s.Stranded < 50)
-	if err := lease.Close(); err != nil { // what is leased goes back
+	if err := ls.Close(); err != nil { // what is leased goes back
 		log.Fatal(err)
 	}
 	// Output:
@@ -41,7 +44,7 @@ func ExampleNewLease() {
 
 // A Memory counts for this process alone. What a backend answers says who decided and how sure that is.
 func ExampleNewMemory() {
-	counts, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 10_000})
+	counts, err := memory.New(memory.Config{MaxKeys: 10_000})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -63,15 +66,15 @@ func ExampleNewMemory() {
 // A key that changes sides takes its counts along, forward and back. The two sides would be a Memcached and a router, and
 // Decide that of a feature flag.
 func ExampleNewDual() {
-	var sides [2]*backend.Memory
+	var sides [2]*memory.Memory
 	for i := range sides {
 		var err error
-		if sides[i], err = backend.NewMemory(backend.MemoryConfig{}); err != nil {
+		if sides[i], err = memory.New(memory.Config{}); err != nil {
 			log.Fatal(err)
 		}
 	}
 	useNew, version := false, uint64(1)
-	counts, err := backend.NewDual(backend.DualConfig{
+	counts, err := dual.New(dual.Config{
 		Old: sides[0], New: sides[1], CarryOver: true,
 		Decide: func(string) (bool, uint64) { return useNew, version },
 	})

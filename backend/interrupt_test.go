@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
@@ -53,8 +54,8 @@ func TestInterruptReplies(t *testing.T) {
 				}
 				return testserver.Delay(2*time.Millisecond + time.Duration(rand.IntN(800))*time.Microsecond) // as long as they are given
 			})
-			prefix := newPrefix()
-			b := openRedisWith(t, &redis.Options{
+			prefix := backendtesting.NewPrefix()
+			b := backendtesting.OpenRedisWith(t, &redis.Options{
 				Addr: proxy.Addr,
 				Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
 					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
@@ -112,7 +113,7 @@ func TestInterruptReplies(t *testing.T) {
 				t.Errorf("%d calls were interrupted, too few to say anything", n)
 			}
 			t.Logf("%d calls answered, %d interrupted", answered.Load(), interrupted.Load())
-			await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+			backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 		})
 	}
 }
@@ -168,8 +169,8 @@ func TestInterruptPrompt(t *testing.T) {
 				opts.Dialer = nil
 				opts.Addr, opts.TLSConfig = coverTLS(t, proxy.Addr)
 			}
-			b := openRedisWith(t, opts, backend.RedisConfig{})
-			mustTake(t, b, request("warm"))
+			b := backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{})
+			backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 			gate := make(chan struct{})
 			proxy.SetFault(func(args []string) testserver.Action {
 				if args[0] == "EVALSHA" {
@@ -187,7 +188,7 @@ func TestInterruptPrompt(t *testing.T) {
 			for ending, make := range endings {
 				ctx, cancel := make()
 				begin := time.Now()
-				_, err := b.Take(ctx, request(secret))
+				_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 				took := time.Since(begin)
 				cancel()
 				var failed *backend.Error
@@ -199,7 +200,7 @@ func TestInterruptPrompt(t *testing.T) {
 				if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%s: %v, want the end of the context in it", ending, err)
 				}
-				if took > patient/10 {
+				if took > backendtesting.Patient/10 {
 					t.Errorf("%s: noticed after %s", ending, took)
 				}
 			}
@@ -211,9 +212,9 @@ func TestInterruptPrompt(t *testing.T) {
 			proxy.SetFault(nil)
 			close(gate)
 			for range 10 {
-				mustTake(t, b, request("afterwards"))
+				backendtesting.MustTake(t, b, backendtesting.Request("afterwards"))
 			}
-			if n := used(t, server, "afterwards"); n != 10 {
+			if n := backendtesting.Used(t, server, "afterwards"); n != 10 {
 				t.Errorf("10 takes were counted %d times", n)
 			}
 		})

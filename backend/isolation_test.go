@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -100,7 +101,7 @@ func TestSharedCallRefused(t *testing.T) {
 				client := g.server.Client()
 				p, q := &limit.Policy{Name: "p", Limits: limits}, &limit.Policy{Name: "q", Limits: limits}
 				for _, policy := range []*limit.Policy{p, q} {
-					mustTake(t, g, backend.Request{Key: "k1", Policy: policy, Cost: 10})
+					backendtesting.MustTake(t, g, backend.Request{Key: "k1", Policy: policy, Cost: 10})
 				}
 				for _, args := range test.prepare {
 					do(t, client, args...)
@@ -115,7 +116,7 @@ func TestSharedCallRefused(t *testing.T) {
 					value, _ := client.Get(t.Context(), "sl:"+key).Result()
 					switch {
 					case refused:
-						wantError(t, err, kind, false)
+						backendtesting.WantError(t, err, kind, false)
 						if value != "" && value != foreign && key != "q:k1" {
 							t.Errorf("%s is refused and stored as %q", key, value)
 						}
@@ -148,9 +149,9 @@ func TestWithoutMemoryShares(t *testing.T) {
 	g := newRig(t, backend.RedisConfig{})
 	do(t, g.server.Client(), "CONFIG", "SET", "maxmemory", "1")
 	for range 3 {
-		outcomes, calls := g.under(&limit.Policy{Name: "p", Limits: hourly.Limits}, &limit.Policy{Name: "q", Limits: hourly.Limits})
+		outcomes, calls := g.under(&limit.Policy{Name: "p", Limits: backendtesting.Hourly.Limits}, &limit.Policy{Name: "q", Limits: backendtesting.Hourly.Limits})
 		for _, err := range outcomes {
-			wantError(t, err, backend.Unavailable, false)
+			backendtesting.WantError(t, err, backend.Unavailable, false)
 			if !strings.Contains(err.Error(), "OOM command not allowed when used memory") {
 				t.Errorf("%v", err)
 			}
@@ -203,8 +204,8 @@ func TestSharedCallAnsweredByProxy(t *testing.T) {
 	for _, text := range []string{"upstream failure", "ERR Connection timed out"} {
 		g := newRig(t, backend.RedisConfig{})
 		take := func() {
-			_, err := g.Take(context.Background(), request(secret))
-			wantError(t, err, backend.Misconfigured, true)
+			_, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+			backendtesting.WantError(t, err, backend.Misconfigured, true)
 		}
 		g.hold()
 		for range callers {
@@ -219,7 +220,7 @@ func TestSharedCallAnsweredByProxy(t *testing.T) {
 		if calls := g.release(); calls != 1 {
 			t.Errorf("%q: %d takes were sent in %d script calls, want 1", text, callers, calls)
 		}
-		if n := used(t, g.server, secret); n != callers {
+		if n := backendtesting.Used(t, g.server, backendtesting.Secret); n != callers {
 			t.Errorf("%q: %d takes were counted %d times", text, callers, n)
 		}
 		take()
@@ -239,7 +240,7 @@ func TestRefusedGoesAloneAmongMany(t *testing.T) {
 		}
 		for i := range 600 {
 			other := &limit.Policy{Name: fmt.Sprintf("p%d", i), Limits: []limit.Limit{limit.PerHour(int64(i) + 1)}}
-			mustTake(t, g, backend.Request{Key: "k", Policy: other, Cost: 1})
+			backendtesting.MustTake(t, g, backend.Request{Key: "k", Policy: other, Cost: 1})
 		}
 	}
 }

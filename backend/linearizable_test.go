@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -66,7 +67,7 @@ func TestLinearizable(t *testing.T) {
 	} {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			b := openRedis(t, server.Addr, backend.RedisConfig{Prefix: newPrefix(), Now: func() time.Time { return now }})
+			b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix(), Now: func() time.Time { return now }})
 			p := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
 			began := time.Now()
 			var mu sync.Mutex // guards history

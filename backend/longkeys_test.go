@@ -8,6 +8,10 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -33,28 +37,28 @@ func heapInUse() int64 {
 // It runs alone, for it looks at the memory of the whole process.
 func TestLongKeysTakeNoRoom(t *testing.T) {
 	const keys, most = 96, 6 << 20 // bytes; the keys have 24 MiB
-	memory := func(t *testing.T) backend.Backend { return newMemory(t, backend.MemoryConfig{MaxKeys: 4096}) }
+	mem := func(t *testing.T) backend.Backend { return backendtesting.NewMemory(t, memory.Config{MaxKeys: 4096}) }
 	blocked := make(chan struct{})
 	for name, open := range map[string]func(t *testing.T) backend.Backend{
-		"Memory": memory,
+		"Memory": mem,
 		"Lease": func(t *testing.T) backend.Backend {
-			return newLease(t, memory(t), backend.LeaseConfig{Batch: 100})
+			return backendtesting.NewLease(t, mem(t), lease.Config{Batch: 100})
 		},
 		"Lease, local view": func(t *testing.T) backend.Backend {
-			return newLease(t, memory(t), backend.LeaseConfig{Batch: -1})
+			return backendtesting.NewLease(t, mem(t), lease.Config{Batch: -1})
 		},
 		"Dual, shadow": func(t *testing.T) backend.Backend {
 			yes := func(string) bool { return true }
-			dual, err := backend.NewDual(backend.DualConfig{Old: stuck{memory(t), blocked}, New: memory(t), Decide: constant(true), Shadow: yes})
+			d, err := dual.New(dual.Config{Old: stuck{mem(t), blocked}, New: mem(t), Decide: backendtesting.Constant(true), Shadow: yes})
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = dual.Close() })
-			return dual
+			t.Cleanup(func() { _ = d.Close() })
+			return d
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, p := open(t), hour(1)
+			b, p := open(t), backendtesting.Hour(1)
 			before := heapInUse()
 			for n := range keys {
 				for i := range 2 {
@@ -96,23 +100,23 @@ func TestLongKeysAreTheirOwn(t *testing.T) {
 	head := strings.Repeat("k", 300)
 	keys := []string{head, head + "a", head + "b", strings.Repeat("k", 200), strings.Repeat("k", 201), "a" + head}
 	for name, inner := range map[string]backend.Backend{
-		"Memory": newMemory(t, backend.MemoryConfig{}),
-		"Redis":  openRedis(t, server.Addr, backend.RedisConfig{Prefix: newPrefix()}),
+		"Memory": backendtesting.NewMemory(t, memory.Config{}),
+		"Redis":  backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix()}),
 	} {
-		lease := newLease(t, inner, backend.LeaseConfig{Batch: 10, Steady: true, Processes: 1})
+		ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 10, Steady: true, Processes: 1})
 		p := &limit.Policy{Limits: []limit.Limit{limit.PerHour(100).Staggered()}}
 		for i, key := range keys {
 			for range 3 + i {
-				if r, err := lease.Take(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1}); err != nil || !r.Allowed {
+				if r, err := ls.Take(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1}); err != nil || !r.Allowed {
 					t.Fatalf("allowed %t, %v", r.Allowed, err)
 				}
 			}
 		}
-		if err := lease.Reset(t.Context(), backend.Request{Key: keys[0], Policy: p}); err != nil {
+		if err := ls.Reset(t.Context(), backend.Request{Key: keys[0], Policy: p}); err != nil {
 			t.Fatal(err)
 		}
 		for i, key := range keys {
-			r, err := lease.Peek(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1})
+			r, err := ls.Peek(t.Context(), backend.Request{Key: key, Policy: p, Cost: 1})
 			want := int64(100 - 3 - i)
 			if i == 0 {
 				want = 100

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -28,11 +29,11 @@ func TestPipelinerFrozen(t *testing.T) {
 	const callers, deadline = 256, 300 * time.Millisecond
 	for _, pool := range []int{0, 1, 2} {
 		server := testserver.Redis(t)
-		patientCalls := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: 10 * time.Second})
-		bounded := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: deadline})
+		patientCalls := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: 10 * time.Second})
+		bounded := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: pool}, backend.RedisConfig{Timeout: deadline})
 		for _, b := range []*backend.Redis{patientCalls, bounded} {
 			for {
-				if _, err := b.Take(t.Context(), request("warm")); err == nil {
+				if _, err := b.Take(t.Context(), backendtesting.Request("warm")); err == nil {
 					break
 				}
 			}
@@ -56,7 +57,7 @@ func TestPipelinerFrozen(t *testing.T) {
 					b = bounded
 				}
 				defer cancel()
-				_, err := b.Take(ctx, request(secret))
+				_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 				var failed *backend.Error
 				if !errors.As(err, &failed) || failed.Kind != backend.Unavailable && failed.Kind != backend.Interrupted {
 					t.Errorf("a frozen server: %v", err)
@@ -67,19 +68,19 @@ func TestPipelinerFrozen(t *testing.T) {
 		}
 		wg.Wait()
 		late := time.Since(begin)
-		if late > deadline+patient/10 {
+		if late > deadline+backendtesting.Patient/10 {
 			t.Errorf("pool of %d: a deadline of %s was honoured after %s", pool, deadline, late)
 		}
 		server.Resume()
-		await(t, "the thaw", func() bool { return bounded.Ping(context.Background()) == nil })
-		if n := used(t, server, secret); n > unknown.Load() {
+		backendtesting.Await(t, "the thaw", func() bool { return bounded.Ping(context.Background()) == nil })
+		if n := backendtesting.Used(t, server, backendtesting.Secret); n > unknown.Load() {
 			t.Errorf("pool of %d: %d calls may have been counted, %d were", pool, unknown.Load(), n)
 		}
 		if n := unknown.Load(); n == 0 || pool > 0 && n == callers {
 			t.Errorf("pool of %d: %d of %d calls may have been counted", pool, n, callers)
 		}
 		t.Logf("pool of %d: the last of %d returned after %s; %d may have been counted, %d were",
-			pool, callers, late, unknown.Load(), used(t, server, secret))
+			pool, callers, late, unknown.Load(), backendtesting.Used(t, server, backendtesting.Secret))
 	}
 }
 
@@ -88,17 +89,20 @@ func TestPipelinerHangingDial(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	over := make(chan struct{})
-	b := openRedisWith(t, &redis.Options{
-		Addr: "nobody:1", PoolSize: 2, DialTimeout: 2 * patient,
+	b := backendtesting.OpenRedisWith(t, &redis.Options{
+		Addr: "nobody:1", PoolSize: 2, DialTimeout: 2 * backendtesting.Patient,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			<-over
 			return nil, &net.OpError{Op: "dial", Err: errors.New("nobody is there")}
 		},
 	}, backend.RedisConfig{Timeout: timeout, Now: time.Now})
-	take := func() error { _, err := b.Take(context.Background(), request(secret)); return err }
+	take := func() error {
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+		return err
+	}
 	var first, others sync.WaitGroup
-	first.Go(func() { wantError(t, take(), backend.Unavailable, false) })
-	await(t, "the lane", func() bool { _, free, _ := b.Waiting(); return free == 0 })
+	first.Go(func() { backendtesting.WantError(t, take(), backend.Unavailable, false) })
+	backendtesting.Await(t, "the lane", func() bool { _, free, _ := b.Waiting(); return free == 0 })
 	begin := time.Now()
 	for range 5 {
 		others.Go(func() { // in their last moments they may get the lane
@@ -110,7 +114,7 @@ func TestPipelinerHangingDial(t *testing.T) {
 	}
 	others.Wait()
 	first.Wait()
-	if took := time.Since(begin); took < timeout || took > timeout+patient/10 {
+	if took := time.Since(begin); took < timeout || took > timeout+backendtesting.Patient/10 {
 		t.Errorf("a deadline of %s was honoured after %s", timeout, took)
 	}
 	close(over)
@@ -131,9 +135,9 @@ func TestPipelinerAbandoned(t *testing.T) {
 			cancels = append(cancels, cancel)
 		}
 		g.queue(func() {
-			_, err := g.Take(ctx, request(secret))
+			_, err := g.Take(ctx, backendtesting.Request(backendtesting.Secret))
 			if i%2 == 0 {
-				wantError(t, err, backend.Interrupted, false)
+				backendtesting.WantError(t, err, backend.Interrupted, false)
 				gaveUp.Done()
 			} else if err != nil {
 				t.Errorf("a neighbour of those who gave up: %v", err)
@@ -146,12 +150,12 @@ func TestPipelinerAbandoned(t *testing.T) {
 	gaveUp.Wait() // while the lane is held
 	short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
-	_, err := g.Take(short, request(secret))
-	wantError(t, err, backend.Interrupted, false)
+	_, err := g.Take(short, backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Interrupted, false)
 	if calls := g.release(); calls != 1 {
 		t.Errorf("%d script calls, want one", calls)
 	}
-	if n := used(t, g.server, secret); n != 20 {
+	if n := backendtesting.Used(t, g.server, backendtesting.Secret); n != 20 {
 		t.Errorf("20 calls that nobody gave up were counted %d times", n)
 	}
 }
@@ -160,16 +164,16 @@ func TestPipelinerAbandoned(t *testing.T) {
 func TestPipelinerOverdue(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	server.ResetStats(t)
 	for range 200 {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
-			_, err := b.Take(overdue{ctx}, request(secret))
-			wantError(t, err, backend.Interrupted, false)
+			_, err := b.Take(overdue{ctx}, backendtesting.Request(backendtesting.Secret))
+			backendtesting.WantError(t, err, backend.Interrupted, false)
 		}
 	}
-	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 	if stats := server.Stats(t); stats["evalsha"] != 0 {
 		t.Errorf("overdue calls reached the server: %v", stats)
 	}
@@ -187,30 +191,35 @@ func TestPipelinerBounded(t *testing.T) {
 	g.hold()
 	for range 4 {
 		g.queue(func() {
-			if _, err := g.Take(context.Background(), request(secret)); err != nil {
+			if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 				t.Errorf("a call that had a place: %v", err)
 			}
 		})
 	}
 	for name, call := range map[string]func() error{
-		"take":   func() error { _, err := g.Take(context.Background(), request(secret)); return err },
-		"cancel": func() error { _, err := g.Take(t.Context(), request(secret)); return err },
-		"refund": func() error { return g.Refund(context.Background(), request(secret), receipt(t), 1) },
-		"reset":  func() error { return g.Reset(context.Background(), request(secret)) },
+		"take": func() error {
+			_, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+			return err
+		},
+		"cancel": func() error { _, err := g.Take(t.Context(), backendtesting.Request(backendtesting.Secret)); return err },
+		"refund": func() error {
+			return g.Refund(context.Background(), backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), 1)
+		},
+		"reset": func() error { return g.Reset(context.Background(), backendtesting.Request(backendtesting.Secret)) },
 	} {
 		begin := time.Now()
 		err := call()
-		if took := time.Since(begin); took > patient/10 {
+		if took := time.Since(begin); took > backendtesting.Patient/10 {
 			t.Errorf("%s: there was no place, and it took %s to say so", name, took)
 		}
-		wantError(t, err, backend.Unavailable, false)
+		backendtesting.WantError(t, err, backend.Unavailable, false)
 		if !errors.Is(err, backend.ErrOverloaded) {
 			t.Errorf("%s: got %v, want ErrOverloaded in it", name, err)
 		}
 	}
 	g.release()
-	mustTake(t, g, request(secret))
-	if n := used(t, g.server, secret); n != 5 {
+	backendtesting.MustTake(t, g, backendtesting.Request(backendtesting.Secret))
+	if n := backendtesting.Used(t, g.server, backendtesting.Secret); n != 5 {
 		t.Errorf("5 takes were counted %d times", n)
 	}
 }
@@ -222,8 +231,8 @@ func TestPipelinerStalled(t *testing.T) {
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
 	const timeout = 20 * time.Second
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr}, backend.RedisConfig{Timeout: timeout, Pipelines: 1})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr}, backend.RedisConfig{Timeout: timeout, Pipelines: 1})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	var n atomic.Int64
 	hung := make(chan struct{})
 	proxy.SetFault(func(args []string) testserver.Action {
@@ -235,8 +244,8 @@ func TestPipelinerStalled(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, err := b.Take(context.Background(), request("hung"))
-		wantError(t, err, backend.Unavailable, true)
+		_, err := b.Take(context.Background(), backendtesting.Request("hung"))
+		backendtesting.WantError(t, err, backend.Unavailable, true)
 	})
 	<-hung
 	var took []time.Duration
@@ -245,25 +254,25 @@ func TestPipelinerStalled(t *testing.T) {
 		wg.Go(func() {
 			for range 5 {
 				begin := time.Now()
-				mustTake(t, b, request(secret))
+				backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 				mu.Lock()
 				took = append(took, time.Since(begin))
 				mu.Unlock()
 			}
 		})
 	}
-	await(t, "those who go on", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) == 20 })
+	backendtesting.Await(t, "those who go on", func() bool { mu.Lock(); defer mu.Unlock(); return len(took) == 20 })
 	slices.Sort(took)
 	if took[5] > timeout/10 || took[19] > timeout/4 { // 10 ms and a new connection; the rest is for a busy machine
 		t.Errorf("beside a connection that hangs, takes took up to %s, a quarter of them up to %s", took[19], took[5])
 	}
-	await(t, "the extra lanes to close", func() bool { _, free, extra := b.Waiting(); return free == 0 && extra == 0 })
+	backendtesting.Await(t, "the extra lanes to close", func() bool { _, free, extra := b.Waiting(); return free == 0 && extra == 0 })
 	proxy.SetFault(nil)
 	proxy.Cut() // ends what hangs
 	proxy.Heal()
 	wg.Wait()
-	await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
-	if n := used(t, server, secret); n != 20 {
+	backendtesting.Await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
+	if n := backendtesting.Used(t, server, backendtesting.Secret); n != 20 {
 		t.Errorf("20 takes were counted %d times", n)
 	}
 }
@@ -273,8 +282,8 @@ func TestPipelinerExtra(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 6}, backend.RedisConfig{Pipelines: 2})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 6}, backend.RedisConfig{Pipelines: 2})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	gate := make(chan struct{})
 	var arrived atomic.Int64
 	proxy.SetFault(func(args []string) testserver.Action {
@@ -286,16 +295,16 @@ func TestPipelinerExtra(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	for i := range 6 {
-		wg.Go(func() { mustTake(t, b, request(secret)) })
-		await(t, "a lane or the queue", func() bool { // each call that finds a lane gets it to itself
+		wg.Go(func() { backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)) })
+		backendtesting.Await(t, "a lane or the queue", func() bool { // each call that finds a lane gets it to itself
 			queued, _, extra := b.Waiting()
 			return arrived.Load() == int64(min(i+1, 4)) && queued == max(i-3, 0) && extra == min(max(i-1, 0), 2)
 		})
 	}
 	close(gate)
 	wg.Wait()
-	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
-	if n := used(t, server, secret); n != 6 {
+	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	if n := backendtesting.Used(t, server, backendtesting.Secret); n != 6 {
 		t.Errorf("6 takes were counted %d times", n)
 	}
 }
@@ -311,13 +320,13 @@ func TestPipelinerLostReplies(t *testing.T) {
 			t.Parallel()
 			g := newRig(t, backend.RedisConfig{Timeout: 5 * time.Second}) // long enough to queue on a busy machine
 			policies := []*limit.Policy{
-				hourly, {Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}, {Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}},
+				backendtesting.Hourly, {Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}, {Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}},
 			}
 			g.hold()
 			passed := make([]error, 30)
 			for i := range passed {
 				g.queue(func() {
-					req := request(fmt.Sprint("k", i))
+					req := backendtesting.Request(fmt.Sprint("k", i))
 					req.Policy = policies[i%3]
 					_, passed[i] = g.Take(context.Background(), req)
 				})
@@ -335,10 +344,10 @@ func TestPipelinerLostReplies(t *testing.T) {
 				t.Errorf("%d script calls, want 3 at most: something was sent again", n)
 			}
 			for i, err := range passed {
-				n := used(t, g.server, fmt.Sprint("k", i))
+				n := backendtesting.Used(t, g.server, fmt.Sprint("k", i))
 				switch {
 				case i%3 > 0 || err != nil && strings.HasPrefix(name, "hang"): // all of a trip have come back, or none
-					wantError(t, err, backend.Unavailable, true)
+					backendtesting.WantError(t, err, backend.Unavailable, true)
 				case err != nil || n != 1:
 					t.Errorf("a reply that was not lost: %v, counted %d times", err, n)
 				}
@@ -346,7 +355,7 @@ func TestPipelinerLostReplies(t *testing.T) {
 					t.Errorf("a take was counted %d times", n)
 				}
 			}
-			mustTake(t, g, request("afterwards"))
+			backendtesting.MustTake(t, g, backendtesting.Request("afterwards"))
 		})
 	}
 }
@@ -357,8 +366,8 @@ func TestPipelinerChaos(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 200 * time.Millisecond})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 200 * time.Millisecond})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	proxy.SetFault(func(args []string) testserver.Action {
 		switch n := rand.IntN(200); {
 		case args[0] != "EVALSHA":
@@ -390,7 +399,7 @@ func TestPipelinerChaos(t *testing.T) {
 					time.AfterFunc(span, cancel)
 				}
 				key := rand.IntN(keys)
-				_, err := b.Take(ctx, request(fmt.Sprint("k", key)))
+				_, err := b.Take(ctx, backendtesting.Request(fmt.Sprint("k", key)))
 				cancel()
 				var failed *backend.Error
 				switch {
@@ -413,7 +422,7 @@ func TestPipelinerChaos(t *testing.T) {
 	proxy.Cut()
 	proxy.Heal()
 	for key := range keys {
-		a, u, n := admitted[key].Load(), unknown[key].Load(), used(t, server, fmt.Sprint("k", key))
+		a, u, n := admitted[key].Load(), unknown[key].Load(), backendtesting.Used(t, server, fmt.Sprint("k", key))
 		if a > n || n > a+u || a == 0 || u == 0 {
 			t.Errorf("%d takes were admitted, %d may have been, %d are stored", a, u, n)
 		}
@@ -423,7 +432,7 @@ func TestPipelinerChaos(t *testing.T) {
 			t.Errorf("%d calls were %s", kinds[kind].Load(), k)
 		}
 	}
-	await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 }
 
 // TestPipelinerClose: calls that run or wait end, and later ones are refused.
@@ -443,7 +452,7 @@ func TestPipelinerClose(t *testing.T) {
 				if i%2 == 0 {
 					ctx = t.Context()
 				}
-				_, err := g.Take(ctx, request(secret))
+				_, err := g.Take(ctx, backendtesting.Request(backendtesting.Secret))
 				if answers && err != nil {
 					t.Errorf("a call that waited when the backend was closed: %v", err)
 				} else if failed := (*backend.Error)(nil); !answers && !errors.As(err, &failed) {
@@ -454,10 +463,10 @@ func TestPipelinerClose(t *testing.T) {
 		closed := make(chan error, 1)
 		begin := time.Now()
 		go func() { closed <- g.Close() }()
-		await(t, "the refusal", func() bool {
+		backendtesting.Await(t, "the refusal", func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
-			_, err := g.Take(ctx, request(secret))
+			_, err := g.Take(ctx, backendtesting.Request(backendtesting.Secret))
 			if err == nil {
 				t.Error("a call passed the lane that is held")
 			}
@@ -474,14 +483,14 @@ func TestPipelinerClose(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Errorf("Close: %v", err)
 		}
-		if took := time.Since(begin); !answers && took > timeout+patient/10 {
+		if took := time.Since(begin); !answers && took > timeout+backendtesting.Patient/10 {
 			t.Errorf("Close took %s", took)
 		}
 		g.wg.Wait()
 		if queued, free, extra := g.Waiting(); queued != 0 || free != 1 || extra != 0 {
 			t.Errorf("after Close %d wait, %d lanes are free, %d extra", queued, free, extra)
 		}
-		if _, err := g.Take(context.Background(), request(secret)); !errors.Is(err, backend.ErrClosed) {
+		if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("after Close: %v, want ErrClosed", err)
 		}
 	}

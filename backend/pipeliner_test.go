@@ -40,7 +40,7 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 	server := testserver.Redis(t)
 	g := &rig{t: t, server: server, proxy: testserver.NewProxy(t, server.Addr)}
 	cfg.Pipelines = 1
-	g.Redis = openRedisWith(t, &redis.Options{Addr: g.proxy.Addr, PoolSize: 2}, cfg)
+	g.Redis = backendtesting.OpenRedisWith(t, &redis.Options{Addr: g.proxy.Addr, PoolSize: 2}, cfg)
 	for _, script := range []func(context.Context, backend.Request) error{ // the server is to know all of them
 		func(ctx context.Context, req backend.Request) error { _, err := g.Take(ctx, req); return err },
 		func(ctx context.Context, req backend.Request) error {
@@ -52,11 +52,13 @@ func newRig(t *testing.T, cfg backend.RedisConfig) *rig {
 			_, err := g.Seal(ctx, moving(req, state.Ask))
 			return err
 		},
-		func(ctx context.Context, req backend.Request) error { return g.Refund(ctx, req, receipt(t), 1) },
+		func(ctx context.Context, req backend.Request) error {
+			return g.Refund(ctx, req, backendtesting.Receipt(t), 1)
+		},
 		func(ctx context.Context, req backend.Request) error { return g.Reset(ctx, req) },
 		func(ctx context.Context, req backend.Request) error { return g.Seed(ctx, req, state.State{}) },
 	} {
-		if err := script(t.Context(), request("warm")); err != nil && !isMoved(err) {
+		if err := script(t.Context(), backendtesting.Request("warm")); err != nil && !isMoved(err) {
 			t.Fatal(err)
 		}
 	}
@@ -94,7 +96,7 @@ func (g *rig) hold() {
 		}
 	})
 	g.wg.Go(func() {
-		if _, err := g.Take(context.Background(), request("held")); err != nil && g.held == held && !g.t.Failed() {
+		if _, err := g.Take(context.Background(), backendtesting.Request("held")); err != nil && g.held == held && !g.t.Failed() {
 			g.t.Logf("the call that holds the lane: %v", err)
 		}
 	})
@@ -106,7 +108,7 @@ func (g *rig) queue(call func()) {
 	g.t.Helper()
 	before, _, _ := g.Waiting()
 	g.wg.Go(call)
-	await(g.t, "the queue", func() bool { n, _, _ := g.Waiting(); return n > before })
+	backendtesting.Await(g.t, "the queue", func() bool { n, _, _ := g.Waiting(); return n > before })
 }
 
 // release lets the lane go on, and waits for all calls. It returns how many script calls the server had meanwhile, that
@@ -125,14 +127,14 @@ func TestPipelinerShare(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 2}, backend.RedisConfig{})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 2}, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	const callers, takes, keys, max = 64, 12, 16, 40
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(max, time.Hour)}}
 	for name, ctx := range map[string]context.Context{"background": context.Background(), "cancellable": t.Context()} {
 		server.ResetStats(t)
 		for range 10 {
-			if _, err := b.Take(ctx, request("lone")); err != nil {
+			if _, err := b.Take(ctx, backendtesting.Request("lone")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -250,7 +252,7 @@ func TestPipelinerCrowd(t *testing.T) {
 	const callers = 128 + 128 + 20
 	for range callers {
 		g.queue(func() {
-			if _, err := g.Take(context.Background(), request(secret)); err != nil {
+			if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 				t.Errorf("take: %v", err)
 			}
 		})
@@ -258,7 +260,7 @@ func TestPipelinerCrowd(t *testing.T) {
 	if calls := g.release(); calls != 3 {
 		t.Errorf("%d takes were %d calls, want 3", callers, calls)
 	}
-	if n := used(t, g.server, secret); n != callers {
+	if n := backendtesting.Used(t, g.server, backendtesting.Secret); n != callers {
 		t.Errorf("%d takes were counted %d times", callers, n)
 	}
 }
@@ -272,12 +274,12 @@ func TestPipelinerDeadlines(t *testing.T) {
 	limited, cancel := context.WithTimeout(context.Background(), short)
 	defer cancel()
 	g.queue(func() {
-		if _, err := g.Take(context.Background(), request(secret)); err != nil {
+		if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 			t.Errorf("a patient call beside a hasty one: %v", err)
 		}
 	})
 	g.queue(func() {
-		if _, err := g.Take(limited, request("hasty")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := g.Take(limited, backendtesting.Request("hasty")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a hasty call: %v", err)
 		}
 	})
@@ -288,7 +290,7 @@ func TestPipelinerDeadlines(t *testing.T) {
 // TestPipelinerMixture: calls of every kind, policy and cost travel together, and each gets its own outcome.
 func TestPipelinerMixture(t *testing.T) {
 	t.Parallel()
-	clock := newClock()
+	clock := backendtesting.NewClock()
 	g := newRig(t, backend.RedisConfig{Now: clock.Now})
 	at := state.At{Micros: clock.Now().UnixMicro()}
 	policies := []*limit.Policy{
@@ -314,7 +316,7 @@ func TestPipelinerMixture(t *testing.T) {
 			c := &call{name: fmt.Sprint(kind, " under ", p.Name, p.Limits)}
 			c.req = backend.Request{Key: c.name, Policy: p, Cost: 1}
 			for range i % 4 { // what is there before
-				mustTake(t, g, c.req)
+				backendtesting.MustTake(t, g, c.req)
 				v := c.model.Take(p, at, 1)
 				c.before = v.Receipt()
 			}
@@ -344,8 +346,8 @@ func TestPipelinerMixture(t *testing.T) {
 					return
 				}
 				want := c.model.Take(p, at, c.req.Cost)
-				if say(&got.Verdict) != say(&want) || !got.State.Equal(&c.model) {
-					t.Errorf("%s: %s, %s; want %s, %s", c.name, say(&got.Verdict), got.State.String(), say(&want), c.model.String())
+				if backendtesting.Say(&got.Verdict) != backendtesting.Say(&want) || !got.State.Equal(&c.model) {
+					t.Errorf("%s: %s, %s; want %s, %s", c.name, backendtesting.Say(&got.Verdict), got.State.String(), backendtesting.Say(&want), c.model.String())
 				}
 			}
 		}
@@ -419,9 +421,9 @@ func TestPipelinerNeighbours(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	ctx := t.Context()
-	do(t, g.server.Client(), "HSET", stored("hash"), "a", "b")
-	do(t, g.server.Client(), "SET", stored("garbage"), "garbage")
-	if _, err := g.Seal(ctx, moving(request("sealed"), state.Ask)); err != nil {
+	do(t, g.server.Client(), "HSET", backendtesting.Stored("hash"), "a", "b")
+	do(t, g.server.Client(), "SET", backendtesting.Stored("garbage"), "garbage")
+	if _, err := g.Seal(ctx, moving(backendtesting.Request("sealed"), state.Ask)); err != nil {
 		t.Fatal(err)
 	}
 	g.hold()
@@ -438,7 +440,7 @@ func TestPipelinerNeighbours(t *testing.T) {
 		return fmt.Sprint("good", i)
 	}
 	for i := range failed {
-		g.queue(func() { _, failed[i] = g.Take(context.Background(), request(name(i))) })
+		g.queue(func() { _, failed[i] = g.Take(context.Background(), backendtesting.Request(name(i))) })
 	}
 	if calls := g.release(); calls != 1+30 {
 		t.Errorf("%d takes were %d calls, want one and 30 for those that it left", len(failed), calls)
@@ -446,20 +448,20 @@ func TestPipelinerNeighbours(t *testing.T) {
 	for i, err := range failed {
 		switch key := name(i); key {
 		case "hash":
-			wantError(t, err, backend.Misconfigured, false)
+			backendtesting.WantError(t, err, backend.Misconfigured, false)
 		case "garbage":
-			wantError(t, err, backend.Corrupt, false)
+			backendtesting.WantError(t, err, backend.Corrupt, false)
 		case "sealed":
 			if !isMoved(err) {
 				t.Errorf("a sealed key: %v", err)
 			}
 		default:
-			if n := used(t, g.server, key); err != nil || n != 1 {
+			if n := backendtesting.Used(t, g.server, key); err != nil || n != 1 {
 				t.Errorf("%s: %v, counted %d times", key, err, n)
 			}
 		}
 	}
-	if text := g.server.Client().Get(ctx, stored("garbage")).Val(); text != "garbage" {
+	if text := g.server.Client().Get(ctx, backendtesting.Stored("garbage")).Val(); text != "garbage" {
 		t.Errorf("garbage was replaced by %q", text)
 	}
 }
@@ -469,7 +471,7 @@ func TestPipelinerForeignTail(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
 	take := func(key string) error {
-		req := request(key)
+		req := backendtesting.Request(key)
 		req.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1000, time.Hour, time.Minute), limit.Fixed(1000, time.Hour)}}
 		_, err := g.Take(context.Background(), req)
 		return err
@@ -480,15 +482,15 @@ func TestPipelinerForeignTail(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	there := g.server.Client().Get(t.Context(), stored("foreign")).Val()
+	there := g.server.Client().Get(t.Context(), backendtesting.Stored("foreign")).Val()
 	for _, tail := range []string{" ;", " 1;", ",1 1s;"} {
 		text := strings.Replace(there, ";", tail, 1)
-		do(t, g.server.Client(), "SET", stored("foreign"), text)
+		do(t, g.server.Client(), "SET", backendtesting.Stored("foreign"), text)
 		g.hold()
 		for _, key := range keys {
 			g.queue(func() {
 				if err := take(key); key == "foreign" {
-					wantError(t, err, backend.Corrupt, false)
+					backendtesting.WantError(t, err, backend.Corrupt, false)
 				} else if err != nil {
 					t.Errorf("beside %q: %v", text, err)
 				}
@@ -508,8 +510,8 @@ func TestPipelinerFlush(t *testing.T) {
 	g.hold()
 	for i := range 30 {
 		g.queue(func() {
-			req := request(fmt.Sprint("k", i))
-			req.Policy = []*limit.Policy{hourly, staggered, other}[i%3]
+			req := backendtesting.Request(fmt.Sprint("k", i))
+			req.Policy = []*limit.Policy{backendtesting.Hourly, staggered, other}[i%3]
 			if r, err := g.Take(context.Background(), req); err != nil || r.Binding().Remaining != req.Policy.Limits[0].Max-1 {
 				t.Errorf("%v: %d left, %v", req.Policy.Limits, r.Binding().Remaining, err)
 			}
@@ -531,7 +533,7 @@ func TestPipelinerFlush(t *testing.T) {
 		wg.Go(func() {
 			defer left.Add(-1)
 			for range takes {
-				if _, err := g.Take(context.Background(), request(secret)); err != nil {
+				if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 					t.Errorf("a server that forgot the script: %v", err)
 				}
 			}
@@ -541,7 +543,7 @@ func TestPipelinerFlush(t *testing.T) {
 		do(t, g.server.Client(), "SCRIPT", "FLUSH")
 	}
 	wg.Wait()
-	if n := used(t, g.server, secret); n != callers*takes {
+	if n := backendtesting.Used(t, g.server, backendtesting.Secret); n != callers*takes {
 		t.Errorf("%d takes were counted %d times", callers*takes, n)
 	}
 }
@@ -551,13 +553,13 @@ func TestPipelinerFlush(t *testing.T) {
 func TestPipelinerForgotten(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, backend.RedisConfig{})
-	other := request("others") // which the script for plain takes leaves to take
+	other := backendtesting.Request("others") // which the script for plain takes leaves to take
 	other.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(10, time.Hour, time.Minute)}}
-	mustTake(t, g, other)
-	staggered := request("staggered")
+	backendtesting.MustTake(t, g, other)
+	staggered := backendtesting.Request("staggered")
 	staggered.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour).Staggered()}}
 	g.hold()
-	for _, req := range []backend.Request{request(other.Key), staggered, staggered} {
+	for _, req := range []backend.Request{backendtesting.Request(other.Key), staggered, staggered} {
 		g.queue(func() {
 			if _, err := g.Take(context.Background(), req); err != nil {
 				t.Errorf("%s: %v", req.Key, err)
@@ -568,11 +570,11 @@ func TestPipelinerForgotten(t *testing.T) {
 	do(t, g.server.Client(), "SCRIPT", "LOAD", scripts.TakesFixed.Source)
 	g.release()
 	for _, key := range []string{other.Key, staggered.Key} {
-		if n := g.server.Client().Exists(t.Context(), stored(key)).Val(); n != 1 {
+		if n := g.server.Client().Exists(t.Context(), backendtesting.Stored(key)).Val(); n != 1 {
 			t.Errorf("%s is not stored", key)
 		}
 	}
-	if n := used(t, g.server, other.Key); n != 1 {
+	if n := backendtesting.Used(t, g.server, other.Key); n != 1 {
 		t.Errorf("a take was counted %d times", n)
 	}
 }
@@ -588,36 +590,36 @@ func TestPipelinerConfig(t *testing.T) {
 		}
 	}
 	for _, lanes := range []int{0, 1, 5} {
-		b := openRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, backend.RedisConfig{Pipelines: lanes, Prefix: newPrefix()})
+		b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, backend.RedisConfig{Pipelines: lanes, Prefix: backendtesting.NewPrefix()})
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
 				for range 10 {
-					mustTake(t, b, request(secret))
+					backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 				}
 			})
 		}
 		wg.Wait()
-		if r := mustTake(t, b, request(secret)); r.Binding().Remaining != 1_000_000-161 {
+		if r := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)); r.Binding().Remaining != 1_000_000-161 {
 			t.Errorf("%d lanes on one connection: 161 takes left %d", lanes, r.Binding().Remaining)
 		}
-		await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
+		backendtesting.Await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
 	}
 }
 
 // TestPipelinerAllocs pins what a lone take allocates.
 func TestPipelinerAllocs(t *testing.T) {
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	sliding := request("sliding")
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	sliding := backendtesting.Request("sliding")
 	sliding.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1_000_000, time.Hour, time.Minute)}}
 	for name, test := range map[string]struct {
 		ctx  context.Context
 		req  backend.Request
 		most float64
 	}{
-		"plain": {context.Background(), request("plain"), 18}, "sliding": {context.Background(), sliding, 19},
-		"cancellable": {t.Context(), request("plain"), 20},
+		"plain": {context.Background(), backendtesting.Request("plain"), 18}, "sliding": {context.Background(), sliding, 19},
+		"cancellable": {t.Context(), backendtesting.Request("plain"), 20},
 	} {
 		take := func() {
 			if _, err := b.Take(test.ctx, test.req); err != nil {
@@ -635,14 +637,14 @@ func TestPipelinerAllocs(t *testing.T) {
 // TestPipelinerAllocsManyPolicies: a take allocates as much under one of 1,000 policies with equal limits.
 func TestPipelinerAllocsManyPolicies(t *testing.T) {
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	policies := make([]*limit.Policy, 1000)
 	for i := range policies {
-		policies[i] = &limit.Policy{Name: fmt.Sprint("tenant", i), Limits: hourly.Limits}
+		policies[i] = &limit.Policy{Name: fmt.Sprint("tenant", i), Limits: backendtesting.Hourly.Limits}
 	}
 	next := 0
 	take := func() {
-		mustTake(t, b, backend.Request{Key: "k", Policy: policies[next%len(policies)], Cost: 1})
+		backendtesting.MustTake(t, b, backend.Request{Key: "k", Policy: policies[next%len(policies)], Cost: 1})
 		next++
 	}
 	for range policies {
@@ -658,22 +660,22 @@ func TestPipelinerAllocsManyPolicies(t *testing.T) {
 func TestPipelinerFloors(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	clock := newClock()
-	b := openRedis(t, server.Addr, backend.RedisConfig{Now: clock.Now})
+	clock := backendtesting.NewClock()
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Now: clock.Now})
 	mixed := []limit.Limit{limit.PerSecond(50), limit.PerMinute(100), limit.Sliding(1000, time.Hour, time.Minute)}
 	for name, limits := range map[string][]limit.Limit{"one": {limit.PerSecond(50)}, "three": mixed} {
 		req := backend.Request{Key: name, Policy: &limit.Policy{Name: "p", Limits: limits}, Cost: 1}
-		other := mustTake(t, b, req)
-		last := mustTake(t, b, req)
+		other := backendtesting.MustTake(t, b, req)
+		last := backendtesting.MustTake(t, b, req)
 		server.ResetStats(t)
 		const rounds = 150
 		for i := range rounds {
-			clock.step(time.Duration(i%7) * 11 * time.Second)
+			clock.Step(time.Duration(i%7) * 11 * time.Second)
 			req.Floor = &last.State
 			if i%3 == 0 {
 				req.Floor = &other.State
 			}
-			if last = mustTake(t, b, req); !last.Allowed {
+			if last = backendtesting.MustTake(t, b, req); !last.Allowed {
 				t.Fatalf("%s: round %d is denied", name, i)
 			}
 			if i%5 == 0 {

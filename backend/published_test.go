@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -18,12 +19,12 @@ import (
 func TestCarlson(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	now := newClock()
-	b := openRedis(t, server.Addr, backend.RedisConfig{Now: now.Now})
+	now := backendtesting.NewClock()
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Now: now.Now})
 	hour, second := limit.Sliding(240, time.Hour, time.Minute), limit.PerSecond(10)
 	take := func(key string, p *limit.Policy, cost int64) bool {
 		t.Helper()
-		r := mustTake(t, b, backend.Request{Key: key, Policy: p, Cost: cost})
+		r := backendtesting.MustTake(t, b, backend.Request{Key: key, Policy: p, Cost: cost})
 		return r.Allowed
 	}
 	t.Run("any order", func(t *testing.T) {
@@ -32,7 +33,7 @@ func TestCarlson(t *testing.T) {
 		}
 		admitted := [2]int{}
 		for i := range 600 { // ten seconds at 60 a second
-			now.set(time.Duration(i) * time.Second / 60)
+			now.Set(time.Duration(i) * time.Second / 60)
 			for j, p := range orders {
 				if take("user", p, 1) {
 					admitted[j]++
@@ -47,7 +48,7 @@ func TestCarlson(t *testing.T) {
 		p := &limit.Policy{Name: "three", Limits: []limit.Limit{hour}}
 		admitted := 0
 		for i := range 3600 { // an hour at one a second; package limit/state does it at a hundred
-			now.set(time.Duration(i) * time.Second)
+			now.Set(time.Duration(i) * time.Second)
 			if take("user", p, 1) {
 				admitted++
 			}
@@ -58,9 +59,9 @@ func TestCarlson(t *testing.T) {
 	})
 	t.Run("20 of 6:05 are back at 7:05", func(t *testing.T) {
 		p := &limit.Policy{Name: "four", Limits: []limit.Limit{hour}}
-		now.set(5*time.Minute + 30*time.Second)
+		now.Set(5*time.Minute + 30*time.Second)
 		take("user", p, 20)
-		now.set(40 * time.Minute)
+		now.Set(40 * time.Minute)
 		take("user", p, 220)
 		for _, step := range []struct {
 			at   time.Duration
@@ -72,7 +73,7 @@ func TestCarlson(t *testing.T) {
 			{65 * time.Minute, 20, true},
 			{65 * time.Minute, 1, false},
 		} {
-			now.set(step.at)
+			now.Set(step.at)
 			if got := take("user", p, step.cost); got != step.want {
 				t.Errorf("%d at 6:00 + %s: %t, want %t", step.cost, step.at, got, step.want)
 			}
@@ -84,10 +85,10 @@ func TestCarlson(t *testing.T) {
 func TestAliceHasNoExpiry(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	p := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerHour(1)}}
 	for _, key := range []string{"alice", "alice:exp", "alice:reset_at", "p:alice"} {
-		if r := mustTake(t, b, backend.Request{Key: key, Policy: p, Cost: 1}); !r.Allowed {
+		if r := backendtesting.MustTake(t, b, backend.Request{Key: key, Policy: p, Cost: 1}); !r.Allowed {
 			t.Errorf("%s pays for another key", key)
 		}
 	}
@@ -102,14 +103,14 @@ func TestOneResetPerWindow(t *testing.T) {
 	for name, l := range map[string]limit.Limit{"first": limit.PerSecond(50), "aligned": limit.PerSecond(50).Aligned()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newClock()
-			b := openRedis(t, server.Addr, backend.RedisConfig{Now: c.Now, Prefix: newPrefix()})
+			c := backendtesting.NewClock()
+			b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Now: c.Now, Prefix: backendtesting.NewPrefix()})
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
 			var reset time.Time
 			windows, admitted := 0, 0
 			for range takes {
-				c.step(10*time.Millisecond + 7*time.Microsecond)
-				r := mustTake(t, b, backend.Request{Key: "alice", Policy: policy, Cost: 1})
+				c.Step(10*time.Millisecond + 7*time.Microsecond)
+				r := backendtesting.MustTake(t, b, backend.Request{Key: "alice", Policy: policy, Cost: 1})
 				now, got := c.Now(), r.Binding().ResetAt
 				switch {
 				case now.Before(reset) && !got.Equal(reset):
@@ -139,10 +140,10 @@ func TestOneResetPerWindow(t *testing.T) {
 func TestNegativeCostNeverLeaves(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	server.ResetStats(t)
 	for _, cost := range []int64{-1, -1_000_000, -1 << 63, 0, 1_000_001, 1 << 53} {
-		req := backend.Request{Key: secret, Policy: hourly, Cost: cost}
+		req := backend.Request{Key: backendtesting.Secret, Policy: backendtesting.Hourly, Cost: cost}
 		if _, err := b.Take(context.Background(), req); err == nil {
 			t.Errorf("a take of %d is admitted", cost)
 		}
@@ -151,7 +152,7 @@ func TestNegativeCostNeverLeaves(t *testing.T) {
 		}
 	}
 	for _, amount := range []int64{-1, 0, -1 << 63} {
-		if err := b.Refund(context.Background(), request(secret), receipt(t), amount); err != nil {
+		if err := b.Refund(context.Background(), backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), amount); err != nil {
 			t.Errorf("a refund of %d: %v", amount, err)
 		}
 	}

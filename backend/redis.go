@@ -121,7 +121,7 @@ var (
 	_ Loader      = (*Redis)(nil)
 	_ Seeder      = (*Redis)(nil)
 	_ Sealer      = (*Redis)(nil)
-	_ Poster      = (*Redis)(nil)
+	_ Publisher   = (*Redis)(nil)
 	_ Clock       = (*Redis)(nil)
 	_ Heartbeater = (*Redis)(nil)
 	_ Doubter     = (*Redis)(nil)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -90,7 +91,7 @@ func TestRedisReader(t *testing.T) {
 	t.Parallel()
 	nodes, _, b := openCluster(t)
 	for i := range 5 {
-		mustTake(t, b, request(fmt.Sprint(i)))
+		backendtesting.MustTake(t, b, backendtesting.Request(fmt.Sprint(i)))
 	}
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{nodes[0].Addr}, ReadOnly: true, MaxRedirects: 3, ContextTimeoutEnabled: true,
@@ -99,7 +100,7 @@ func TestRedisReader(t *testing.T) {
 	if _, err := backend.NewRedis(client, backend.RedisConfig{}); err == nil {
 		t.Error("a client that reads replicas and sends again may take")
 	}
-	reader, err := backend.NewRedisReader(client, backend.RedisConfig{Timeout: patient})
+	reader, err := backend.NewRedisReader(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestRedisReader(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range 5 {
-		req := request(fmt.Sprint(i))
+		req := backendtesting.Request(fmt.Sprint(i))
 		there, err := reader.Load(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +120,7 @@ func TestRedisReader(t *testing.T) {
 	if err := reader.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := reader.Load(t.Context(), request("0")); !errors.Is(err, backend.ErrClosed) {
+	if _, err := reader.Load(t.Context(), backendtesting.Request("0")); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("after Close: %v, want ErrClosed", err)
 	}
 	for name, c := range map[string]*redis.ClusterClient{
@@ -136,18 +137,18 @@ func TestNewRedisLeavesTheClient(t *testing.T) {
 	server := testserver.Redis(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer client.Close()
-	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Errorf("the caller's client after Close: %v", err)
 	}
-	if _, err := b.Take(context.Background(), request(secret)); !errors.Is(err, backend.ErrClosed) {
+	if _, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("Take after Close: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
@@ -31,7 +32,7 @@ func newCluster(t *testing.T) [2]*testserver.Server {
 	host, port, _ := net.SplitHostPort(nodes[1].Addr)
 	do(t, nodes[0].Client(), "CLUSTER", "MEET", host, port, bus)
 	for _, node := range nodes {
-		await(t, "the cluster", func() bool {
+		backendtesting.Await(t, "the cluster", func() bool {
 			ranges, _ := node.Client().Do(t.Context(), "CLUSTER", "SLOTS").Slice()
 			return len(ranges) == 2 && strings.Contains(node.Client().ClusterInfo(t.Context()).Val(), "cluster_state:ok")
 		})
@@ -57,7 +58,7 @@ func openCluster(t *testing.T) ([2]*testserver.Server, *redis.ClusterClient, *ba
 		Addrs: []string{nodes[0].Addr, nodes[1].Addr}, MaxRedirects: -1, ContextTimeoutEnabled: true,
 	})
 	t.Cleanup(func() { _ = client.Close() })
-	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestRedisCluster(t *testing.T) {
 		t.Helper()
 		takes++
 		for i := range keys {
-			r, err := b.Take(context.Background(), request(fmt.Sprint(i)))
+			r, err := b.Take(context.Background(), backendtesting.Request(fmt.Sprint(i)))
 			if err != nil {
 				t.Errorf("%s: take of key %d: %v", what, i, err)
 			} else if left := 1_000_000 - int64(takes); r.Binding().Remaining != left {
@@ -98,9 +99,9 @@ func TestRedisCluster(t *testing.T) {
 	}
 
 	// A slot moves with its key.
-	slot, from, to := moveSlot(t, client, nodes, stored("7"))
+	slot, from, to := moveSlot(t, client, nodes, backendtesting.Stored("7"))
 	round("before the key has moved")
-	moveKey(t, from, to, stored("7"))
+	moveKey(t, from, to, backendtesting.Stored("7"))
 	round("while the key has moved and the slot has not") // the old node answers ASK
 	if n := from.Client().InfoMap(t.Context(), "errorstats").Item("Errorstats", "errorstat_ASK"); n == "" {
 		t.Error("no node answered ASK: the test shows nothing")
@@ -136,7 +137,7 @@ func TestRedisClusterClock(t *testing.T) {
 	}
 	defer b.Close()
 	ahead := func() time.Duration { return time.Duration(b.NowMicros()-time.Now().UnixMicro()) * time.Microsecond }
-	await(t, "the time", func() bool { return b.Ping(t.Context()) == nil })
+	backendtesting.Await(t, "the time", func() bool { return b.Ping(t.Context()) == nil })
 	first := ahead()
 	same := func(what string) {
 		t.Helper()
@@ -153,7 +154,7 @@ func TestRedisClusterClock(t *testing.T) {
 	owner := nodes[client.ClusterKeySlot(t.Context(), "sl:topology").Val()/8192]
 	owner.Pause()
 	defer owner.Resume()
-	await(t, "the other node", func() bool { return b.Ping(t.Context()) == nil })
+	backendtesting.Await(t, "the other node", func() bool { return b.Ping(t.Context()) == nil })
 	same("while a node is silent")
 }
 
@@ -198,22 +199,22 @@ func moveKey(t *testing.T, from, to *testserver.Server, key string) {
 func TestRedisClusterAsks(t *testing.T) {
 	t.Parallel()
 	nodes, client, b := openCluster(t)
-	mustTake(t, b, request("7"))
-	_, from, to := moveSlot(t, client, nodes, stored("7"))
-	moveKey(t, from, to, stored("7"))
+	backendtesting.MustTake(t, b, backendtesting.Request("7"))
+	_, from, to := moveSlot(t, client, nodes, backendtesting.Stored("7"))
+	moveKey(t, from, to, backendtesting.Stored("7"))
 
-	r := mustTake(t, b, request("7"))
-	if err := b.Refund(context.Background(), request("7"), r.Receipt(), 1); err != nil {
+	r := backendtesting.MustTake(t, b, backendtesting.Request("7"))
+	if err := b.Refund(context.Background(), backendtesting.Request("7"), r.Receipt(), 1); err != nil {
 		t.Errorf("refund: %v", err)
 	}
-	r = mustTake(t, b, request("7"))
+	r = backendtesting.MustTake(t, b, backendtesting.Request("7"))
 	if left := r.Binding().Remaining; left != 1_000_000-2 {
 		t.Errorf("after 3 takes and a refund %d are left", left)
 	}
-	if err := b.Reset(context.Background(), request("7")); err != nil {
+	if err := b.Reset(context.Background(), backendtesting.Request("7")); err != nil {
 		t.Errorf("reset: %v", err)
 	}
-	r = mustTake(t, b, request("7"))
+	r = backendtesting.MustTake(t, b, backendtesting.Request("7"))
 	if left := r.Binding().Remaining; left != 1_000_000-1 {
 		t.Errorf("after a reset and a take %d are left", left)
 	}
@@ -222,7 +223,7 @@ func TestRedisClusterAsks(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	start := time.Now()
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := b.Take(ctx, request("7")); !errors.Is(err, context.Canceled) || time.Since(start) > patient/2 {
+	if _, err := b.Take(ctx, backendtesting.Request("7")); !errors.Is(err, context.Canceled) || time.Since(start) > backendtesting.Patient/2 {
 		t.Errorf("cancelled after 50 ms: %v after %s", err, time.Since(start))
 	}
 	to.Resume()
@@ -242,15 +243,15 @@ func TestRedisClusterLostReply(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	mustTake(t, b, request("7"))
-	slot := client.ClusterKeySlot(t.Context(), stored("7")).Val()
+	backendtesting.MustTake(t, b, backendtesting.Request("7"))
+	slot := client.ClusterKeySlot(t.Context(), backendtesting.Stored("7")).Val()
 	owner := nodes[slot/8192]
 	owner.Pause()
-	_, err = b.Take(context.Background(), request("7"))
-	wantError(t, err, backend.Unavailable, true)
+	_, err = b.Take(context.Background(), backendtesting.Request("7"))
+	backendtesting.WantError(t, err, backend.Unavailable, true)
 	owner.Resume()
-	await(t, "the thaw", func() bool { return owner.Client().Ping(t.Context()).Err() == nil })
-	if got := used(t, owner, "7"); got > 2 {
+	backendtesting.Await(t, "the thaw", func() bool { return owner.Client().Ping(t.Context()).Err() == nil })
+	if got := backendtesting.Used(t, owner, "7"); got > 2 {
 		t.Errorf("2 takes were counted %d times", got)
 	}
 	var failed *backend.Error

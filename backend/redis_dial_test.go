@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
@@ -59,11 +60,11 @@ func TestRedisDials(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(t *testing.T, addr string, g *gate) *backend.Redis{
 		"own client": func(t *testing.T, addr string, g *gate) *backend.Redis {
-			return openRedisWith(t, &redis.Options{Addr: addr, Dialer: g.dial, DialTimeout: time.Hour, PoolTimeout: time.Hour},
+			return backendtesting.OpenRedisWith(t, &redis.Options{Addr: addr, Dialer: g.dial, DialTimeout: time.Hour, PoolTimeout: time.Hour},
 				backend.RedisConfig{Timeout: brief})
 		},
 		"own client, one connection": func(t *testing.T, addr string, g *gate) *backend.Redis {
-			return openRedisWith(t, &redis.Options{Addr: addr, Dialer: g.dial, PoolSize: 1}, backend.RedisConfig{Timeout: brief})
+			return backendtesting.OpenRedisWith(t, &redis.Options{Addr: addr, Dialer: g.dial, PoolSize: 1}, backend.RedisConfig{Timeout: brief})
 		},
 		"another's": func(t *testing.T, addr string, g *gate) *backend.Redis {
 			return newRedis(t, redis.NewClient(&redis.Options{
@@ -80,12 +81,15 @@ func TestRedisDials(t *testing.T) {
 			proxy := testserver.NewProxy(t, server.Addr)
 			g := newGate(t)
 			b := open(t, proxy.Addr, g)
-			await(t, "a take", func() bool { _, err := b.Take(context.Background(), request(secret)); return err == nil })
+			backendtesting.Await(t, "a take", func() bool {
+				_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+				return err == nil
+			})
 			g.shut.Store(true)
 			proxy.Cut()
 			proxy.Heal()
 			begin := time.Now()
-			each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+			each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 				if took := time.Since(begin); took > soon {
 					t.Errorf("%s took %s", op, took)
 				}
@@ -103,7 +107,7 @@ func TestRedisDials(t *testing.T) {
 				}
 				go func() {
 					begin := time.Now()
-					_, _ = b.Take(ctx, request(secret))
+					_, _ = b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 					ends <- time.Since(begin)
 				}()
 			}
@@ -151,10 +155,10 @@ func TestRedisClusterCommands(t *testing.T) {
 		return testserver.Pass
 	})
 	for _, now := range []func() time.Time{nil, time.Now} { // with and without a question for the time before it
-		b := newRedis(t, oneShard(proxy.Addr, newGate(t)), backend.RedisConfig{Now: now, Timeout: patient})
+		b := newRedis(t, oneShard(proxy.Addr, newGate(t)), backend.RedisConfig{Now: now, Timeout: backendtesting.Patient})
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			begin := time.Now()
-			_, err := b.Take(ctx, request(secret))
+			_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 			if took := time.Since(begin); err != nil || took > soon {
 				t.Errorf("a take took %s: %v", took, err)
 			}
@@ -177,9 +181,12 @@ func TestRedisHandshake(t *testing.T) {
 		"on connect": {OnConnect: func(ctx context.Context, _ *redis.Conn) error { <-ctx.Done(); return ctx.Err() }},
 	} {
 		opts.Addr = server.Addr
-		b := openRedisWith(t, opts, backend.RedisConfig{Timeout: brief, Now: time.Now})
+		b := backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{Timeout: brief, Now: time.Now})
 		done := make(chan error, 1)
-		go func() { _, err := b.Take(context.Background(), request(secret)); done <- err }()
+		go func() {
+			_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+			done <- err
+		}()
 		select {
 		case err := <-done:
 			var failed *backend.Error

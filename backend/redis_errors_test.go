@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -36,20 +37,20 @@ func TestRedisNoAuth(t *testing.T) {
 		"user":  {Addr: server.Addr, Username: "nobody", Password: "right"},
 		"RESP2": {Addr: server.Addr, Protocol: 2},
 	} {
-		b := openRedisWith(t, opts, backend.RedisConfig{})
-		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+		b := backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{})
+		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if err == nil {
 				t.Errorf("%s: %s succeeds", name, op)
 				return
 			}
-			wantError(t, err, backend.Misconfigured, false)
+			backendtesting.WantError(t, err, backend.Misconfigured, false)
 			if strings.Contains(err.Error(), "right") || strings.Contains(err.Error(), "wrong") && name == "wrong" && !strings.Contains(err.Error(), "WRONGPASS") {
 				t.Errorf("%s: the error names the password: %v", name, err)
 			}
 		})
 	}
-	b := openRedisWith(t, &redis.Options{Addr: server.Addr, Password: "right"}, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, Password: "right"}, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 }
 
 // documented are the permissions that the doc of Redis names.
@@ -66,18 +67,18 @@ func TestRedisACL(t *testing.T) {
 		}
 		do(t, server.Client(), args...)
 		opts := &redis.Options{Addr: server.Addr, Username: name, Password: "pass"}
-		return openRedisWith(t, opts, backend.RedisConfig{Prefix: prefix})
+		return backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{Prefix: prefix})
 	}
 	b := open("all", documented, "")
 	for range 2 {
-		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if err != nil {
 				t.Errorf("with the documented permissions %s fails: %v", op, err)
 			}
 		})
 		do(t, server.Client(), "SCRIPT", "FLUSH")
 	}
-	if got := used(t, server, secret); got != 0 { // taken and reset
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != 0 { // taken and reset
 		t.Errorf("%d are used after a reset", got)
 	}
 	for i, missing := range []string{"+get", "+set", "+evalsha", "+eval", "+time", "+info"} {
@@ -89,10 +90,10 @@ func TestRedisACL(t *testing.T) {
 		}
 		do(t, server.Client(), "SCRIPT", "FLUSH")
 		b, failed := open(fmt.Sprintf("user%d", i), fewer, ""), 0
-		each(b, request(secret), receipt(t), func(_ string, _ bool, err error) {
+		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
 			if err != nil {
 				failed++
-				wantError(t, err, backend.Misconfigured, false)
+				backendtesting.WantError(t, err, backend.Misconfigured, false)
 			}
 		})
 		if failed == 0 {
@@ -100,33 +101,33 @@ func TestRedisACL(t *testing.T) {
 		}
 	}
 	b = open("elsewhere", documented, "other:")
-	_, err := b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Misconfigured, false)
+	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Misconfigured, false)
 }
 
 // TestRedisForeignValue: what is not ours at the key stays as it is.
 func TestRedisForeignValue(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	client := server.Client()
 	for name, make := range map[string][]any{
-		"hash": {"HSET", stored(secret), "f", "v"}, "list": {"RPUSH", stored(secret), "v"},
-		"set": {"SADD", stored(secret), "v"}, "stream": {"XADD", stored(secret), "*", "f", "v"},
+		"hash": {"HSET", backendtesting.Stored(backendtesting.Secret), "f", "v"}, "list": {"RPUSH", backendtesting.Stored(backendtesting.Secret), "v"},
+		"set": {"SADD", backendtesting.Stored(backendtesting.Secret), "v"}, "stream": {"XADD", backendtesting.Stored(backendtesting.Secret), "*", "f", "v"},
 	} {
-		do(t, client, "DEL", stored(secret))
+		do(t, client, "DEL", backendtesting.Stored(backendtesting.Secret))
 		do(t, client, make...)
-		before := client.Dump(t.Context(), stored(secret)).Val()
-		each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+		before := client.Dump(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val()
+		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			switch {
 			case op == "ping" || op == "heartbeat":
 			case err == nil:
 				t.Errorf("%s at a %s succeeds", op, name)
 			default:
-				wantError(t, err, backend.Misconfigured, false)
+				backendtesting.WantError(t, err, backend.Misconfigured, false)
 			}
 		})
-		if after := client.Dump(t.Context(), stored(secret)).Val(); after != before {
+		if after := client.Dump(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val(); after != before {
 			t.Errorf("the %s was changed", name)
 		}
 	}
@@ -137,14 +138,14 @@ func TestRedisForeignValue(t *testing.T) {
 		fmt.Sprintf("f1h:%d,1;x", future), fmt.Sprintf("f1h:%d,1", future), fmt.Sprintf("f1h:%d,1.5;", future),
 	} {
 		for _, expiry := range []time.Duration{0, time.Hour} {
-			if err := client.Set(t.Context(), stored(secret), garbage, expiry).Err(); err != nil {
+			if err := client.Set(t.Context(), backendtesting.Stored(backendtesting.Secret), garbage, expiry).Err(); err != nil {
 				t.Fatal(err)
 			}
-			_, err := b.Take(context.Background(), request(secret))
-			wantError(t, err, backend.Corrupt, false)
-			_, err = b.Load(context.Background(), request(secret))
-			wantError(t, err, backend.Corrupt, false)
-			if after := client.Get(t.Context(), stored(secret)).Val(); after != garbage {
+			_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+			backendtesting.WantError(t, err, backend.Corrupt, false)
+			_, err = b.Load(context.Background(), backendtesting.Request(backendtesting.Secret))
+			backendtesting.WantError(t, err, backend.Corrupt, false)
+			if after := client.Get(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val(); after != garbage {
 				t.Errorf("a take changed %.40q to %.40q", garbage, after)
 			}
 		}
@@ -155,24 +156,24 @@ func TestRedisForeignValue(t *testing.T) {
 func TestRedisFull(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	full := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1, time.Hour)}}
-	mustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1})
-	r := mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1})
+	r := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	do(t, server.Client(), "CONFIG", "SET", "maxmemory", "1")
 	do(t, server.Client(), "CONFIG", "SET", "maxmemory-policy", "noeviction")
-	_, err := b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Unavailable, false)
-	wantError(t, b.Refund(context.Background(), request(secret), r.Receipt(), 1), backend.Unavailable, false)
-	wantError(t, b.Reset(context.Background(), request(secret)), backend.Unavailable, false)
-	if _, err := b.Peek(context.Background(), request(secret)); err != nil {
+	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Unavailable, false)
+	backendtesting.WantError(t, b.Refund(context.Background(), backendtesting.Request(backendtesting.Secret), r.Receipt(), 1), backend.Unavailable, false)
+	backendtesting.WantError(t, b.Reset(context.Background(), backendtesting.Request(backendtesting.Secret)), backend.Unavailable, false)
+	if _, err := b.Peek(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 		t.Errorf("a peek at a full server: %v", err)
 	}
-	if denied := mustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1}); denied.Allowed {
+	if denied := backendtesting.MustTake(t, b, backend.Request{Key: "full", Policy: full, Cost: 1}); denied.Allowed {
 		t.Error("a full server admits")
 	}
 	do(t, server.Client(), "CONFIG", "SET", "maxmemory", "0")
-	if got := used(t, server, secret); got != 1 {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != 1 {
 		t.Errorf("1 take was counted %d times", got)
 	}
 }
@@ -182,33 +183,33 @@ func TestRedisReplica(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	replica := testserver.Replica(t, server)
-	primary, b := openRedis(t, server.Addr, backend.RedisConfig{}), openRedis(t, replica.Addr, backend.RedisConfig{})
-	r := mustTake(t, primary, request(secret))
+	primary, b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}), backendtesting.OpenRedis(t, replica.Addr, backend.RedisConfig{})
+	r := backendtesting.MustTake(t, primary, backendtesting.Request(backendtesting.Secret))
 	replica.AwaitSync(server)
-	each(b, request(secret), r.Receipt(), func(op string, charges bool, err error) {
+	each(b, backendtesting.Request(backendtesting.Secret), r.Receipt(), func(op string, charges bool, err error) {
 		switch {
 		case op == "seed": // there was nothing to store
 		case charges && err == nil:
 			t.Errorf("%s at a replica succeeds", op)
 		case charges:
-			wantError(t, err, backend.Unavailable, false)
+			backendtesting.WantError(t, err, backend.Unavailable, false)
 		case err != nil:
 			t.Errorf("%s at a replica: %v", op, err)
 		}
 	})
-	peeked, err := b.Peek(context.Background(), request(secret))
+	peeked, err := b.Peek(context.Background(), backendtesting.Request(backendtesting.Secret))
 	if err != nil || peeked.Binding().Remaining != r.Binding().Remaining || !peeked.Binding().ResetAt.Equal(r.Binding().ResetAt) {
-		t.Errorf("the replica shows %s, %v; the primary said %s", say(&peeked.Verdict), err, say(&r.Verdict))
+		t.Errorf("the replica shows %s, %v; the primary said %s", backendtesting.Say(&peeked.Verdict), err, backendtesting.Say(&r.Verdict))
 	}
 	do(t, replica.Client(), "CONFIG", "SET", "replica-serve-stale-data", "no")
 	server.Kill()
 	for begin := time.Now(); ; {
-		_, err := b.Peek(context.Background(), request(secret))
+		_, err := b.Peek(context.Background(), backendtesting.Request(backendtesting.Secret))
 		if err != nil {
-			wantError(t, err, backend.Unavailable, false) // MASTERDOWN
+			backendtesting.WantError(t, err, backend.Unavailable, false) // MASTERDOWN
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the replica goes on serving")
 		}
 	}
@@ -218,10 +219,10 @@ func TestRedisReplica(t *testing.T) {
 func TestRedisTooFewReplicas(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--min-replicas-to-write", "1")
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	_, err := b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Unavailable, false)
-	if got := used(t, server, secret); got != 0 {
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Unavailable, false)
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != 0 {
 		t.Errorf("a refused take was counted %d times", got)
 	}
 }
@@ -230,8 +231,8 @@ func TestRedisTooFewReplicas(t *testing.T) {
 func TestRedisBusy(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--busy-reply-threshold", "1")
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ReadTimeout: -1})
@@ -239,29 +240,29 @@ func TestRedisBusy(t *testing.T) {
 		_ = c.Eval(context.Background(), "while true do end", nil).Err()
 	})
 	for begin := time.Now(); ; {
-		_, err := b.Take(context.Background(), request(secret))
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		if err != nil {
-			wantError(t, err, backend.Unavailable, false)
+			backendtesting.WantError(t, err, backend.Unavailable, false)
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the server is never busy")
 		}
 	}
 	do(t, server.Client(), "SCRIPT", "KILL")
 	wg.Wait()
-	mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 }
 
 // TestRedisLoading: a server that still reads its data is no server yet.
 func TestRedisLoading(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--loading-process-events-interval-bytes", "1024")
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	do(t, server.Client(), "DEBUG", "POPULATE", "20000")
 	do(t, server.Client(), "SAVE")
 	do(t, server.Client(), "CONFIG", "SET", "key-load-delay", "200")
-	mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ReadTimeout: -1})
@@ -269,15 +270,15 @@ func TestRedisLoading(t *testing.T) {
 		_ = c.Do(context.Background(), "DEBUG", "RELOAD", "NOSAVE").Err()
 	})
 	for begin := time.Now(); ; {
-		_, err := b.Take(context.Background(), request(secret))
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		if err != nil {
-			wantError(t, err, backend.Unavailable, false)
+			backendtesting.WantError(t, err, backend.Unavailable, false)
 			if !strings.Contains(err.Error(), "LOADING") {
 				t.Errorf("got %v, want LOADING", err)
 			}
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the server is never loading")
 		}
 	}
@@ -293,19 +294,19 @@ func TestRedisCrowded(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, server.Client(), "CONFIG", "SET", "maxclients", "1")
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	for range 3 {
-		_, err := b.Take(context.Background(), request(secret))
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		var failed *backend.Error
 		if !errors.As(err, &failed) || failed.Kind != backend.Unavailable {
 			t.Errorf("got %v, want a server that is unavailable", err)
 		}
-		if err != nil && strings.Contains(err.Error(), secret) {
+		if err != nil && strings.Contains(err.Error(), backendtesting.Secret) {
 			t.Errorf("the error names the key: %v", err)
 		}
 	}
 	do(t, server.Client(), "CONFIG", "SET", "maxclients", "100")
-	mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 }
 
 // TestRedisPoolExhausted: who got no connection has charged nothing.
@@ -313,8 +314,8 @@ func TestRedisPoolExhausted(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 500 * time.Millisecond}, backend.RedisConfig{})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: 500 * time.Millisecond}, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	hung := make(chan struct{}, 1)
 	proxy.SetFault(func(args []string) testserver.Action {
 		if args[0] != "GET" {
@@ -325,10 +326,10 @@ func TestRedisPoolExhausted(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { _, err := b.Load(ctx, request("warm")); done <- err }() // it needs no lane
+	go func() { _, err := b.Load(ctx, backendtesting.Request("warm")); done <- err }() // it needs no lane
 	<-hung
-	_, err := b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Unavailable, false)
+	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Unavailable, false)
 	cancel()
 	<-done
 	proxy.Cut()
@@ -339,8 +340,8 @@ func TestRedisAbandoned(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1}, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1}, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	seen, gate := make(chan struct{}, 10), make(chan struct{})
 	proxy.SetFault(func(args []string) testserver.Action {
 		if args[0] == "EVALSHA" {
@@ -350,12 +351,12 @@ func TestRedisAbandoned(t *testing.T) {
 		return testserver.Pass
 	})
 	var first, wg sync.WaitGroup
-	first.Go(func() { mustTake(t, b, request(secret)) })
+	first.Go(func() { backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)) })
 	<-seen // it holds the only connection
 	ctx, cancel := context.WithCancel(context.Background())
 	for range 4 {
 		wg.Go(func() {
-			if _, err := b.Take(ctx, request(secret)); !errors.Is(err, context.Canceled) {
+			if _, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret)); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v, want a cancelled call", err)
 			}
 		})
@@ -363,7 +364,7 @@ func TestRedisAbandoned(t *testing.T) {
 	wg.Go(func() {
 		limited, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := b.Take(limited, request(secret)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := b.Take(limited, backendtesting.Request(backendtesting.Secret)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want a call that met its deadline", err)
 		}
 	})
@@ -375,7 +376,7 @@ func TestRedisAbandoned(t *testing.T) {
 	if err := b.Close(); err != nil { // with what was abandoned
 		t.Error(err)
 	}
-	if got := used(t, server, secret); got != 2 {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != 2 {
 		t.Errorf("2 takes were sent, %d counted", got)
 	}
 }
@@ -387,12 +388,12 @@ func TestRedisCommandsMissing(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t, "--rename-command", command, "")
-			b := openRedis(t, server.Addr, backend.RedisConfig{})
+			b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 			failed := 0
-			each(b, request(secret), receipt(t), func(_ string, _ bool, err error) {
+			each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
 				if err != nil {
 					failed++
-					wantError(t, err, backend.Misconfigured, false)
+					backendtesting.WantError(t, err, backend.Misconfigured, false)
 				}
 			})
 			if failed == 0 {
@@ -406,37 +407,37 @@ func TestRedisCommandsMissing(t *testing.T) {
 func TestRedisErrorReplies(t *testing.T) {
 	t.Parallel()
 	for reply, want := range map[string]backend.Kind{
-		"LOADING Redis is loading the dataset in memory":                      backend.Unavailable,
-		"BUSY Redis is busy running a script.":                                backend.Unavailable,
-		"READONLY You can't write against a read only replica.":               backend.Unavailable,
-		"MASTERDOWN Link with MASTER is down":                                 backend.Unavailable,
-		"CLUSTERDOWN Hash slot not served":                                    backend.Unavailable,
-		"TRYAGAIN Multiple keys request during rehashing of slot":             backend.Unavailable,
-		"NOREPLICAS Not enough good replicas to write.":                       backend.Unavailable,
-		"OOM command not allowed when used memory > 'maxmemory'.":             backend.Unavailable,
-		"MISCONF Redis is configured to save RDB snapshots":                   backend.Unavailable,
-		"MOVED 866 127.0.0.1:7001":                                            backend.Unavailable,
-		"ASK 866 127.0.0.1:7001":                                              backend.Unavailable,
-		"ERR max number of clients reached":                                   backend.Unavailable,
-		"NOAUTH Authentication required.":                                     backend.Misconfigured,
-		"WRONGPASS invalid username-password pair or user is disabled.":       backend.Misconfigured,
-		"NOPERM this user has no permissions to run the 'evalsha' command":    backend.Misconfigured,
-		"WRONGTYPE Operation against a key holding the wrong kind of value":   backend.Misconfigured,
-		"ERR unknown command 'EVALSHA', with args beginning with: '" + secret: backend.Misconfigured,
+		"LOADING Redis is loading the dataset in memory":                                     backend.Unavailable,
+		"BUSY Redis is busy running a script.":                                               backend.Unavailable,
+		"READONLY You can't write against a read only replica.":                              backend.Unavailable,
+		"MASTERDOWN Link with MASTER is down":                                                backend.Unavailable,
+		"CLUSTERDOWN Hash slot not served":                                                   backend.Unavailable,
+		"TRYAGAIN Multiple keys request during rehashing of slot":                            backend.Unavailable,
+		"NOREPLICAS Not enough good replicas to write.":                                      backend.Unavailable,
+		"OOM command not allowed when used memory > 'maxmemory'.":                            backend.Unavailable,
+		"MISCONF Redis is configured to save RDB snapshots":                                  backend.Unavailable,
+		"MOVED 866 127.0.0.1:7001":                                                           backend.Unavailable,
+		"ASK 866 127.0.0.1:7001":                                                             backend.Unavailable,
+		"ERR max number of clients reached":                                                  backend.Unavailable,
+		"NOAUTH Authentication required.":                                                    backend.Misconfigured,
+		"WRONGPASS invalid username-password pair or user is disabled.":                      backend.Misconfigured,
+		"NOPERM this user has no permissions to run the 'evalsha' command":                   backend.Misconfigured,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":                  backend.Misconfigured,
+		"ERR unknown command 'EVALSHA', with args beginning with: '" + backendtesting.Secret: backend.Misconfigured,
 		"CORRUPT state": backend.Corrupt,
 		"ERR user_script:26: attempt to perform arithmetic on a nil value": backend.Corrupt,
 		"CROSSSLOT Keys in request don't hash to the same slot":            backend.Misconfigured,
 		"ERR unknown": backend.Misconfigured,
 		"":            backend.Misconfigured,
 	} {
-		b := openRedis(t, errorServer(t, reply), backend.RedisConfig{})
-		_, err := b.Take(context.Background(), request(secret))
+		b := backendtesting.OpenRedis(t, errorServer(t, reply), backend.RedisConfig{})
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		var failed *backend.Error
 		mayHaveCharged := reply == "" || reply == "ERR unknown" // a proxy may say so when it has lost the reply
 		if !errors.As(err, &failed) || failed.Kind != want || failed.MayHaveCharged != mayHaveCharged {
 			t.Errorf("%q is %v, want %s, may have charged: %t", reply, err, want, mayHaveCharged)
 		}
-		if err != nil && strings.Contains(err.Error(), secret) {
+		if err != nil && strings.Contains(err.Error(), backendtesting.Secret) {
 			t.Errorf("the error names the key: %v", err)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -26,16 +28,23 @@ func TestRedisCancellation(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 20 * time.Second})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{Timeout: 20 * time.Second})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	for _, action := range []testserver.Action{testserver.HangBefore, testserver.HangAfter} {
 		fault, hung := hang(action)
 		proxy.SetFault(fault)
 		calls := map[string]func(context.Context) error{
-			"take":   func(ctx context.Context) error { _, err := b.Take(ctx, request(secret)); return err },
-			"refund": func(ctx context.Context) error { return b.Refund(ctx, request(secret), receipt(t), 1) },
-			"reset":  func(ctx context.Context) error { return b.Reset(ctx, request(secret)) },
-			"seed":   func(ctx context.Context) error { return b.Seed(ctx, request(secret), state.State{}) },
+			"take": func(ctx context.Context) error {
+				_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
+				return err
+			},
+			"refund": func(ctx context.Context) error {
+				return b.Refund(ctx, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), 1)
+			},
+			"reset": func(ctx context.Context) error { return b.Reset(ctx, backendtesting.Request(backendtesting.Secret)) },
+			"seed": func(ctx context.Context) error {
+				return b.Seed(ctx, backendtesting.Request(backendtesting.Secret), state.State{})
+			},
 		}
 		for op, call := range calls {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -48,33 +57,33 @@ func TestRedisCancellation(t *testing.T) {
 			if took := time.Since(begin); took > 5*time.Second {
 				t.Errorf("%s returned %s after it was cancelled", op, took)
 			}
-			wantError(t, err, backend.Interrupted, op != "seed")
+			backendtesting.WantError(t, err, backend.Interrupted, op != "seed")
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: got %v, want context.Canceled in it", op, err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		begin := time.Now()
-		_, err := b.Take(ctx, request(secret))
+		_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 		cancel()
 		if took := time.Since(begin); took > 5*time.Second {
 			t.Errorf("a deadline of 300ms was honoured after %s", took)
 		}
-		wantError(t, err, backend.Interrupted, true)
+		backendtesting.WantError(t, err, backend.Interrupted, true)
 	}
 	proxy.SetFault(nil)
 	proxy.Cut() // what was abandoned ends with its connection
 	proxy.Heal()
 	for begin := time.Now(); ; {
-		_, err := b.Take(context.Background(), request(secret))
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		if err == nil {
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal(err)
 		}
 	}
-	if got := used(t, server, secret); got > 2+2*2 {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got > 2+2*2 {
 		t.Errorf("6 takes at most were counted %d times", got)
 	}
 }
@@ -85,9 +94,9 @@ func TestRedisTimeout(t *testing.T) {
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
 	const timeout = 3 * time.Second
-	b := openRedis(t, proxy.Addr, backend.RedisConfig{Timeout: timeout})
-	warm := openRedis(t, server.Addr, backend.RedisConfig{})
-	mustTake(t, warm, request(secret)) // the script is there
+	b := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{Timeout: timeout})
+	warm := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, warm, backendtesting.Request(backendtesting.Secret)) // the script is there
 	proxy.SetFault(func(args []string) testserver.Action {
 		switch args[0] {
 		case "TIME":
@@ -98,7 +107,7 @@ func TestRedisTimeout(t *testing.T) {
 		return testserver.Pass
 	})
 	begin := time.Now()
-	_, err := b.Take(context.Background(), request(secret))
+	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 	if took := time.Since(begin); took > timeout*3/2 {
 		t.Errorf("a call with a timeout of %s took %s (%v): it waited for the server's clock first", timeout, took, err)
 	}
@@ -109,8 +118,8 @@ func TestRedisLostReplies(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedis(t, proxy.Addr, backend.RedisConfig{})
-	mustTake(t, b, request("another"))
+	b := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request("another"))
 	var seen, lost atomic.Int64
 	proxy.SetFault(func(args []string) testserver.Action {
 		if args[0] == "EVALSHA" {
@@ -131,7 +140,7 @@ func TestRedisLostReplies(t *testing.T) {
 	for range callers {
 		wg.Go(func() {
 			for range takes {
-				_, err := b.Take(context.Background(), request(secret))
+				_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 				var failed *backend.Error
 				switch {
 				case err == nil:
@@ -153,7 +162,7 @@ func TestRedisLostReplies(t *testing.T) {
 		t.Errorf("%d calls came as %d", callers*takes, got)
 	}
 	proxy.SetFault(nil)
-	if got := used(t, server, secret); got != callers*takes {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != callers*takes {
 		t.Errorf("%d calls were counted %d times", callers*takes, got)
 	}
 }
@@ -163,9 +172,9 @@ func TestRedisLateReply(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: patient}, backend.RedisConfig{})
-	mustTake(t, b, request("slow"))
-	mustTake(t, b, request("slow"))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 1, PoolTimeout: backendtesting.Patient}, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request("slow"))
+	backendtesting.MustTake(t, b, backendtesting.Request("slow"))
 	var n atomic.Int64
 	proxy.SetFault(func(args []string) testserver.Action {
 		if args[0] == "EVALSHA" && n.Add(1)%2 == 1 {
@@ -175,10 +184,10 @@ func TestRedisLateReply(t *testing.T) {
 	})
 	for i := range 4 {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		_, err := b.Take(ctx, request("slow"))
+		_, err := b.Take(ctx, backendtesting.Request("slow"))
 		cancel()
-		wantError(t, err, backend.Interrupted, true)
-		if r := mustTake(t, b, request("fast")); r.Binding().Remaining != 1_000_000-int64(i)-1 {
+		backendtesting.WantError(t, err, backend.Interrupted, true)
+		if r := backendtesting.MustTake(t, b, backendtesting.Request("fast")); r.Binding().Remaining != 1_000_000-int64(i)-1 {
 			t.Errorf("take %d was told that %d are left", i, r.Binding().Remaining)
 		}
 	}
@@ -188,18 +197,18 @@ func TestRedisLateReply(t *testing.T) {
 func TestRedisDead(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	server.Kill()
 	begin := time.Now()
 	for range 3 { // connections of before may still look alive
-		_, _ = b.Take(context.Background(), request(secret))
+		_, _ = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 	}
-	each(b, request(secret), receipt(t), func(op string, _ bool, err error) {
+	each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 		if err == nil {
 			t.Errorf("%s succeeds at nobody", op)
 		} else {
-			wantError(t, err, backend.Unavailable, false)
+			backendtesting.WantError(t, err, backend.Unavailable, false)
 		}
 	})
 	if took := time.Since(begin); took > 10*time.Second {
@@ -207,10 +216,10 @@ func TestRedisDead(t *testing.T) {
 	}
 	server.Restart()
 	for begin := time.Now(); ; {
-		if _, err := b.Take(context.Background(), request(secret)); err == nil {
+		if _, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); err == nil {
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the backend doesn't find the server again")
 		}
 	}
@@ -221,8 +230,8 @@ func TestRedisFrozen(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	const timeout = 200 * time.Millisecond
-	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: timeout})
-	mustTake(t, b, request("warm"))
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: timeout})
+	backendtesting.MustTake(t, b, backendtesting.Request("warm"))
 	const callers = 40
 	server.Pause()
 	var wg sync.WaitGroup
@@ -236,7 +245,7 @@ func TestRedisFrozen(t *testing.T) {
 				ctx = limited
 			}
 			begin := time.Now()
-			_, err := b.Take(ctx, request(secret))
+			_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
 			if took := time.Since(begin); took > timeout+5*time.Second {
 				t.Errorf("a call to a frozen server took %s", took)
 			}
@@ -254,11 +263,11 @@ func TestRedisFrozen(t *testing.T) {
 		if err := b.Ping(context.Background()); err == nil {
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("no answer after the thaw")
 		}
 	}
-	if got := used(t, server, secret); got > unknown.Load() || got > callers {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got > unknown.Load() || got > callers {
 		t.Errorf("%d calls of %d may have been counted, %d were", unknown.Load(), callers, got)
 	}
 }
@@ -271,7 +280,7 @@ func TestRedisForeignReplies(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
 	defer client.Close()
 	client.AddHook(reply)
-	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient})
+	b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,8 +290,8 @@ func TestRedisForeignReplies(t *testing.T) {
 		map[any]any{"a": 1}, "1f1h:1;", "1f1h:-1,2;", "1f1h:1,1;f1h:1,1;", "1f1h:9007199254740992,1;",
 	} {
 		reply.set(foreign)
-		r, err := b.Take(context.Background(), request(secret))
-		wantError(t, err, backend.Corrupt, true)
+		r, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+		backendtesting.WantError(t, err, backend.Corrupt, true)
 		if r.Allowed || r.Source != backend.Unknown {
 			t.Errorf("reply %v gives a verdict", foreign)
 		}
@@ -349,13 +358,13 @@ func TestRedisUnlikeServers(t *testing.T) {
 					})
 				}
 			})
-			b := openRedis(t, listener.Addr().String(), backend.RedisConfig{Timeout: 500 * time.Millisecond})
-			_, err = b.Take(context.Background(), request(secret))
+			b := backendtesting.OpenRedis(t, listener.Addr().String(), backend.RedisConfig{Timeout: 500 * time.Millisecond})
+			_, err = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 			var failed *backend.Error
 			if !errors.As(err, &failed) || failed.Kind != backend.Unavailable && failed.Kind != backend.Misconfigured {
 				t.Errorf("got %v, want a *backend.Error", err)
 			}
-			if err != nil && strings.Contains(err.Error(), secret) {
+			if err != nil && strings.Contains(err.Error(), backendtesting.Secret) {
 				t.Errorf("the error names the key: %v", err)
 			}
 		})
@@ -367,7 +376,7 @@ func TestNilContext(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	var none context.Context
-	for _, b := range []backend.Backend{newMemory(t, backend.MemoryConfig{}), openRedis(t, server.Addr, backend.RedisConfig{})} {
+	for _, b := range []backend.Backend{backendtesting.NewMemory(t, memory.Config{}), backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})} {
 		func() {
 			defer func() {
 				if r := recover(); r != nil {
@@ -392,14 +401,14 @@ func TestAbandonedLoadsAreNotSent(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 4}, backend.RedisConfig{Timeout: patient}) // one is not for takes
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: proxy.Addr, PoolSize: 4}, backend.RedisConfig{Timeout: backendtesting.Patient}) // one is not for takes
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	var sent atomic.Int64
 	gate, held := make(chan struct{}), make(chan struct{}, 100)
 	open := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(open) // before the proxy's, which waits for it
 	proxy.SetFault(func(args []string) testserver.Action {
-		if args[0] == "GET" && args[1] == stored(secret) {
+		if args[0] == "GET" && args[1] == backendtesting.Stored(backendtesting.Secret) {
 			sent.Add(1)
 			held <- struct{}{}
 			<-gate
@@ -408,7 +417,7 @@ func TestAbandonedLoadsAreNotSent(t *testing.T) {
 	})
 	var first, others sync.WaitGroup
 	first.Go(func() {
-		if _, err := b.Load(context.Background(), request(secret)); err != nil {
+		if _, err := b.Load(context.Background(), backendtesting.Request(backendtesting.Secret)); err != nil {
 			t.Errorf("who waits: %v", err)
 		}
 	})
@@ -417,8 +426,8 @@ func TestAbandonedLoadsAreNotSent(t *testing.T) {
 		others.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 			defer cancel()
-			_, err := b.Load(ctx, request(secret))
-			wantError(t, err, backend.Interrupted, false)
+			_, err := b.Load(ctx, backendtesting.Request(backendtesting.Secret))
+			backendtesting.WantError(t, err, backend.Interrupted, false)
 		})
 	}
 	others.Wait()

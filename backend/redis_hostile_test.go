@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -22,7 +23,7 @@ func TestRedisHostileValues(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	client := server.Client()
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	future := time.Now().Add(time.Hour).Truncate(time.Hour).UnixMilli()
 	digits := strings.Repeat("1", 1200)
 	many := func(n int) string {
@@ -59,28 +60,28 @@ func TestRedisHostileValues(t *testing.T) {
 		"an unknown entry":                   fmt.Sprintf("x1h:%d,1;", future),
 	} {
 		t.Run(name, func(t *testing.T) {
-			do(t, client, "SET", stored(secret), value)
+			do(t, client, "SET", backendtesting.Stored(backendtesting.Secret), value)
 			do(t, client, "CONFIG", "RESETSTAT")
 			calls := 0
 			for kind, p := range policies {
-				req := request(secret)
+				req := backendtesting.Request(backendtesting.Secret)
 				req.Policy = p
 				_, err := b.Take(context.Background(), req)
-				wantError(t, err, backend.Corrupt, false)
+				backendtesting.WantError(t, err, backend.Corrupt, false)
 				with := req
 				with.Floor = &state.State{}
 				with.Floor.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
 				_, err = b.Take(context.Background(), with)
-				wantError(t, err, backend.Corrupt, false)
+				backendtesting.WantError(t, err, backend.Corrupt, false)
 				var s state.State
 				v := s.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
-				wantError(t, b.Refund(context.Background(), req, v.Receipt(), 1), backend.Corrupt, false)
-				wantError(t, b.Reset(context.Background(), req), backend.Corrupt, false)
+				backendtesting.WantError(t, b.Refund(context.Background(), req, v.Receipt(), 1), backend.Corrupt, false)
+				backendtesting.WantError(t, b.Reset(context.Background(), req), backend.Corrupt, false)
 				_, err = b.Seal(context.Background(), moving(req, state.Ask))
-				wantError(t, err, backend.Corrupt, false)
+				backendtesting.WantError(t, err, backend.Corrupt, false)
 				_, err = b.Load(context.Background(), req)
-				wantError(t, err, backend.Corrupt, false)
-				if calls += 6; client.Get(t.Context(), stored(secret)).Val() != value {
+				backendtesting.WantError(t, err, backend.Corrupt, false)
+				if calls += 6; client.Get(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val() != value {
 					t.Fatalf("under a policy of %s, what is stored has changed", kind)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 )
 
 // TestRedisClusterMovedInTime: a call that is sent from node to node ends by its timeout.
@@ -42,11 +43,11 @@ func TestRedisClusterMovedInTime(t *testing.T) {
 		}
 		defer b.Close()
 		begin := time.Now()
-		_, err = b.Take(context.Background(), request(secret))
+		_, err = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		if took := time.Since(begin); took > timeout || took < timeout/2 {
 			t.Errorf("a call with a timeout of %s took %s", timeout, took)
 		}
-		wantError(t, err, backend.Unavailable, false)
+		backendtesting.WantError(t, err, backend.Unavailable, false)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -42,10 +43,10 @@ func TestRedisConformance(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
-		return openRedis(t, server.Addr, backend.RedisConfig{Now: now, Prefix: newPrefix()})
+		return backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Now: now, Prefix: backendtesting.NewPrefix()})
 	},
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
-		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Poster](),
+		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Publisher](),
 		backendtest.Require[backend.Clock](), backendtest.Require[backend.Heartbeater](),
 	)
 }
@@ -54,11 +55,11 @@ func TestRedisConformance(t *testing.T) {
 func TestRedisCalls(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	ctx := context.Background()
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{
 		limit.Fixed(3, time.Hour), limit.Sliding(3, time.Hour, time.Minute), limit.TokenBucket(1, time.Hour, 3)}}
-	req := backend.Request{Key: secret, Policy: policy, Cost: 1}
+	req := backend.Request{Key: backendtesting.Secret, Policy: policy, Cost: 1}
 	calls := func(what, want string, call func() error) {
 		t.Helper()
 		server.ResetStats(t)
@@ -81,7 +82,7 @@ func TestRedisCalls(t *testing.T) {
 			return err
 		}
 	}
-	mustTake(t, b, req)
+	backendtesting.MustTake(t, b, req)
 	var taken backend.Result
 	calls("an admitted take", "map[evalsha:1 get:1 set:1]", func() (err error) { taken, err = b.Take(ctx, req); return err })
 	calls("the next", "map[evalsha:1 get:1 set:1]", take(true))
@@ -100,7 +101,7 @@ func TestRedisCalls(t *testing.T) {
 	calls("a ping", "map[time:1]", func() error { return b.Ping(ctx) })
 	for _, cost := range []int64{0, -1, 4, 1 << 53} {
 		calls(fmt.Sprintf("a cost of %d", cost), "map[]", func() error {
-			_, err := b.Take(ctx, backend.Request{Key: secret, Policy: policy, Cost: cost})
+			_, err := b.Take(ctx, backend.Request{Key: backendtesting.Secret, Policy: policy, Cost: cost})
 			if refused := (*limit.Error)(nil); !errors.As(err, &refused) {
 				return fmt.Errorf("got %v, want a *limit.Error", err)
 			}
@@ -123,11 +124,11 @@ func TestOpenRedisIsSafe(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		},
 	}
-	b := openRedisWith(t, opts, backend.RedisConfig{})
+	b := backendtesting.OpenRedisWith(t, opts, backend.RedisConfig{})
 	if opts.MaxRetries != 5 || opts.ContextTimeoutEnabled {
 		t.Error("OpenRedis changed the caller's options")
 	}
-	mustTake(t, b, request(secret))
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	stats := server.Stats(t)
 	for _, name := range []string{"client|setinfo", "client|setname", "client|maint_notifications", "select"} {
 		if stats[name] > 0 {
@@ -143,13 +144,13 @@ func TestOpenRedisIsSafe(t *testing.T) {
 	server.ResetStats(t)
 	const calls = 10
 	for range calls {
-		_, err := b.Take(context.Background(), request(secret))
-		wantError(t, err, backend.Unavailable, true)
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+		backendtesting.WantError(t, err, backend.Unavailable, true)
 	}
 	if got := server.Stats(t)["evalsha"]; got != calls {
 		t.Errorf("%d calls whose replies were lost came as %d", calls, got)
 	}
-	if got := used(t, server, secret); got != calls+1 {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != calls+1 {
 		t.Errorf("%d calls were counted %d times", calls+1, got)
 	}
 	proxy.SetFault(nil)
@@ -159,8 +160,8 @@ func TestOpenRedisIsSafe(t *testing.T) {
 	defer cancel()
 	server.Pause()
 	begin := time.Now()
-	_, err := b.Take(ctx, request(secret))
-	wantError(t, err, backend.Interrupted, true)
+	_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Interrupted, true)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the context's own error in it", err)
 	}
@@ -170,11 +171,11 @@ func TestOpenRedisIsSafe(t *testing.T) {
 	server.Resume()
 	proxy.Cut()
 	for range 3 { // connections of before may still look alive
-		_, _ = b.Take(context.Background(), request(secret))
+		_, _ = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 	}
 	dials.Store(0)
-	_, err = b.Take(context.Background(), request(secret))
-	wantError(t, err, backend.Unavailable, false)
+	_, err = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
+	backendtesting.WantError(t, err, backend.Unavailable, false)
 	if n := dials.Load(); n != 1 {
 		t.Errorf("a call at nobody dials %d times", n)
 	}
@@ -185,8 +186,8 @@ func TestRedisCloseWaits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	b := openRedis(t, proxy.Addr, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	called := make(chan struct{}, 1)
 	proxy.SetFault(func(args []string) testserver.Action {
 		if args[0] != "EVALSHA" {
@@ -197,7 +198,7 @@ func TestRedisCloseWaits(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := b.Take(context.Background(), request(secret))
+		_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 		done <- err
 	}()
 	<-called
@@ -209,10 +210,10 @@ func TestRedisCloseWaits(t *testing.T) {
 		if err != nil {
 			t.Errorf("the call under way: %v", err)
 		}
-	case <-time.After(patient):
+	case <-time.After(backendtesting.Patient):
 		t.Fatal("the call under way doesn't return")
 	}
-	if got := used(t, server, secret); got != 2 {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != 2 {
 		t.Errorf("2 takes were counted %d times", got)
 	}
 }
@@ -221,7 +222,7 @@ func TestRedisCloseWaits(t *testing.T) {
 func TestRedisForgetsScripts(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	const takes = 20
 	for i := range takes {
 		if i%2 == 0 {
@@ -229,20 +230,24 @@ func TestRedisForgetsScripts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if r, want := mustTake(t, b, request(secret)), 1_000_000-int64(i)-1; r.Binding().Remaining != want {
+		if r, want := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)), 1_000_000-int64(i)-1; r.Binding().Remaining != want {
 			t.Errorf("take %d leaves %d, want %d", i, r.Binding().Remaining, want)
 		}
 	}
-	if got := used(t, server, secret); got != takes {
+	if got := backendtesting.Used(t, server, backendtesting.Secret); got != takes {
 		t.Errorf("%d takes were counted %d times", takes, got)
 	}
 	if stats := server.Stats(t); stats["eval"] != takes/2 || stats["evalsha"] != takes {
 		t.Errorf("calls: %v", stats)
 	}
 	for op, call := range map[string]func() error{
-		"refund": func() error { return b.Refund(context.Background(), request(secret), receipt(t), 1) },
-		"reset":  func() error { return b.Reset(context.Background(), request(secret)) },
-		"seed":   func() error { return b.Seed(context.Background(), request(secret), state.State{}) },
+		"refund": func() error {
+			return b.Refund(context.Background(), backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), 1)
+		},
+		"reset": func() error { return b.Reset(context.Background(), backendtesting.Request(backendtesting.Secret)) },
+		"seed": func() error {
+			return b.Seed(context.Background(), backendtesting.Request(backendtesting.Secret), state.State{})
+		},
 	} {
 		if err := server.Client().ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -257,13 +262,13 @@ func TestRedisForgetsScripts(t *testing.T) {
 	}
 	for range 50 {
 		wg.Go(func() {
-			if _, err := b.Take(context.Background(), request("another")); err != nil {
+			if _, err := b.Take(context.Background(), backendtesting.Request("another")); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if got := used(t, server, "another"); got != 50 {
+	if got := backendtesting.Used(t, server, "another"); got != 50 {
 		t.Errorf("50 takes were counted %d times", got)
 	}
 }
@@ -272,19 +277,21 @@ func TestRedisForgetsScripts(t *testing.T) {
 func TestRedisExpiry(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	c := newClock()
-	b := openRedis(t, server.Addr, backend.RedisConfig{Now: c.Now})
+	c := backendtesting.NewClock()
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Now: c.Now})
 	ctx := context.Background()
-	ttl := func() time.Duration { return server.Client().PTTL(ctx, stored(secret)).Val() }
+	ttl := func() time.Duration {
+		return server.Client().PTTL(ctx, backendtesting.Stored(backendtesting.Secret)).Val()
+	}
 	for name, l := range map[string]limit.Limit{
 		"fixed": limit.Fixed(10, time.Hour), "aligned": limit.Fixed(10, time.Hour).Aligned(), "staggered": limit.Fixed(10, time.Hour).Staggered(),
 		"sliding": limit.Sliding(10, time.Hour, time.Minute), "bucket": limit.TokenBucket(10, time.Hour, 10),
 	} {
 		t.Run(name, func(t *testing.T) {
-			server.Client().Del(ctx, stored(secret))
+			server.Client().Del(ctx, backendtesting.Stored(backendtesting.Secret))
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
-			req := backend.Request{Key: secret, Policy: policy, Cost: 5}
-			c.set(30*time.Minute + 7*time.Second)
+			req := backend.Request{Key: backendtesting.Secret, Policy: policy, Cost: 5}
+			c.Set(30*time.Minute + 7*time.Second)
 			later := time.Duration(0) // the clock is ahead of the server's, and the expiry of an open window stays
 			check := func(what string, r backend.Result) {
 				t.Helper()
@@ -292,7 +299,7 @@ func TestRedisExpiry(t *testing.T) {
 					t.Errorf("%s: the key lives for %s, want %s", what, got, want)
 				}
 			}
-			first := mustTake(t, b, req)
+			first := backendtesting.MustTake(t, b, req)
 			check("a take", first)
 			if err := b.Refund(ctx, req, first.Receipt(), 2); err != nil {
 				t.Fatal(err)
@@ -303,10 +310,10 @@ func TestRedisExpiry(t *testing.T) {
 			}
 			check("a reset", first)
 			later = 10 * time.Minute
-			c.step(later)
-			check("a take later", mustTake(t, b, req))
+			c.Step(later)
+			check("a take later", backendtesting.MustTake(t, b, req))
 			req.Cost = 10
-			if r := mustTake(t, b, req); r.Allowed {
+			if r := backendtesting.MustTake(t, b, req); r.Allowed {
 				t.Fatal("admitted 15 of 10")
 			}
 			if got := ttl(); got <= 0 {
@@ -315,8 +322,8 @@ func TestRedisExpiry(t *testing.T) {
 		})
 	}
 	long := backend.Request{Key: "long", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, limit.MaxWindow)}}, Cost: 1}
-	mustTake(t, b, long)
-	if got := server.Client().PTTL(ctx, stored("long")).Val(); got < limit.MaxWindow {
+	backendtesting.MustTake(t, b, long)
+	if got := server.Client().PTTL(ctx, backendtesting.Stored("long")).Val(); got < limit.MaxWindow {
 		t.Errorf("ten years are stored for %s", got)
 	}
 }
@@ -325,13 +332,13 @@ func TestRedisExpiry(t *testing.T) {
 func TestRedisClock(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
 	if got := b.NowMicros(); got != 0 {
 		t.Errorf("before the server said anything it is %d", got)
 	}
-	r := mustTake(t, b, request(secret))
+	r := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	now := server.Client().Time(t.Context()).Val().UnixMicro()
-	if r.Now > now || r.Now < now-patient.Microseconds() {
+	if r.Now > now || r.Now < now-backendtesting.Patient.Microseconds() {
 		t.Errorf("decided at %d us, the server says %d", r.Now, now)
 	}
 
@@ -339,28 +346,28 @@ func TestRedisClock(t *testing.T) {
 		skew := &skewed{by: off}
 		client := redis.NewClient(&redis.Options{Addr: server.Addr, MaxRetries: -1, ContextTimeoutEnabled: true})
 		client.AddHook(skew)
-		b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: patient, Prefix: newPrefix()})
+		b, err := backend.NewRedis(client, backend.RedisConfig{Timeout: backendtesting.Patient, Prefix: backendtesting.NewPrefix()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = b.Close(); _ = client.Close() })
-		r := mustTake(t, b, request(secret))
+		r := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 		if got := time.Until(r.Binding().ResetAt) - off; got < 50*time.Minute || got > time.Hour+time.Second {
 			t.Errorf("a server that is %s ahead ends an hour in %s", off, got)
 		}
-		if got := time.Until(time.UnixMicro(b.NowMicros())) - off; got > time.Second || got < -patient {
+		if got := time.Until(time.UnixMicro(b.NowMicros())) - off; got > time.Second || got < -backendtesting.Patient {
 			t.Errorf("NowMicros is %s off a server that is %s ahead", got, off)
 		}
 		skew.mu.Lock()
 		skew.by += 2 * time.Hour // the server's clock steps
 		skew.mu.Unlock()
-		await(t, "the server's new time", func() bool { // a slow reply would not be heard at once
+		backendtesting.Await(t, "the server's new time", func() bool { // a slow reply would not be heard at once
 			if err := b.Ping(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			return time.Until(time.UnixMicro(b.NowMicros())) > off+time.Hour
 		})
-		if again := mustTake(t, b, request(secret)); again.Binding().Remaining != r.Binding().Remaining {
+		if again := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)); again.Binding().Remaining != r.Binding().Remaining {
 			t.Errorf("%d are left after the window, want %d", again.Binding().Remaining, r.Binding().Remaining)
 		}
 	}
@@ -394,19 +401,19 @@ func (s *skewed) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 func TestRedisClockIsRenewed(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
-	mustTake(t, b, request(secret))
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{})
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	server.ResetStats(t)
 	begin := time.Now()
 	for time.Since(begin) < 900*time.Millisecond {
-		mustTake(t, b, request(secret))
+		backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
 	}
 	if n := server.Stats(t)["time"]; n > 0 && time.Since(begin) < time.Second {
 		t.Errorf("the time was asked for %d times in the first second", n)
 	}
 	for server.Stats(t)["time"] == 0 {
-		mustTake(t, b, request(secret))
-		if time.Since(begin) > patient {
+		backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret))
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the clock is never renewed")
 		}
 	}
@@ -421,20 +428,20 @@ func TestRedisHeartbeat(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	replica := testserver.Replica(t, server)
-	primary, follower := openRedis(t, server.Addr, backend.RedisConfig{}), openRedis(t, replica.Addr, backend.RedisConfig{})
+	primary, follower := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}), backendtesting.OpenRedis(t, replica.Addr, backend.RedisConfig{})
 	beat := func(b *backend.Redis) backend.Heartbeat {
 		t.Helper()
 		h, err := b.Heartbeat(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.RTT <= 0 || h.RTT > patient || len(h.RunID) != 40 || b.NowMicros() == 0 ||
+		if h.RTT <= 0 || h.RTT > backendtesting.Patient || len(h.RunID) != 40 || b.NowMicros() == 0 ||
 			h.Ahead.Abs() > h.RTT+clockStep { // it runs on this host
 			t.Errorf("heartbeat %+v at %d us", h, b.NowMicros())
 		}
 		return h
 	}
-	mustTake(t, primary, request(secret))
+	backendtesting.MustTake(t, primary, backendtesting.Request(backendtesting.Secret))
 	replica.AwaitSync(server)
 	before := beat(primary)
 	if h := beat(follower); h.Primary || !h.LinkUp || h.Age > 10*time.Second || h.Offset == 0 {
@@ -443,13 +450,13 @@ func TestRedisHeartbeat(t *testing.T) {
 	if !before.Primary {
 		t.Errorf("the primary's: %+v", before)
 	}
-	mustTake(t, primary, request(secret))
+	backendtesting.MustTake(t, primary, backendtesting.Request(backendtesting.Secret))
 	if h := beat(primary); h.Offset <= before.Offset || h.RunID != before.RunID {
 		t.Errorf("after a write: %+v, before: %+v", h, before)
 	}
 	server.Pause()
 	for begin := time.Now(); beat(follower).Age < time.Second; {
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("the replica doesn't notice that its primary is silent")
 		}
 	}
@@ -459,7 +466,7 @@ func TestRedisHeartbeat(t *testing.T) {
 		if h := beat(follower); !h.LinkUp && h.Age > time.Second {
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatalf("the replica doesn't tell for how long its primary is gone: %+v", beat(follower))
 		}
 	}
@@ -468,7 +475,7 @@ func TestRedisHeartbeat(t *testing.T) {
 		if h, err := primary.Heartbeat(context.Background()); err == nil && h.RunID != before.RunID {
 			break
 		}
-		if time.Since(begin) > patient {
+		if time.Since(begin) > backendtesting.Patient {
 			t.Fatal("restarted, but the run id stayed")
 		}
 	}

@@ -16,9 +16,9 @@ import (
 const noticeName = "topology"
 
 // Look implements [Poster].
-func (r *Redis) Look(ctx context.Context) (Notice, error) {
+func (r *Redis) Published(ctx context.Context) (Announcement, error) {
 	if ctx == nil {
-		return Notice{}, ErrNilContext
+		return Announcement{}, ErrNilContext
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
@@ -29,42 +29,42 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 		return stored, err
 	})
 	if err != nil || stored == "" {
-		return Notice{}, err
+		return Announcement{}, err
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "look", Node: r.node, Kind: Corrupt, Err: err}
+		return Announcement{}, &Error{Op: "look", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }
 
 // Post implements [Poster].
-func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
+func (r *Redis) Publish(ctx context.Context, n Announcement) (Announcement, error) {
 	if ctx == nil {
-		return Notice{}, ErrNilContext
+		return Announcement{}, ErrNilContext
 	}
 	if err := n.Validate(); err != nil {
-		return Notice{}, err
+		return Announcement{}, err
 	}
 	e := newEvalCall(&r.calls)
 	e.script, e.Key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, scripts.PostArgs(n.Version, n.Digest, n.Text)
 	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
 	if err != nil || stored == "" {
-		return Notice{}, err
+		return Announcement{}, err
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return Notice{}, &Error{Op: "post", Node: r.node, Kind: Corrupt, Err: err}
+		return Announcement{}, &Error{Op: "post", Node: r.node, Kind: Corrupt, Err: err}
 	}
 	return there, nil
 }
 
 // parseNotice reads what is stored or post.lua answers: a notice, or its first line.
-func parseNotice(reply string) (Notice, error) {
+func parseNotice(reply string) (Announcement, error) {
 	version, digest, text := scripts.ParsePost(reply)
-	n := Notice{Version: version, Digest: digest, Text: text}
+	n := Announcement{Version: version, Digest: digest, Text: text}
 	if n.Validate() != nil {
-		return Notice{}, state.ErrCorruptState
+		return Announcement{}, state.ErrCorruptState
 	}
 	return n, nil
 }

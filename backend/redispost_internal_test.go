@@ -21,7 +21,7 @@ func FuzzParseNotice(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply string) {
 		n, err := parseNotice(reply)
 		if err != nil {
-			if !errors.Is(err, state.ErrCorruptState) || n != (Notice{}) {
+			if !errors.Is(err, state.ErrCorruptState) || n != (Announcement{}) {
 				t.Errorf("%q: %+v, %v", reply, n, err)
 			}
 			return
@@ -40,7 +40,7 @@ func FuzzParseNotice(f *testing.F) {
 }
 
 func TestParseNotice(t *testing.T) {
-	for reply, want := range map[string]Notice{
+	for reply, want := range map[string]Announcement{
 		"5 d0": {5, "d0", ""}, "5 d0\n{}\n": {5, "d0", "{}\n"}, "9007199254740991 d": {limit.MaxCount, "d", ""},
 		"9007199254740992 d": {}, "0 d": {}, "-5 d": {}, "5": {}, "5 \nx": {}, "5 a b\nx": {}, "": {},
 	} {

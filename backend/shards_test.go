@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
@@ -22,7 +23,7 @@ func keysOf(t *testing.T, nodes [2]*testserver.Server, node, n int) []string {
 	var keys []string
 	for i := 0; len(keys) < n; i++ {
 		key := fmt.Sprint("k", i)
-		if int(nodes[0].Client().ClusterKeySlot(t.Context(), stored(key)).Val())/8192 == node {
+		if int(nodes[0].Client().ClusterKeySlot(t.Context(), backendtesting.Stored(key)).Val())/8192 == node {
 			keys = append(keys, key)
 		}
 	}
@@ -49,7 +50,7 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 	defer b.Close()
 	well, frozen := keysOf(t, nodes, 0, 8), keysOf(t, nodes, 1, 32)
 	for _, key := range append(well, frozen...) {
-		mustTake(t, b, request(key))
+		backendtesting.MustTake(t, b, backendtesting.Request(key))
 	}
 
 	taken := make([]atomic.Int64, len(well))
@@ -60,7 +61,7 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 		for i, key := range well {
 			wg.Go(func() {
 				for ctx.Err() == nil && !t.Failed() {
-					if _, err := b.Take(context.Background(), request(key)); err != nil {
+					if _, err := b.Take(context.Background(), backendtesting.Request(key)); err != nil {
 						t.Errorf("a key of the shard that is well: %v", err)
 						return
 					}
@@ -84,7 +85,7 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				limited, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-				if _, err := b.Take(limited, request(frozen[i%len(frozen)])); err == nil {
+				if _, err := b.Take(limited, backendtesting.Request(frozen[i%len(frozen)])); err == nil {
 					t.Error("a frozen shard has answered")
 				}
 				failed.Add(1)
@@ -93,12 +94,12 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 			}
 		})
 	}
-	await(t, "the frozen shard to be felt", func() bool { return failed.Load() > 128 })
+	backendtesting.Await(t, "the frozen shard to be felt", func() bool { return failed.Load() > 128 })
 	beside := run() - alone
 	if beside < alone/100 { // the rest is for a busy machine
 		t.Errorf("%d takes beside a frozen shard, %d without it", beside, alone)
 	}
-	if _, err := b.Peek(t.Context(), request(well[0])); err != nil {
+	if _, err := b.Peek(t.Context(), backendtesting.Request(well[0])); err != nil {
 		t.Errorf("peek: %v", err)
 	}
 	for range 8 {
@@ -110,12 +111,12 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 	wg.Wait()
 	nodes[1].Resume()
 	for i, key := range well {
-		if n := used(t, nodes[0], key); n != taken[i].Load()+1 {
+		if n := backendtesting.Used(t, nodes[0], key); n != taken[i].Load()+1 {
 			t.Errorf("%d takes of a key were counted %d times", taken[i].Load()+1, n)
 		}
 	}
 	for _, key := range append(well, frozen...) {
-		mustTake(t, b, request(key))
+		backendtesting.MustTake(t, b, backendtesting.Request(key))
 	}
 }
 
@@ -123,20 +124,20 @@ func TestRedisClusterFrozenShard(t *testing.T) {
 func TestRedisClusterReads(t *testing.T) {
 	t.Parallel()
 	nodes, client, b := openCluster(t)
-	mustTake(t, b, request("7"))
+	backendtesting.MustTake(t, b, backendtesting.Request("7"))
 	read := func(when string) {
 		t.Helper()
-		if r, err := b.Peek(t.Context(), request("7")); err != nil || r.Binding().Remaining != 1_000_000-1 {
+		if r, err := b.Peek(t.Context(), backendtesting.Request("7")); err != nil || r.Binding().Remaining != 1_000_000-1 {
 			t.Errorf("%s: peek finds %d left, %v", when, r.Binding().Remaining, err)
 		}
-		if s, err := b.Load(context.Background(), request("7")); err != nil || s.State.String() == "" {
+		if s, err := b.Load(context.Background(), backendtesting.Request("7")); err != nil || s.State.String() == "" {
 			t.Errorf("%s: load finds %q, %v", when, s.State.String(), err)
 		}
 	}
 	read("at rest")
-	slot, from, to := moveSlot(t, client, nodes, stored("7"))
+	slot, from, to := moveSlot(t, client, nodes, backendtesting.Stored("7"))
 	read("before the key has moved")
-	moveKey(t, from, to, stored("7"))
+	moveKey(t, from, to, backendtesting.Stored("7"))
 	read("while the key has moved and the slot has not")
 	do(t, to.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(t, to))
 	do(t, from.Client(), "CLUSTER", "SETSLOT", slot, "NODE", id(t, to))

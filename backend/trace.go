@@ -13,7 +13,7 @@ import (
 // It goes with the request rather than with the context. Looking it up in the context of an HTTP request took 20 to 50 ns,
 // traced or not; this takes those that nobody traces a comparison with nil.
 type Trace struct {
-	Side        string // of a [Dual] that the request went to: "old" or "new"
+	Side        string // of a dual.Dual that the request went to: "old" or "new"
 	Flag        string // that chose the side, as its DualConfig names it
 	FlagVersion uint64 // of the answer that decided; 0 if nothing is carried over
 	Shadowed    bool   // whether the other side was asked, too, without deciding
@@ -23,12 +23,12 @@ type Trace struct {
 	Group, Node string // of a router, that the request went to last
 	Role        Source // of that node: Primary or Replica
 
-	Lease LeaseUse // what a [Lease] did that did not decide by itself
+	Lease LeaseUse // what a lease.Lease did that did not decide by itself
 
 	Calls []Call // to servers, in their order
 }
 
-// LeaseUse is what a [Lease] did with a request that it passed on. Where it decided by itself the Source says so.
+// LeaseUse is what a lease.Lease did with a request that it passed on. Where it decided by itself the Source says so.
 type LeaseUse uint8
 
 const (

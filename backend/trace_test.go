@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memcached"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -41,13 +46,13 @@ func onlyCall(t *testing.T, trace backend.Trace) backend.Call {
 func TestTraceOfRedis(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
 	if err := b.Ping(t.Context()); err != nil { // the first call reads the clock
 		t.Fatal(err)
 	}
 	call := backend.Call{System: "redis", Node: server.Addr, Op: "take", Command: "EVALSHA", Script: "takesfixed", Shared: 1}
 	for range 2 { // admitted and denied; the script is loaded
-		_, trace := follow(t, b, "key", hour(1), 1)
+		_, trace := follow(t, b, "key", backendtesting.Hour(1), 1)
 		if got := onlyCall(t, trace); got != call {
 			t.Errorf("a take: %+v, want %+v", got, call)
 		}
@@ -58,7 +63,7 @@ func TestTraceOfRedis(t *testing.T) {
 		t.Errorf("a bucket: %+v, want %+v", got, call)
 	}
 	var looked backend.Trace
-	if _, err := b.Peek(t.Context(), backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &looked}); err != nil {
+	if _, err := b.Peek(t.Context(), backend.Request{Key: "key", Policy: backendtesting.Hour(1), Cost: 1, Trace: &looked}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := onlyCall(t, looked), (backend.Call{System: "redis", Node: server.Addr, Op: "load", Command: "GET"}); got != want {
@@ -71,7 +76,7 @@ func TestTraceOfRedis(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*100*time.Microsecond)
 			defer cancel()
 			var trace backend.Trace
-			_, err := b.Take(ctx, backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &trace})
+			_, err := b.Take(ctx, backend.Request{Key: "key", Policy: backendtesting.Hour(1), Cost: 1, Trace: &trace})
 			for _, c := range trace.Calls {
 				if (c.Err == nil) != (err == nil) || (c.Shared > 0) != (err == nil) {
 					t.Errorf("%+v of a take that ended with %v", c, err)
@@ -85,7 +90,7 @@ func TestTraceOfRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	trace = backend.Trace{}
-	if _, err := b.Take(t.Context(), backend.Request{Key: "full", Policy: hour(1), Cost: 1, Trace: &trace}); err == nil {
+	if _, err := b.Take(t.Context(), backend.Request{Key: "full", Policy: backendtesting.Hour(1), Cost: 1, Trace: &trace}); err == nil {
 		t.Fatal("a full server took it")
 	}
 	if got := onlyCall(t, trace); got.Status != "OOM" || got.Err == nil {
@@ -94,7 +99,7 @@ func TestTraceOfRedis(t *testing.T) {
 
 	server.Kill()
 	trace = backend.Trace{}
-	_, err := b.Take(t.Context(), backend.Request{Key: "key", Policy: hour(1), Cost: 1, Trace: &trace})
+	_, err := b.Take(t.Context(), backend.Request{Key: "key", Policy: backendtesting.Hour(1), Cost: 1, Trace: &trace})
 	if got := onlyCall(t, trace); err == nil || got.Err != err || got.Shared != 0 || got.Status != "" {
 		t.Errorf("a server that is away: %+v, %v", got, err)
 	}
@@ -103,8 +108,8 @@ func TestTraceOfRedis(t *testing.T) {
 func TestTraceOfMemcached(t *testing.T) {
 	t.Parallel()
 	server := testserver.Memcached(t)
-	b := openMemcached(t, backend.MemcachedConfig{}, server.Addr)
-	_, trace := follow(t, b, "key", hour(1), 1)
+	b := backendtesting.OpenMemcached(t, memcached.Config{}, server.Addr)
+	_, trace := follow(t, b, "key", backendtesting.Hour(1), 1)
 	if got, want := onlyCall(t, trace), (backend.Call{System: "memcached", Node: server.Addr, Op: "take"}); got != want {
 		t.Errorf("a take: %+v, want %+v", got, want)
 	}
@@ -113,12 +118,12 @@ func TestTraceOfMemcached(t *testing.T) {
 func TestTraceOfDual(t *testing.T) {
 	t.Parallel()
 	useNew := false
-	d := newDual(t, backend.DualConfig{
-		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), CarryOver: true,
+	d := backendtesting.NewDual(t, dual.Config{
+		Old: backendtesting.NewMemory(t, memory.Config{}), New: backendtesting.NewMemory(t, memory.Config{}), CarryOver: true,
 		Decide: func(string) (bool, uint64) { return useNew, map[bool]uint64{true: 1}[useNew] },
 		Shadow: func(key string) bool { return key == "shadowed" }, Flag: "to-new",
 	})
-	p := hour(10)
+	p := backendtesting.Hour(10)
 	for _, test := range []struct {
 		key      string
 		useNew   bool
@@ -145,11 +150,11 @@ func TestTraceOfDual(t *testing.T) {
 
 func TestTraceOfLease(t *testing.T) {
 	t.Parallel()
-	inner := newDual(t, backend.DualConfig{
-		Old: newMemory(t, backend.MemoryConfig{}), New: newMemory(t, backend.MemoryConfig{}), Decide: constant(true),
+	inner := backendtesting.NewDual(t, dual.Config{
+		Old: backendtesting.NewMemory(t, memory.Config{}), New: backendtesting.NewMemory(t, memory.Config{}), Decide: backendtesting.Constant(true),
 	})
-	lease := newLease(t, inner, backend.LeaseConfig{Batch: 100, Steady: true})
-	p := hour(100_000)
+	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 100, Steady: true})
+	p := backendtesting.Hour(100_000)
 	for _, test := range []struct {
 		cost   int64
 		use    backend.LeaseUse
@@ -161,7 +166,7 @@ func TestTraceOfLease(t *testing.T) {
 		{1, backend.NoLease, "", backend.Leased},
 		{1000, backend.Passed, "new", backend.Local},
 	} {
-		r, trace := follow(t, lease, "key", p, test.cost)
+		r, trace := follow(t, ls, "key", p, test.cost)
 		if trace.Lease != test.use || trace.Side != test.side || r.Source != test.source {
 			t.Errorf("%+v: %+v by %s", test, trace, r.Source)
 		}
@@ -172,15 +177,15 @@ func TestTraceOfLease(t *testing.T) {
 func TestTraceOfSharedFetch(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	inner := openRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
-	lease := newLease(t, inner, backend.LeaseConfig{Batch: 1000, Steady: true})
-	p := hour(1_000_000)
-	warm(t, lease, p)
+	inner := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 1000, Steady: true})
+	p := backendtesting.Hour(1_000_000)
+	backendtesting.Warm(t, ls, p)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			var trace backend.Trace
-			r, err := lease.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1, Trace: &trace})
+			r, err := ls.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1, Trace: &trace})
 			if err != nil || (r.Source == backend.Leased) != (len(trace.Calls) == 0) {
 				t.Errorf("by %s with %d calls, %v", r.Source, len(trace.Calls), err)
 			}
@@ -188,11 +193,11 @@ func TestTraceOfSharedFetch(t *testing.T) {
 	}
 	all.Wait()
 
-	spent := hour(1)
+	spent := backendtesting.Hour(1)
 	spent.Name = "spent"
-	follow(t, lease, "key", spent, 1)
-	follow(t, lease, "key", spent, 1)
-	if r, trace := follow(t, lease, "key", spent, 1); r.Source != backend.LocalDeny || trace.Lease != backend.NoLease {
+	follow(t, ls, "key", spent, 1)
+	follow(t, ls, "key", spent, 1)
+	if r, trace := follow(t, ls, "key", spent, 1); r.Source != backend.LocalDeny || trace.Lease != backend.NoLease {
 		t.Errorf("denied by %s: %+v", r.Source, trace)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 )
 
 // Peer is a limiter under comparison. Take charges 1 to key; an error is no verdict.
@@ -84,7 +84,7 @@ var networkPeers = []maker{
 
 // hotPeers do the rows with few keys. To the others a key is like any other.
 var hotPeers = []maker{
-	{sluiceLease, true, lease(impatient)},
+	{sluiceLease, true, overRedis(impatient)},
 	{sluiceLeaseBackend, true, leaseBackend(impatient)},
 	{sluice, true, openSluice},
 	{sluiceBackend, true, openSluiceBackend},
@@ -93,7 +93,7 @@ var hotPeers = []maker{
 
 // attackPeers are attacked, as they are when nothing is set.
 var attackPeers = []maker{
-	{sluiceLease, false, fleetOf(lease(backend.LeaseConfig{}))},
+	{sluiceLease, false, fleetOf(overRedis(lease.Config{}))},
 	{sluice, false, fleetOf(openSluice)},
 	{redisRate, false, fleetOf(openRedisRate)},
 }
@@ -109,7 +109,7 @@ var memoryPeers = []maker{
 
 // hotMemoryPeers do the rows with few keys, for which those with leases need not ask Redis.
 var hotMemoryPeers = slices.Concat([]maker{
-	{sluiceLease, true, lease(thousandths)},
+	{sluiceLease, true, overRedis(thousandths)},
 	{sluiceLeaseBackend, true, leaseBackend(thousandths)},
 }, memoryPeers)
 

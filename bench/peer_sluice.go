@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -45,7 +46,7 @@ func newSluiceBackend(s Setup, now func() time.Time) (*sluiceBackendPeer, error)
 }
 
 func openSluiceMemoryBackend(s Setup) (Peer, error) {
-	b, err := backend.NewMemory(backend.MemoryConfig{})
+	b, err := memory.New(memory.Config{})
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func (o Override) String() string {
 	return "clear"
 }
 
-// A version is generation x 2^14 + local changes, below 2^52, so that backend.Dual can put a bit behind it. Generations
+// A version is generation x 2^14 + local changes, below 2^52, so that dual.Dual can put a bit behind it. Generations
 // are times in hundredths of a second where this package writes them, which fit until the year 2057.
 const (
 	localBits     = 14

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -63,12 +63,12 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
-	lease, err := backend.NewLease(r, backend.LeaseConfig{Batch: j.Batch, Steady: true, Processes: j.Among})
+	ls, err := lease.New(r, lease.Config{Batch: j.Batch, Steady: true, Processes: j.Among})
 	if err != nil {
 		return err
 	}
 	t, err := throttler.New(throttler.Config{
-		Backend: lease, Policy: one(l), Failure: throttler.FailClosed, Logger: slog.New(slog.DiscardHandler),
+		Backend: ls, Policy: one(l), Failure: throttler.FailClosed, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (j *job) run() error {
 			if err := t.Close(); err != nil {
 				return err
 			}
-			return lease.Close()
+			return ls.Close()
 		case <-time.After(j.Pause):
 		}
 	}

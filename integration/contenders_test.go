@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -154,7 +155,7 @@ func at(all []*contender, do func(c *contender)) {
 type sluice struct {
 	*throttler.Throttler
 	router *router.Router
-	lease  *backend.Lease // nil without floors
+	lease  *lease.Lease // nil without floors
 }
 
 func (s *sluice) allow(ctx context.Context, key string) (bool, error) {
@@ -177,8 +178,8 @@ type setup struct {
 	policy    limit.Policy
 	failure   throttler.FailurePolicy
 	processes int
-	floors    bool                 // a local view, without leases
-	lease     *backend.LeaseConfig // more than that
+	floors    bool          // a local view, without leases
+	lease     *lease.Config // more than that
 	router    router.Config
 	throttler func(*throttler.Config) // changes what is not named here
 	wrap      func(backend.Backend) backend.Backend
@@ -201,10 +202,10 @@ func newSluice(t testing.TB, s setup) *sluice {
 	made := &sluice{router: r}
 	var counts backend.Backend = r
 	if s.floors {
-		s.lease = &backend.LeaseConfig{Batch: -1}
+		s.lease = &lease.Config{Batch: -1}
 	}
 	if s.lease != nil {
-		if made.lease, err = backend.NewLease(r, *s.lease); err != nil {
+		if made.lease, err = lease.New(r, *s.lease); err != nil {
 			t.Fatal(err)
 		}
 		counts = made.lease

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -38,14 +40,14 @@ func TestFlagFlipped(t *testing.T) {
 	t.Parallel()
 	const keys = 40
 	l := limit.PerHour(50)
-	s, memcached := startRedis(t), startMemcached(t)
+	s, mc := startRedis(t), startMemcached(t)
 	groups, _ := groupsOf(s.addr)
 	play := func(prefix string, carryOver bool) (over int64, longest time.Duration) {
 		var flags [2]stage
 		c := (&contender{name: "Sluice"}).unhurried()
 		for i := range flags {
 			flags[i].set(1, 0)
-			old, err := backend.NewMemcached([]string{memcached}, backend.MemcachedConfig{Prefix: prefix, Timeout: patient.Timeout})
+			old, err := memcached.New([]string{mc}, memcached.Config{Prefix: prefix, Timeout: patient.Timeout})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,14 +56,14 @@ func TestFlagFlipped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			dual, err := backend.NewDual(backend.DualConfig{
+			d, err := dual.New(dual.Config{
 				Old: old, New: redis, Decide: flags[i].decide, CarryOver: carryOver,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer dual.Close()
-			made, err := throttler.New(throttler.Config{Backend: dual, Policy: one(l), Failure: throttler.FailClosed})
+			defer d.Close()
+			made, err := throttler.New(throttler.Config{Backend: d, Policy: one(l), Failure: throttler.FailClosed})
 			if err != nil {
 				t.Fatal(err)
 			}

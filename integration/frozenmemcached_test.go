@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -28,8 +29,8 @@ func TestFrozenMemcached(t *testing.T) {
 		servers[i] = testserver.Memcached(t)
 		addrs[i] = servers[i].Addr
 	}
-	open := func(addrs []string) *backend.Memcached {
-		m, err := backend.NewMemcached(addrs, backend.MemcachedConfig{Timeout: patient.Timeout, MaxCalls: maxCalls})
+	open := func(addrs []string) *memcached.Memcached {
+		m, err := memcached.New(addrs, memcached.Config{Timeout: patient.Timeout, MaxCalls: maxCalls})
 		if err != nil {
 			t.Fatal(err)
 		}

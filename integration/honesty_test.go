@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -104,7 +105,7 @@ func TestHonestUnderEviction(t *testing.T) {
 		}
 		var b backend.Backend = counts
 		if leased {
-			if b, err = backend.NewLease(counts, backend.LeaseConfig{Processes: 1, Batch: 20}); err != nil {
+			if b, err = lease.New(counts, lease.Config{Processes: 1, Batch: 20}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -76,8 +77,8 @@ func TestShadowWithoutRights(t *testing.T) {
 	old, moved := startRedis(t), startRedis(t)
 	command(t, moved, "ACL", "SETUSER", "app", "on", ">pass", "~sl:api:*", "+@all")
 	policy := one(limit.PerDay(1_000_000_000))
-	run := func(shadow bool) (decided, failed int64, stats backend.ShadowStats) {
-		d, err := backend.NewDual(backend.DualConfig{
+	run := func(shadow bool) (decided, failed int64, stats dual.ShadowStats) {
+		d, err := dual.New(dual.Config{
 			Old:    openRedis(t, &redis.Options{Addr: old.addr}),
 			New:    openRedis(t, &redis.Options{Addr: moved.addr, Username: "app", Password: "pass"}),
 			Decide: func(key string) (bool, uint64) { return key[0] == 'n', 0 },

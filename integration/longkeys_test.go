@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -23,7 +23,7 @@ func TestLongKeys(t *testing.T) {
 	groups, _ := groupsOf(s.addr)
 	blocked := make(chan struct{})
 	c := ours(t, 1, setup{
-		groups: groups, policy: one(l), failure: throttler.FailLocal, processes: 1, lease: &backend.LeaseConfig{MaxKeys: 4096},
+		groups: groups, policy: one(l), failure: throttler.FailLocal, processes: 1, lease: &lease.Config{MaxKeys: 4096},
 		router: router.Config{Backend: patient},
 		throttler: func(cfg *throttler.Config) {
 			cfg.FallbackKeys, cfg.Stats.WatchedKeys, cfg.Shadow = 4096, 1000, one(limit.PerDay(1))

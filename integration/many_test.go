@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -59,7 +59,7 @@ func TestManyKeys(t *testing.T) {
 		return hot.Load() - l.Max, connections, goroutines, heapInUse() - heapBefore
 	}
 	c := ours(t, 1, setup{
-		groups: groups, policy: one(l), failure: throttler.FailClosed, lease: &backend.LeaseConfig{MaxKeys: views},
+		groups: groups, policy: one(l), failure: throttler.FailClosed, lease: &lease.Config{MaxKeys: views},
 		router: router.Config{Backend: patient},
 	}).unhurried()
 	over, connections, goroutines, heap := play(c)

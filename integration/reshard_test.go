@@ -14,7 +14,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -37,11 +37,11 @@ func TestReshard(t *testing.T) {
 	// open makes three processes on some groups, under an epoch.
 	open := func(prefix string, groups []router.Group, epoch uint64) *contender {
 		c := (&contender{name: "Sluice"}).unhurried()
-		for _, lease := range []*backend.LeaseConfig{nil, {Batch: -1}, {Batch: 5, Processes: 3}} {
+		for _, ls := range []*lease.Config{nil, {Batch: -1}, {Batch: 5, Processes: 3}} {
 			cfg := router.Config{Backend: patient}
 			cfg.Backend.Prefix = prefix
 			c.processes = append(c.processes, newSluice(t, setup{
-				groups: groups, epoch: epoch, policy: one(l), failure: throttler.FailClosed, lease: lease, router: cfg,
+				groups: groups, epoch: epoch, policy: one(l), failure: throttler.FailClosed, lease: ls, router: cfg,
 			}))
 		}
 		return c

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -54,7 +54,7 @@ func TestSlowClock(t *testing.T) {
 		open := func(addr string) *contender {
 			return ours(t, 1, setup{
 				groups: []router.Group{{Name: "a", Primary: addr}}, policy: one(l), failure: throttler.FailClosed,
-				router: router.Config{Heartbeat: -1, Backend: patient}, lease: &backend.LeaseConfig{Batch: 40, Steady: true, Processes: 1},
+				router: router.Config{Heartbeat: -1, Backend: patient}, lease: &lease.Config{Batch: 40, Steady: true, Processes: 1},
 			})
 		}
 		// The slow one leases within the first window, and spends on; the other one begins to ask with the second.

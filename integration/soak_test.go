@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -54,7 +54,7 @@ func newSoaker(t *testing.T) *soaker {
 	s.groups, _ = groupsOf(s.pair.addr, s.link.Addr, s.c.addr, s.d.addr)
 	s.all = ours(t, soakProcesses, setup{
 		groups: s.groups[:s.now], epoch: s.epoch, policy: one(soaked), failure: throttler.FailClosed,
-		lease:  &backend.LeaseConfig{Batch: 5, Processes: soakProcesses, MaxKeys: 1024},
+		lease:  &lease.Config{Batch: 5, Processes: soakProcesses, MaxKeys: 1024},
 		router: router.Config{Settle: 10 * time.Second, Drain: soakDrain, Backend: patient},
 	}).unhurried()
 	return s

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -27,7 +27,7 @@ func TestSoakKeys(t *testing.T) {
 	l := limit.PerSecond(1000) // the server forgets them as they come
 	s := startRedis(t)
 	groups, _ := groupsOf(s.addr)
-	leased := ours(t, 1, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, lease: &backend.LeaseConfig{MaxKeys: views},
+	leased := ours(t, 1, setup{groups: groups, policy: one(l), failure: throttler.FailClosed, lease: &lease.Config{MaxKeys: views},
 		router: router.Config{Backend: patient}}).unhurried()
 	alone, err := throttler.New(throttler.Config{Policy: one(l)})
 	if err != nil {

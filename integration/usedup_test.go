@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -25,10 +25,10 @@ func TestUsedUpAddress(t *testing.T) {
 	l := limit.PerHour(20)
 	s := startRedis(t)
 	groups, _ := groupsOf(s.addr)
-	play := func(n int, userFirst, lease, attacked bool) (denied int, longest, p50 time.Duration) {
+	play := func(n int, userFirst, ls, attacked bool) (denied int, longest, p50 time.Duration) {
 		made := setup{groups: groups, policy: one(l), failure: throttler.FailError, router: router.Config{Backend: patient}}
-		if lease {
-			made.lease = &backend.LeaseConfig{}
+		if ls {
+			made.lease = &lease.Config{}
 		}
 		c := ours(t, processes, made)
 		user, usedUp := fmt.Sprintf("user:%d", n), fmt.Sprintf("used up:%d", n)
@@ -76,12 +76,12 @@ func TestUsedUpAddress(t *testing.T) {
 	var n, all int
 	var with, without, longest time.Duration
 	for _, userFirst := range []bool{true, false} {
-		for _, lease := range []bool{false, true} {
+		for _, ls := range []bool{false, true} {
 			for _, attacked := range []bool{false, true} {
 				n++
-				denied, wait, p50 := play(n, userFirst, lease, attacked)
+				denied, wait, p50 := play(n, userFirst, ls, attacked)
 				if all += denied; denied > 0 {
-					t.Errorf("user first %t, lease %t: %d of %d denied, to retry after %s", userFirst, lease, denied, requests, wait)
+					t.Errorf("user first %t, lease %t: %d of %d denied, to retry after %s", userFirst, ls, denied, requests, wait)
 				}
 				longest = max(longest, wait)
 				if attacked {

@@ -10,7 +10,7 @@ import (
 
 // BenchmarkTake is what a router adds to a node: the ring, the breaker, the clock of the latency.
 func BenchmarkTake(b *testing.B) {
-	own := memory(b)
+	own := newMemory(b)
 	r := open(b, []router.Nodes{{Name: "a", Primary: own}}, router.Config{Heartbeat: -1})
 	for name, node := range map[string]backend.Backend{"node": own, "router": r} {
 		b.Run(name, func(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkTake(b *testing.B) {
 func BenchmarkPeek(b *testing.B) {
 	for _, replicas := range []int{0, 2} {
 		b.Run(fmt.Sprintf("replicas=%d", replicas), func(b *testing.B) {
-			store := memory(b)
+			store := newMemory(b)
 			group := router.Nodes{Name: "a", Primary: store}
 			for range replicas {
 				group.Replicas = append(group.Replicas, newFake(store))
@@ -44,8 +44,8 @@ func BenchmarkPeek(b *testing.B) {
 }
 
 func TestTakeAddsNoAllocation(t *testing.T) {
-	own := memory(t)
-	r := open(t, []router.Nodes{{Name: "a", Primary: own}, {Name: "b", Primary: memory(t)}}, router.Config{Heartbeat: -1})
+	own := newMemory(t)
+	r := open(t, []router.Nodes{{Name: "a", Primary: own}, {Name: "b", Primary: newMemory(t)}}, router.Config{Heartbeat: -1})
 	ctx, req := t.Context(), request(keyOf(r, "a", 0))
 	if _, err := r.Take(ctx, req); err != nil { // the key is known now
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
@@ -37,7 +39,7 @@ func (p *percentage) Decide(key string) (useNew bool, version uint64) {
 
 // process moves keys between a machine and a router.
 type process struct {
-	*backend.Dual
+	*dual.Dual
 	flag   percentage
 	router *router.Router
 	epoch  uint64
@@ -46,7 +48,7 @@ type process struct {
 func (p *plant) process(t testing.TB, topology router.Topology) *process {
 	t.Helper()
 	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1, Backend: backend.RedisConfig{Timeout: 10 * time.Second}}), epoch: topology.Epoch}
-	proc.Dual = newDual(t, backend.DualConfig{
+	proc.Dual = newDual(t, dual.Config{
 		Old: p.machine("old"), New: proc.router, Decide: proc.flag.Decide, CarryOver: true,
 	})
 	return proc
@@ -123,7 +125,7 @@ func TestBothMoversInAnyOrder(t *testing.T) {
 func TestBothMoversAreExact(t *testing.T) {
 	t.Parallel()
 	const keys, quota, callers = 300, 20, 8
-	c, memcached := startCluster(t, 4, 0), testserver.Memcached(t)
+	c, mc := startCluster(t, 4, 0), testserver.Memcached(t)
 	three, four := c.topology, c.topology
 	three.Epoch, three.Groups = 1, three.Groups[:3]
 	for name, l := range map[string]limit.Limit{
@@ -135,8 +137,8 @@ func TestBothMoversAreExact(t *testing.T) {
 			var processes [2]*process
 			for i := range processes {
 				p := &process{router: dial(t, three, router.Config{Backend: backend.RedisConfig{Timeout: 5 * time.Second, Prefix: name + ":"}})}
-				p.Dual = newDual(t, backend.DualConfig{
-					Old: newMemcached(t, backend.MemcachedConfig{Prefix: name + ":", Timeout: 5 * time.Second}, memcached.Addr),
+				p.Dual = newDual(t, dual.Config{
+					Old: newMemcached(t, memcached.Config{Prefix: name + ":", Timeout: 5 * time.Second}, mc.Addr),
 					New: p.router, Decide: p.flag.Decide, CarryOver: true,
 				})
 				processes[i] = p

@@ -18,7 +18,7 @@ import (
 // lone is one primary without heartbeats: only calls tell how it is.
 func lone(t *testing.T, cfg router.Config) (*router.Router, fake) {
 	t.Helper()
-	f := newFake(memory(t))
+	f := newFake(newMemory(t))
 	return open(t, []router.Nodes{{Name: "a", Primary: f}}, cfg), f
 }
 
@@ -187,7 +187,7 @@ func TestFailuresAreCountedAcrossWindows(t *testing.T) {
 
 func TestUnwatchedReplicaComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory(t)
+		store := newMemory(t)
 		replica := newFake(store) // neither Heartbeater nor Pinger
 		r := open(t, []router.Nodes{{Name: "a", Primary: newFake(store), Replicas: []backend.Backend{replica}}}, router.Config{})
 		peek := func() backend.Source {

@@ -31,7 +31,7 @@ type Config struct {
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that
-	// change their owner are handed over for that long and the longest window of a policy. Of a router in a backend.Dual
+	// change their owner are handed over for that long and the longest window of a policy. Of a router in a dual.Dual
 	// it must be as long as both Settles together. At most twice limit.MaxWindow. Zero: 10 minutes.
 	Settle time.Duration
 

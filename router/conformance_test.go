@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -22,7 +23,7 @@ func TestConformanceOfMemories(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 		var groups []router.Nodes
 		for i := range 3 {
-			m, err := backend.NewMemory(backend.MemoryConfig{Now: now})
+			m, err := memory.New(memory.Config{Now: now})
 			if err != nil {
 				t.Fatal(err)
 			}

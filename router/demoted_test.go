@@ -32,7 +32,7 @@ func TestDemotedPrimaryIsReadAsAReplica(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				primary := newPrimary(memory(t))
+				primary := newPrimary(newMemory(t))
 				r := open(t, []router.Nodes{{Name: "a", Primary: make(primary)}}, router.Config{})
 				expect := func(source backend.Source, allowed bool, guarantee backend.Guarantee, cause error) {
 					t.Helper()
@@ -72,7 +72,7 @@ type full struct {
 }
 
 func newFull(t *testing.T) full {
-	node := full{newPrimary(memory(t)), new(atomic.Bool)}
+	node := full{newPrimary(newMemory(t)), new(atomic.Bool)}
 	req := request("denied")
 	req.Cost = 5
 	if _, err := node.store.Take(t.Context(), req); err != nil {
@@ -187,7 +187,7 @@ func TestDemotedPrimaryByHeartbeats(t *testing.T) {
 // TestPromotedNodeIsAskedSoon: what a node said of its role before it was given another one is not believed for long.
 func TestPromotedNodeIsAskedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory(t)
+		store := newMemory(t)
 		nodes := map[string]beating{"h:1": newPrimary(store), "h:2": newReplica(store)}
 		r, err := router.Open(router.Topology{Epoch: 1, Groups: []router.Group{{Name: "a", Primary: "h:1", Replicas: []string{"h:2"}}}},
 			router.Config{Heartbeat: time.Hour, Node: func(address string) (backend.Backend, error) { return nodes[address], nil }})

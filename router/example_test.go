@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
@@ -39,7 +40,7 @@ func ExampleOpen() {
 func ExampleNew() {
 	var groups []router.Nodes
 	for _, name := range []string{"eu-1", "eu-2", "eu-3"} {
-		primary, _ := backend.NewMemory(backend.MemoryConfig{})
+		primary, _ := memory.New(memory.Config{})
 		groups = append(groups, router.Nodes{Name: name, Primary: primary})
 	}
 	counts, err := router.New(groups, router.Config{})
@@ -81,7 +82,7 @@ func ExampleParseTopology() {
 // A new topology is put in force while calls go on. Keys that change their owner take their counts along. Here nodes are
 // memories; by default they are Redis servers at these addresses.
 func ExampleRouter_Update() {
-	cfg := router.Config{Node: func(string) (backend.Backend, error) { return backend.NewMemory(backend.MemoryConfig{}) }}
+	cfg := router.Config{Node: func(string) (backend.Backend, error) { return memory.New(memory.Config{}) }}
 	two := router.Topology{Epoch: 1, Groups: []router.Group{
 		{Name: "eu-1", Primary: "10.0.0.1:6379"}, {Name: "eu-2", Primary: "10.0.1.1:6379"},
 	}}
@@ -118,7 +119,7 @@ func ExampleRouter_Update() {
 
 // Nodes tells how each node is, for people and dashboards.
 func ExampleRouter_Nodes() {
-	primary, _ := backend.NewMemory(backend.MemoryConfig{})
+	primary, _ := memory.New(memory.Config{})
 	counts, err := router.New([]router.Nodes{{Name: "eu-1", Primary: primary}}, router.Config{})
 	if err != nil {
 		fmt.Println(err)

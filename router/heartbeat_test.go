@@ -147,7 +147,7 @@ func TestEventsOfHeartbeats(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memory(t)
+				store := newMemory(t)
 				primary, replica := newPrimary(store), newReplica(store)
 				changed, node := primary, "primary"
 				if test.replica {
@@ -285,7 +285,7 @@ func TestNodes(t *testing.T) {
 }
 
 func TestPingAsksEveryNode(t *testing.T) {
-	ok, dead := memory(t), memory(t)
+	ok, dead := newMemory(t), newMemory(t)
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}

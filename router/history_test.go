@@ -90,7 +90,7 @@ func TestPublishedHistory(t *testing.T) {
 	update(t, r, two)
 	update(t, r, three)
 	await(t, "it is published", func() bool { return p.posted(3) == 3 })
-	there, err := p.machine("10.0.0.3:6379").Look(context.Background())
+	there, err := p.machine("10.0.0.3:6379").Published(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestUpdateAddressOfPrevious(t *testing.T) {
 	}
 	update(t, r, after(topo(3, 3), two, elsewhere))
 	await(t, "the next is published", func() bool { return p.posted(3) == 3 })
-	there, err := p.machine("10.0.0.3:6379").Look(t.Context())
+	there, err := p.machine("10.0.0.3:6379").Published(t.Context())
 	if err != nil || strings.Contains(there.Text, "10.0.0.1:") || !strings.Contains(there.Text, "10.0.0.9:") {
 		t.Errorf("%q, %v", there.Text, err)
 	}
@@ -265,7 +265,7 @@ func TestPublishedChainIsNoBaseline(t *testing.T) {
 		update(t, r, unlinked(topo(epoch, 1, 1+int(epoch))))
 	}
 	await(t, "it is published", func() bool { return p.posted(1) == 19 })
-	there, err := p.machine("10.0.0.1:6379").Look(t.Context())
+	there, err := p.machine("10.0.0.1:6379").Published(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

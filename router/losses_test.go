@@ -10,6 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -76,9 +78,9 @@ func TestRestartUnderLeases(t *testing.T) {
 	c := startCluster(t, 1, 0)
 	const most = 400
 	p := &limit.Policy{Name: "leased", Limits: []limit.Limit{limit.PerHour(most)}}
-	var leases [2]*backend.Lease
+	var leases [2]*lease.Lease
 	for i := range leases {
-		l, err := backend.NewLease(dial(t, c.topology, untripped), backend.LeaseConfig{Processes: 2, Batch: 20})
+		l, err := lease.New(dial(t, c.topology, untripped), lease.Config{Processes: 2, Batch: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,17 +162,17 @@ func TestLossBeforeAMove(t *testing.T) {
 			return b
 		}
 		version := uint64(1)
-		dual := newDual(t, backend.DualConfig{
+		d := newDual(t, dual.Config{
 			Old: open(old), New: open(young), CarryOver: true,
 			Decide: func(string) (bool, uint64) { return version == 2, version },
 		})
-		takeMany(t, dual, fiveAMinute, "k", 5)
+		takeMany(t, d, fiveAMinute, "k", 5)
 		old.Restart()
-		if told := takeMany(t, dual, fiveAMinute, "other", 1); told.exact != 0 {
+		if told := takeMany(t, d, fiveAMinute, "other", 1); told.exact != 0 {
 			t.Fatalf("%+v", told)
 		}
 		version = 2
-		if told := takeMany(t, dual, fiveAMinute, "k", 6); told != (takes{admitted: 5}) {
+		if told := takeMany(t, d, fiveAMinute, "k", 6); told != (takes{admitted: 5}) {
 			t.Errorf("on the other side: %+v", told)
 		}
 	})

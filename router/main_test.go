@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
@@ -75,9 +76,9 @@ func kind(err error) backend.Kind {
 	return 0
 }
 
-func memory(t testing.TB) *backend.Memory {
+func newMemory(t testing.TB) *memory.Memory {
 	t.Helper()
-	m, err := backend.NewMemory(backend.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ type fake struct {
 }
 
 type counts struct {
-	store *backend.Memory // several fakes may share one: a primary and replicas that never lag
+	store *memory.Memory // several fakes may share one: a primary and replicas that never lag
 
 	mu    sync.Mutex // guards what follows
 	delay time.Duration
@@ -101,20 +102,20 @@ type counts struct {
 	shut  bool
 }
 
-func newFake(store *backend.Memory) fake {
+func newFake(store *memory.Memory) fake {
 	return fake{&counts{store: store, calls: make(map[string]int)}}
 }
 
 // beating is a fake that tells how it is.
 type beating struct{ fake }
 
-func newReplica(store *backend.Memory) beating {
+func newReplica(store *memory.Memory) beating {
 	f := newFake(store)
 	f.beat = backend.Heartbeat{RunID: "a", LinkUp: true}
 	return beating{f}
 }
 
-func newPrimary(store *backend.Memory) beating {
+func newPrimary(store *memory.Memory) beating {
 	f := newFake(store)
 	f.beat = backend.Heartbeat{RunID: "a", Primary: true}
 	return beating{f}

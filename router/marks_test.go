@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -60,7 +61,7 @@ func TestMarksOfRandomKeys(t *testing.T) {
 	}
 	t.Run("a migration", func(t *testing.T) {
 		before, after := testserver.Redis(t), testserver.Redis(t)
-		d, err := backend.NewDual(backend.DualConfig{
+		d, err := dual.New(dual.Config{
 			Old: openOne(t, before), New: openOne(t, after), CarryOver: true, Settle: settle,
 			Decide: func(string) (bool, uint64) { return true, 1 },
 		})

@@ -15,6 +15,8 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -22,9 +24,9 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-func newMemcached(t testing.TB, cfg backend.MemcachedConfig, servers ...string) *backend.Memcached {
+func newMemcached(t testing.TB, cfg memcached.Config, servers ...string) *memcached.Memcached {
 	t.Helper()
-	m, err := backend.NewMemcached(servers, cfg)
+	m, err := memcached.New(servers, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +34,9 @@ func newMemcached(t testing.TB, cfg backend.MemcachedConfig, servers ...string) 
 	return m
 }
 
-func newDual(t testing.TB, cfg backend.DualConfig) *backend.Dual {
+func newDual(t testing.TB, cfg dual.Config) *dual.Dual {
 	t.Helper()
-	d, err := backend.NewDual(cfg)
+	d, err := dual.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,15 +48,15 @@ func newDual(t testing.TB, cfg backend.DualConfig) *backend.Dual {
 // while a flag changes its mind for every key fifty times a second.
 func TestConformanceOfMigration(t *testing.T) {
 	t.Parallel()
-	servers, memcached := startCluster(t, 3, 0), testserver.Memcached(t)
+	servers, mc := startCluster(t, 3, 0), testserver.Memcached(t)
 	for name, back := range map[string]bool{"Memcached to Redis": false, "Redis to Memcached": true} {
 		t.Run(name, func(t *testing.T) {
 			n := 0
 			backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 				n++
 				prefix, start := fmt.Sprintf("%.1s%d:", name, n), time.Now() // every part begins with nothing stored
-				cfg := backend.DualConfig{
-					Old: newMemcached(t, backend.MemcachedConfig{Prefix: prefix, Timeout: 10 * time.Second, Now: now}, memcached.Addr),
+				cfg := dual.Config{
+					Old: newMemcached(t, memcached.Config{Prefix: prefix, Timeout: 10 * time.Second, Now: now}, mc.Addr),
 					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{
 						Prefix: prefix, Timeout: 10 * time.Second, Now: now,
 					}}),
@@ -78,7 +80,7 @@ func TestConformanceOfMigration(t *testing.T) {
 // apart, forward, back and forward. Without CarryOver the same run admits too much, or it would prove nothing.
 func TestMigrationIsExact(t *testing.T) {
 	t.Parallel()
-	servers, memcached := startCluster(t, 3, 0), testserver.Memcached(t)
+	servers, mc := startCluster(t, 3, 0), testserver.Memcached(t)
 	for _, carryOver := range []bool{true, false} {
 		t.Run(fmt.Sprintf("carry over %t", carryOver), func(t *testing.T) {
 			t.Parallel()
@@ -90,7 +92,7 @@ func TestMigrationIsExact(t *testing.T) {
 			}
 			set(0)
 			prefix := fmt.Sprintf("%t:", carryOver)
-			var processes []*backend.Dual
+			var processes []*dual.Dual
 			for range 2 {
 				flag, err := featureflag.New(featureflag.Config{Name: "redis", Source: flags, Refresh: 2 * time.Second})
 				if err != nil {
@@ -100,8 +102,8 @@ func TestMigrationIsExact(t *testing.T) {
 				if err := flag.Ready(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				d := newDual(t, backend.DualConfig{
-					Old: newMemcached(t, backend.MemcachedConfig{Prefix: prefix, Timeout: 5 * time.Second}, memcached.Addr),
+				d := newDual(t, dual.Config{
+					Old: newMemcached(t, memcached.Config{Prefix: prefix, Timeout: 5 * time.Second}, mc.Addr),
 					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: 5 * time.Second}}),
 
 					Decide: flag.Decide, CarryOver: carryOver, Settle: 5 * time.Second,

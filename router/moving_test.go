@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
@@ -26,7 +27,7 @@ func after(t router.Topology, previous ...router.Topology) router.Topology {
 
 // posted is the epoch that the node of a group has posted.
 func (p *plant) posted(g int) int64 {
-	n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Post(context.Background(), backend.Notice{Version: 1, Digest: "x"})
+	n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Publish(context.Background(), backend.Announcement{Version: 1, Digest: "x"})
 	if err != nil {
 		return 0
 	}
@@ -157,14 +158,14 @@ func TestPeekWithoutOrigin(t *testing.T) {
 	r := p.open(t, topo(1, 1), router.Config{TripAfter: -1})
 	takeN(t, r, "k", tenAnHour, 10)
 	update(t, r, topo(2, 2))
-	dual := newDual(t, backend.DualConfig{
-		Old: p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{}), New: memory(t), CarryOver: true,
+	d := newDual(t, dual.Config{
+		Old: p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{}), New: newMemory(t), CarryOver: true,
 		Decide: func(string) (bool, uint64) { return false, 1 },
 	})
 	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
 	for _, down := range []bool{false, true} {
 		p.machine("10.0.0.1:6379").down.Store(down)
-		for name, b := range map[string]backend.Peeker{"router": r, "dual": dual} {
+		for name, b := range map[string]backend.Peeker{"router": r, "dual": d} {
 			result, err := b.Peek(ctx, req)
 			if err != nil || result.Allowed != down || (result.Guarantee == backend.Bounded) != down ||
 				errors.Is(result.Cause, backend.ErrNotHandedOver) != down || errors.Is(result.Cause, errDown) != down {

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 )
 
 // TestBeginAndRelocate: the first sentinel answers while the first snapshot is put in force. Each follower and each heart is
 // started once; the race detector sees it if the two don't wait for each other.
 func TestBeginAndRelocate(t *testing.T) {
-	cfg := Config{Node: func(string) (backend.Backend, error) { return backend.NewMemory(backend.MemoryConfig{}) }}.withDefaults()
+	cfg := Config{Node: func(string) (backend.Backend, error) { return memory.New(memory.Config{}) }}.withDefaults()
 	o := &opener{cfg: cfg}
 	r := newRouter(cfg, nil, o)
 	o.relocate = r.relocate

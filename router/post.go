@@ -21,13 +21,13 @@ import (
 
 // notice is the topology as it is published. One that is signed is published as it is, which is the only one that signed keys
 // let through.
-func (s *snapshot) notice() (backend.Notice, error) {
+func (s *snapshot) notice() (backend.Announcement, error) {
 	topology := s.topology
 	if len(topology.Signature) == 0 {
 		topology = s.chain()
 	}
 	text, err := json.Marshal(topology)
-	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
+	return backend.Announcement{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
 }
 
 // chain is the topology with the former ones, as far as they are known.
@@ -57,7 +57,7 @@ func (s *snapshot) chain() Topology {
 // consult compares the topology in force with the one that a node's notice has, and takes over a newer one. Where there is an
 // older one or none, it leaves its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
-	board, ok := n.backend.(backend.Poster)
+	board, ok := n.backend.(backend.Publisher)
 	s := r.snapshot.Load()
 	if !ok || s.version() == 0 {
 		return backend.ErrUnsupported
@@ -91,9 +91,9 @@ func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
 	return err
 }
 
-func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there backend.Notice, err error) {
+func (r *Router) look(ctx context.Context, n *node, board backend.Publisher) (there backend.Announcement, err error) {
 	err = n.guard("look", func() (err error) {
-		there, err = board.Look(ctx)
+		there, err = board.Published(ctx)
 		return n.overdue(ctx, err)
 	})
 	return there, err
@@ -101,7 +101,7 @@ func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there
 
 // publish leaves the topology at a node, and reports whether it was let do so. One who may not write there is no fault: then
 // others publish.
-func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *snapshot) bool {
+func (r *Router) publish(ctx context.Context, n *node, board backend.Publisher, s *snapshot) bool {
 	if n.forbids.Load() == s.version() {
 		return false
 	}
@@ -118,7 +118,7 @@ func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *
 		return false
 	}
 	return n.guard("post", func() error {
-		_, err := board.Post(ctx, notice)
+		_, err := board.Publish(ctx, notice)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
 			n.forbids.Store(s.version())
 			return nil

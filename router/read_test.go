@@ -16,7 +16,7 @@ import (
 // pair is a primary with replicas, in a bubble, after the first heartbeats. Nothing lags unless told to.
 func pair(t *testing.T, replicas int, cfg router.Config) (*router.Router, beating, []beating) {
 	t.Helper()
-	store := memory(t)
+	store := newMemory(t)
 	primary := newPrimary(store)
 	group := router.Nodes{Name: "a", Primary: primary}
 	fakes := make([]beating, replicas)
@@ -74,7 +74,7 @@ func TestReplicaIsJudgedAtThePrimarysClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := memory(t)
+				store := newMemory(t)
 				primary, replica := newPrimary(store), newReplica(store)
 				group := router.Nodes{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}
 				if test.unknown {
@@ -148,7 +148,7 @@ func expectFromPrimary(t *testing.T, r *router.Router, replica beating) {
 
 func TestReplicaThatCantBeAskedIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := memory(t)
+		store := newMemory(t)
 		primary, replica := newPrimary(store), newReplica(store)
 		replica.set(func(c *counts) { c.err = &backend.Error{Kind: backend.Misconfigured, Err: errors.New("NOPERM")} })
 		var events log

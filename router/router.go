@@ -190,7 +190,7 @@ func (r *Router) update(ctx context.Context, req backend.Request, do func(contex
 	return r.updateMoving(ctx, s, req, do)
 }
 
-// Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't. It is for a [backend.Dual] that holds
+// Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't. It is for a [dual.Dual] that holds
 // the router.
 func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
 	s, err := r.enter(req.CheckSeal(ctx))

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
@@ -19,7 +20,7 @@ import (
 
 func threeMemories(t *testing.T) []router.Nodes {
 	return []router.Nodes{
-		{Name: "a", Primary: memory(t)}, {Name: "b", Primary: memory(t)}, {Name: "c", Primary: memory(t), Weight: 2},
+		{Name: "a", Primary: newMemory(t)}, {Name: "b", Primary: newMemory(t)}, {Name: "c", Primary: newMemory(t), Weight: 2},
 	}
 }
 
@@ -74,7 +75,7 @@ func TestEveryOperationGoesToTheOwner(t *testing.T) {
 	groups := threeMemories(t)
 	r := open(t, groups, router.Config{})
 	for _, g := range groups {
-		own := g.Primary.(*backend.Memory)
+		own := g.Primary.(*memory.Memory)
 		req := request(keyOf(r, g.Name, 0))
 
 		taken, err := r.Take(ctx, req)
@@ -123,7 +124,7 @@ func TestEveryOperationGoesToTheOwner(t *testing.T) {
 }
 
 func TestBadRequestsReachNoNode(t *testing.T) {
-	node := newFake(memory(t))
+	node := newFake(newMemory(t))
 	node.set(func(c *counts) { c.err = unavailable() }) // a request that came through would open the breaker
 	r := open(t, []router.Nodes{{Name: "a", Primary: node}}, router.Config{TripAfter: 1})
 	cancelled, cancel := context.WithCancel(t.Context())
@@ -161,7 +162,7 @@ func TestBadRequestsReachNoNode(t *testing.T) {
 type bare struct{ backend.Backend }
 
 func TestUnsupported(t *testing.T) {
-	r := open(t, []router.Nodes{{Name: "a", Primary: bare{memory(t)}}}, router.Config{})
+	r := open(t, []router.Nodes{{Name: "a", Primary: bare{newMemory(t)}}}, router.Config{})
 	req := request("k")
 	taken, err := r.Take(t.Context(), req)
 	if err != nil {
@@ -185,7 +186,7 @@ func TestUnsupported(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	store := memory(t)
+	store := newMemory(t)
 	primary, replica := newPrimary(store), newReplica(store)
 	r, err := router.New([]router.Nodes{{
 		Name: "a", Primary: primary, Replicas: []backend.Backend{replica},
@@ -273,8 +274,8 @@ type uncomparable struct {
 }
 
 func TestNewRefuses(t *testing.T) {
-	m := memory(t)
-	var nilMemory *backend.Memory
+	m := newMemory(t)
+	var nilMemory *memory.Memory
 	for name, test := range map[string]struct {
 		groups []router.Nodes
 		cfg    router.Config
@@ -282,7 +283,7 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		"nothing":       {nil, router.Config{}, []string{"groups"}},
 		"no name":       {[]router.Nodes{{Primary: m}}, router.Config{}, []string{"groups[0].name"}},
-		"a name twice":  {[]router.Nodes{{Name: "a", Primary: m}, {Name: "a", Primary: memory(t)}}, router.Config{}, []string{"groups[1].name"}},
+		"a name twice":  {[]router.Nodes{{Name: "a", Primary: m}, {Name: "a", Primary: newMemory(t)}}, router.Config{}, []string{"groups[1].name"}},
 		"weight":        {[]router.Nodes{{Name: "a", Weight: -1, Primary: m}}, router.Config{}, []string{"groups[0].weight"}},
 		"no primary":    {[]router.Nodes{{Name: "a"}}, router.Config{}, []string{"groups[0].primary"}},
 		"nil pointer":   {[]router.Nodes{{Name: "a", Primary: nilMemory}}, router.Config{}, []string{"groups[0].primary"}},
@@ -293,7 +294,7 @@ func TestNewRefuses(t *testing.T) {
 		"config":        {[]router.Nodes{{Name: "a", Primary: m}}, router.Config{ReadTimeout: -1, OpenFor: -1}, []string{"ReadTimeout", "OpenFor"}},
 		"all at once":   {[]router.Nodes{{Name: "a b", Weight: 1025}, {Name: "a"}}, router.Config{OpenFor: -1}, []string{"groups[0].name", "groups[0].weight", "groups[0].primary", "groups[1].primary", "OpenFor"}},
 		"too much weight": {[]router.Nodes{
-			{Name: "a", Weight: 1024, Primary: m}, {Name: "b", Weight: 1024, Primary: memory(t)}, {Name: "c", Primary: memory(t)},
+			{Name: "a", Weight: 1024, Primary: m}, {Name: "b", Weight: 1024, Primary: newMemory(t)}, {Name: "c", Primary: newMemory(t)},
 		}, router.Config{}, []string{"groups: total weight"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/ring"
 )
@@ -23,7 +24,7 @@ func changed(t testing.TB, changes int) *Router {
 		return t
 	}
 	r, err := Open(topology(1), Config{
-		Heartbeat: -1, Node: func(string) (backend.Backend, error) { return backend.NewMemory(backend.MemoryConfig{}) },
+		Heartbeat: -1, Node: func(string) (backend.Backend, error) { return memory.New(memory.Config{}) },
 	})
 	if err != nil {
 		t.Fatal(err)

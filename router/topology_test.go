@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
@@ -168,7 +169,7 @@ func TestOpenRefuses(t *testing.T) {
 	if got := refusedFields(err); !slices.Equal(got, []string{"Redis.DB"}) {
 		t.Errorf("another database of a cluster: refused %q: %v", got, err)
 	}
-	for kind, node := range map[string]backend.Backend{"no node": nil, "a nil pointer": (*backend.Memory)(nil)} {
+	for kind, node := range map[string]backend.Backend{"no node": nil, "a nil pointer": (*memory.Memory)(nil)} {
 		_, err := router.Open(one, router.Config{Node: func(string) (backend.Backend, error) { return node, nil }})
 		if got := refusedFields(err); !slices.Equal(got, []string{"Node"}) {
 			t.Errorf("%s: refused %q: %v", kind, got, err)
@@ -181,7 +182,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := router.Open(one, router.Config{Backend: backend.RedisConfig{Prefix: "{"}}); !errors.As(err, &bad) {
 		t.Errorf("bad prefix: %v", err)
 	}
-	nodes := []router.Nodes{{Name: "a", Primary: memory(t)}}
+	nodes := []router.Nodes{{Name: "a", Primary: newMemory(t)}}
 	_, err = router.New(nodes, router.Config{Redis: &redis.Options{}, Sentinel: &redis.Options{}})
 	if got := refusedFields(err); !slices.Equal(got, []string{"Redis", "Sentinel"}) {
 		t.Errorf("New with redis options: refused %q: %v", got, err)

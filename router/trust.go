@@ -101,7 +101,7 @@ func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 }
 
 // published returns the topology of a notice if this process may take it over from a server.
-func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) {
+func (r *Router) published(s *snapshot, there backend.Announcement) (Topology, error) {
 	t, err := ParseTopology([]byte(there.Text))
 	if err != nil {
 		return Topology{}, err

@@ -16,16 +16,17 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
 
 // publish leaves a topology on a server as somebody else would who may write there.
-func publish(t testing.TB, on backend.Poster, topology router.Topology) {
+func publish(t testing.TB, on backend.Publisher, topology router.Topology) {
 	t.Helper()
 	text := marshal(t, topology)
-	n := backend.Notice{Version: int64(topology.Epoch), Digest: topology.Digest(), Text: string(text)}
-	if there, err := on.Post(context.Background(), n); err != nil || there.Version != n.Version {
+	n := backend.Announcement{Version: int64(topology.Epoch), Digest: topology.Digest(), Text: string(text)}
+	if there, err := on.Publish(context.Background(), n); err != nil || there.Version != n.Version {
 		t.Fatalf("%+v, %v", there, err)
 	}
 }
@@ -232,13 +233,13 @@ func TestSignedIsHandedOn(t *testing.T) {
 
 // looker counts how often a server is looked at.
 type looker struct {
-	*backend.Memory
+	*memory.Memory
 	looks *atomic.Int64
 }
 
-func (l looker) Look(ctx context.Context) (backend.Notice, error) {
+func (l looker) Published(ctx context.Context) (backend.Announcement, error) {
 	l.looks.Add(1)
-	return l.Memory.Look(ctx)
+	return l.Memory.Published(ctx)
 }
 
 func (looker) Close() error { return nil } // the other process goes on
@@ -256,7 +257,7 @@ func TestUnsignedIsNotPublished(t *testing.T) {
 				Heartbeat: -1, TopologyKeys: []ed25519.PublicKey{public}, OnEvent: onEvent,
 				Node: func(address string) (backend.Backend, error) {
 					if _, ok := servers[address]; !ok {
-						servers[address] = looker{memory(t), &looks}
+						servers[address] = looker{newMemory(t), &looks}
 					}
 					return servers[address], nil
 				},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
@@ -26,7 +27,7 @@ type plant struct {
 
 // machine is a server of a plant.
 type machine struct {
-	*backend.Memory
+	*memory.Memory
 	down  atomic.Bool
 	hangs atomic.Bool // it answers no load
 	mute  atomic.Bool // it keeps no notice
@@ -73,25 +74,25 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return m.Memory.Load(ctx, req)
 }
 
-func (m *machine) Look(ctx context.Context) (backend.Notice, error) {
+func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
 	if m.down.Load() {
-		return backend.Notice{}, &backend.Error{Op: "look", Kind: backend.Unavailable, Err: errDown}
+		return backend.Announcement{}, &backend.Error{Op: "look", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
-		return backend.Notice{}, nil
+		return backend.Announcement{}, nil
 	}
 	defer m.looks.Add(1)
-	return m.Memory.Look(ctx)
+	return m.Memory.Published(ctx)
 }
 
-func (m *machine) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (m *machine) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	if m.down.Load() {
-		return backend.Notice{}, &backend.Error{Op: "post", Kind: backend.Unavailable, Err: errDown}
+		return backend.Announcement{}, &backend.Error{Op: "post", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
 		return n, nil
 	}
-	return m.Memory.Post(ctx, n)
+	return m.Memory.Publish(ctx, n)
 }
 
 func (m *machine) Close() error { return nil }
@@ -105,11 +106,11 @@ func (p *plant) machine(address string) *machine {
 	defer p.mu.Unlock()
 	m := p.nodes[address]
 	if m == nil {
-		memory, err := backend.NewMemory(backend.MemoryConfig{})
+		mem, err := memory.New(memory.Config{})
 		if err != nil {
 			panic(err)
 		}
-		m = &machine{Memory: memory}
+		m = &machine{Memory: mem}
 		p.nodes[address] = m
 	}
 	return m
@@ -119,11 +120,11 @@ func (p *plant) machine(address string) *machine {
 func (p *plant) restart(address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	mem, err := memory.New(memory.Config{})
 	if err != nil {
 		panic(err)
 	}
-	p.nodes[address].Memory = memory
+	p.nodes[address].Memory = mem
 }
 
 // topo is a topology of groups g1 to gN, each of one node. It is a baseline, unless another one is put before it.
@@ -363,7 +364,7 @@ func TestTopologyConflict(t *testing.T) {
 	p := newPlant()
 	first := p.open(t, topo(3, 1, 2), router.Config{})
 	posted := func() bool {
-		n, err := p.machine("10.0.0.1:6379").Post(context.Background(), backend.Notice{Version: 1, Digest: "x"})
+		n, err := p.machine("10.0.0.1:6379").Publish(context.Background(), backend.Announcement{Version: 1, Digest: "x"})
 		return err == nil && n.Version == 3
 	}
 	await(t, "the first topology is posted", posted)
@@ -544,7 +545,7 @@ func TestStoppedRoutersPostNothing(t *testing.T) {
 	healthy := p.open(t, topo(3, 1, 2, 3), router.Config{})
 	has := func(g int, digest string) func() bool {
 		return func() bool {
-			n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Post(ctx, backend.Notice{Version: 1, Digest: "x"})
+			n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Publish(ctx, backend.Announcement{Version: 1, Digest: "x"})
 			return err == nil && n.Version == 3 && n.Digest == digest
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
@@ -19,7 +20,7 @@ const nodeTimeout = 250 * time.Millisecond
 
 // frozen is a server that may take calls and answer none.
 type frozen struct {
-	*backend.Memory
+	*memory.Memory
 	hangs atomic.Bool
 }
 
@@ -57,11 +58,11 @@ func (f *frozen) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 	return f.Memory.Load(ctx, req)
 }
 
-func (f *frozen) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (f *frozen) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	if err := f.wait(ctx, "post"); err != nil {
-		return backend.Notice{}, err
+		return backend.Announcement{}, err
 	}
-	return f.Memory.Post(ctx, n)
+	return f.Memory.Publish(ctx, n)
 }
 
 // TestMovingTakesItsTime: a call about a key that may come from four groups which hang takes no longer than one call, and a
@@ -72,7 +73,7 @@ func TestMovingTakesItsTime(t *testing.T) {
 		r, err := router.Open(after(topo(5, 5), topo(4, 4), topo(3, 3), topo(2, 2), topo(1, 1)), router.Config{
 			Heartbeat: -1, TripAfter: -1,
 			Node: func(address string) (backend.Backend, error) {
-				servers[address] = &frozen{Memory: memory(t)}
+				servers[address] = &frozen{Memory: newMemory(t)}
 				return servers[address], nil
 			},
 		})
@@ -144,7 +145,7 @@ func TestMovingOpensBreakers(t *testing.T) {
 				r, err := router.Open(after(topo(2, 2), topo(1, 1)), router.Config{
 					Heartbeat: -1, OnEvent: events.add,
 					Node: func(address string) (backend.Backend, error) {
-						servers[address] = &frozen{Memory: memory(t)}
+						servers[address] = &frozen{Memory: newMemory(t)}
 						return servers[address], nil
 					},
 				})
@@ -175,7 +176,7 @@ func TestMovingOpensBreakers(t *testing.T) {
 }
 
 // slow is a server whose seal takes longer than a Redis node waits by default.
-type slow struct{ *backend.Memory }
+type slow struct{ *memory.Memory }
 
 func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	select {
@@ -189,7 +190,7 @@ func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, 
 // TestGivenNodesKeepTheirTime: nodes that are given to New have timeouts of their own, and no other bounds them.
 func TestGivenNodesKeepTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := open(t, []router.Nodes{{Name: "a", Primary: slow{memory(t)}}}, router.Config{Heartbeat: -1})
+		r := open(t, []router.Nodes{{Name: "a", Primary: slow{newMemory(t)}}}, router.Config{Heartbeat: -1})
 		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: state.Move{Mover: state.Migration, Version: 1, TTL: time.Hour}}
 		if _, err := r.Seal(t.Context(), req); err != nil {
 			t.Error(err)

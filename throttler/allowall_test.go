@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -205,7 +206,7 @@ func TestAllowAllGivesBackInTime(t *testing.T) {
 
 // boundedRefunds never gives back; it sees whether trying may take for ever.
 type boundedRefunds struct {
-	*backend.Memory
+	*memory.Memory
 	bounded atomic.Bool
 }
 

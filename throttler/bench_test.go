@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -25,12 +27,12 @@ func BenchmarkAllow(b *testing.B) {
 		var counts backend.Backend = newMemory(b, nil)
 		if test.leased {
 			counts = telling{newMemory(b, nil)}
-			lease, err := backend.NewLease(counts, backend.LeaseConfig{})
+			ls, err := lease.New(counts, lease.Config{})
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer lease.Close()
-			counts = lease
+			defer ls.Close()
+			counts = ls
 		}
 		for _, observer := range []throttler.Observer{nil, &idle{}} {
 			th := newThrottler(b, throttler.Config{Backend: counts, Policy: test.policy, Observer: observer})
@@ -48,7 +50,7 @@ func BenchmarkAllow(b *testing.B) {
 }
 
 // telling is a Memory that tells what it knows of a key, as servers do, which a lease's local view needs.
-type telling struct{ *backend.Memory }
+type telling struct{ *memory.Memory }
 
 func (m telling) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
 	r, err := m.Memory.Take(ctx, req)

@@ -17,7 +17,7 @@ import (
 // Config configures a Throttler. Policy or Registry is required; the zero value of everything else is a documented default.
 type Config struct {
 	// Backend is what counts. The Throttler doesn't close it: several may share one.
-	// Nil: a backend.Memory of the Throttler's own, limits hold for this process alone.
+	// Nil: a memory.Memory of the Throttler's own, limits hold for this process alone.
 	Backend backend.Backend
 
 	// Policy is the policy of every key that PolicyFor doesn't give another. With a Registry it must be zero.
@@ -70,7 +70,7 @@ type Config struct {
 	// is away.
 	Processes int
 
-	// FallbackKeys bounds how many keys FailLocal counts in this process, as backend.MemoryConfig.MaxKeys does. Where more are
+	// FallbackKeys bounds how many keys FailLocal counts in this process, as memory.Config.MaxKeys does. Where more are
 	// asked for in an outage, some begin anew, and get more than their share. Zero: 1,048,576. Negative: no bound.
 	FallbackKeys int
 

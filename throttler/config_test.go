@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -27,7 +29,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 			[]string{"OpenCap: max"}},
 		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"OpenCap"}},
 		{"typed nils", throttler.Config{
-			Policy: good, Backend: (*backend.Memory)(nil), Shadow: good, ShadowBackend: (*backend.Lease)(nil), Observer: (*watching)(nil),
+			Policy: good, Backend: (*memory.Memory)(nil), Shadow: good, ShadowBackend: (*lease.Lease)(nil), Observer: (*watching)(nil),
 		}, []string{"Backend", "ShadowBackend", "Observer"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,
@@ -107,9 +109,9 @@ func TestDecision(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	memory := newMemory(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
-	other := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
+	mem := newMemory(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(3))})
+	other := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(3))})
 	allow(t, th, "k")
 	for range 2 {
 		if err := th.Close(); err != nil {
@@ -168,11 +170,11 @@ func TestFailurePolicyString(t *testing.T) {
 // What the backend is not sure of the Throttler doesn't hide.
 func TestDecisionPassesDoubtOn(t *testing.T) {
 	t.Parallel()
-	memory, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 1})
+	mem, err := memory.New(memory.Config{MaxKeys: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(10))})
+	th := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(10))})
 	if d := allow(t, th, "a"); d.Guarantee != throttler.Exact || d.Cause != nil {
 		t.Errorf("%+v, want it exact", d)
 	}

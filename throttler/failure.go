@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -96,7 +97,7 @@ func ended(ctx context.Context) error {
 // fallback is what this process counts by itself. Its counts outlive an outage: a backend that comes and goes does
 // not refill them.
 type fallback struct {
-	memory    *backend.Memory // nil where nothing is counted
+	memory    *memory.Memory // nil where nothing is counted
 	processes int64
 	openCap   limit.Policy
 }
@@ -107,7 +108,7 @@ func newFallback(cfg *Config) (f fallback, err error) {
 	}
 	f.processes = int64(cfg.Processes)
 	f.openCap = limit.Policy{Name: "open cap", Limits: []limit.Limit{cfg.OpenCap}} // no valid name: nobody else has it
-	f.memory, err = backend.NewMemory(backend.MemoryConfig{MaxKeys: cfg.FallbackKeys})
+	f.memory, err = memory.New(memory.Config{MaxKeys: cfg.FallbackKeys})
 	return f, err
 }
 

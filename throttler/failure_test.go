@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -260,7 +261,7 @@ func TestTimeout(t *testing.T) {
 }
 
 // stuck answers no take before its context ends.
-type stuck struct{ *backend.Memory }
+type stuck struct{ *memory.Memory }
 
 func (stuck) Take(ctx context.Context, _ backend.Request) (backend.Result, error) {
 	<-ctx.Done()

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -36,9 +37,9 @@ func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
 	return th
 }
 
-func newMemory(t testing.TB, now func() time.Time) *backend.Memory {
+func newMemory(t testing.TB, now func() time.Time) *memory.Memory {
 	t.Helper()
-	m, err := backend.NewMemory(backend.MemoryConfig{Now: now})
+	m, err := memory.New(memory.Config{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
 // spy is a Memory that counts the calls that reach it and fails those that it is told to.
 type spy struct {
-	*backend.Memory
+	*memory.Memory
 	calls atomic.Int64
 
 	mu   sync.Mutex              // guards fail

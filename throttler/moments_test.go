@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -40,7 +41,7 @@ func TestAllowAllExhaustedKeyDeniesNobodyElse(t *testing.T) {
 				}
 				var b backend.Backend = r
 				if test.lease {
-					if b, err = backend.NewLease(r, backend.LeaseConfig{}); err != nil {
+					if b, err = lease.New(r, lease.Config{}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -65,11 +67,11 @@ type Trace = backend.Trace
 // Call is one call to a server; see package backend.
 type Call = backend.Call
 
-// LeaseStats is what a backend.Lease has done; see package backend.
-type LeaseStats = backend.LeaseStats
+// LeaseStats is what a lease.Lease has done; see package backend.
+type LeaseStats = lease.Stats
 
-// DualStats is what a backend.Dual has done; see package backend.
-type DualStats = backend.DualStats
+// DualStats is what a dual.Dual has done; see package backend.
+type DualStats = dual.Stats
 
 // Reason is the reason that an error, or the Cause of a Decision, stands for, as one of some twenty words: what metrics
 // and traces can be grouped by. It is empty for nil.
@@ -86,7 +88,7 @@ func Reason(err error) string {
 	}{
 		{limit.ErrCostExceedsLimit, "cost_exceeds_limit"},
 		{backend.ErrNotHandedOver, "not_handed_over"},
-		{backend.ErrBucketLeased, "bucket_leased"},
+		{lease.ErrBucketLeased, "bucket_leased"},
 		{backend.ErrReplicaMayLag, "replica_may_lag"},
 		{backend.ErrEvicted, "evicted"},
 		{backend.ErrCountsLost, "counts_lost"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -187,7 +188,7 @@ func TestReason(t *testing.T) {
 		"invalid":            &limit.Error{Field: "key"},
 		"counts_lost":        backend.ErrCountsLost,
 		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, outage(false)),
-		"bucket_leased":      backend.ErrBucketLeased,
+		"bucket_leased":      lease.ErrBucketLeased,
 		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
 		"closed":             backend.ErrClosed,
 		"other":              errors.New("user:42"),

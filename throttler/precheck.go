@@ -16,7 +16,7 @@ import (
 // behind but not wrong. (A refund that is still on its way to the replica makes it deny for that long.) What it would
 // admit is asked for again, at the primary: such requests pay for two trips.
 //
-// It is GitHub's flow ("Lessons learned implementing a sharded, replicated rate limiter with Redis"). A backend.Lease, which
+// It is GitHub's flow ("Lessons learned implementing a sharded, replicated rate limiter with Redis"). A lease.Lease, which
 // knows what it has seen denied, saves both trips.
 type Precheck uint8
 

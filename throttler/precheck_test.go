@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -121,7 +122,7 @@ func TestPrecheckFails(t *testing.T) {
 }
 
 // hanging is a backend whose peeks never answer.
-type hanging struct{ *backend.Memory }
+type hanging struct{ *memory.Memory }
 
 func (hanging) Peek(ctx context.Context, _ backend.Request) (backend.Result, error) {
 	<-ctx.Done()

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -452,7 +453,7 @@ func TestContentionOnMemcached(t *testing.T) {
 			continue // its errors admit nothing
 		}
 		t.Run(policy.cfg.Failure.String(), func(t *testing.T) {
-			b, err := backend.NewMemcached([]string{server.Addr}, backend.MemcachedConfig{
+			b, err := memcached.New([]string{server.Addr}, memcached.Config{
 				Tries: 1, Timeout: time.Minute, // a loaded machine is no outage
 			})
 			if err != nil {

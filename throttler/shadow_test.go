@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -104,7 +105,7 @@ func TestShadow(t *testing.T) {
 
 // hung never answers under a shadow policy.
 type hung struct {
-	*backend.Memory
+	*memory.Memory
 	takes atomic.Int64 // of shadows
 }
 
@@ -275,7 +276,7 @@ func TestShadowBackend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 60
-		enforced, err := backend.NewMemory(backend.MemoryConfig{MaxKeys: 64})
+		enforced, err := memory.New(memory.Config{MaxKeys: 64})
 		if err != nil {
 			t.Fatal(err)
 		}

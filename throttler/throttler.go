@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -25,7 +26,7 @@ var ErrUnsupported = backend.ErrUnsupported
 type Throttler struct {
 	cfg       Config
 	backend   backend.Backend
-	owned     *backend.Memory // the backend, if New made it
+	owned     *memory.Memory // the backend, if New made it
 	precheck  precheck
 	fallback  fallback
 	policies  policyCache
@@ -63,11 +64,11 @@ func New(cfg Config) (*Throttler, error) {
 		log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger},
 	}
 	if t.backend == nil {
-		memory, err := backend.NewMemory(backend.MemoryConfig{})
+		mem, err := memory.New(memory.Config{})
 		if err != nil {
 			return nil, err
 		}
-		t.backend, t.owned = memory, memory
+		t.backend, t.owned = mem, mem
 	}
 	t.moments.seed, t.moments.start = maphash.MakeSeed(), time.Now()
 	t.observers = newObservers(cfg.Observer)
@@ -145,9 +146,9 @@ func (t *Throttler) Close() error {
 	t.shadows.close()
 	t.near.close()
 	var errs []error
-	for _, memory := range []*backend.Memory{t.fallback.memory, t.owned} {
-		if memory != nil {
-			errs = append(errs, memory.Close())
+	for _, mem := range []*memory.Memory{t.fallback.memory, t.owned} {
+		if mem != nil {
+			errs = append(errs, mem.Close())
 		}
 	}
 	return errors.Join(errs...)

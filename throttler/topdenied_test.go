@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -48,7 +49,7 @@ func denying(t testing.TB, cfg throttler.StatsConfig) *throttler.Throttler {
 	return newThrottler(t, throttler.Config{Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), Stats: cfg})
 }
 
-type denier struct{ *backend.Memory }
+type denier struct{ *memory.Memory }
 
 func (denier) Take(context.Context, backend.Request) (backend.Result, error) {
 	return backend.Result{}, nil

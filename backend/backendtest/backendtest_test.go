@@ -26,7 +26,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 var all = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](), backendtest.Require[backend.Poster](),
+	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](), backendtest.Require[backend.Publisher](),
 }
 
 // fragile is a backend with all optional interfaces that can be broken in one way at a time.
@@ -34,7 +34,7 @@ type fragile struct {
 	now    func() time.Time
 	broken string
 	states map[string]*state.State
-	notice backend.Notice
+	notice backend.Announcement
 	mu     sync.Mutex // guards states and what they point to, and notice
 	closed atomic.Bool
 }
@@ -351,16 +351,16 @@ func (b *fragile) enter(s *state.State, at state.At, req backend.Request, floor 
 	return err
 }
 
-func (b *fragile) Look(ctx context.Context) (backend.Notice, error) {
+func (b *fragile) Published(ctx context.Context) (backend.Announcement, error) {
 	if err := b.callable(ctx); err != nil && b.broken != "a look needs no context" {
-		return backend.Notice{}, err
+		return backend.Announcement{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	there := b.notice
 	switch b.broken {
 	case "looks find nothing":
-		return backend.Notice{}, nil
+		return backend.Announcement{}, nil
 	case "looks don't read":
 		there.Text = ""
 	}
@@ -378,14 +378,14 @@ func (b *fragile) callable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (b *fragile) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (b *fragile) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	if err := b.callable(ctx); err != nil {
-		return backend.Notice{}, err
+		return backend.Announcement{}, err
 	}
 	switch {
 	case b.broken == "any notice will do":
 	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
-		return backend.Notice{}, &limit.Error{Field: "notice", Value: "bad", Bound: "must be good"}
+		return backend.Announcement{}, &limit.Error{Field: "notice", Value: "bad", Bound: "must be good"}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -67,7 +68,7 @@ func TestTiny(t *testing.T) {
 //	}
 func ExampleRun() {
 	open := func(t *testing.T, now func() time.Time) backend.Backend {
-		b, err := backend.NewMemory(backend.MemoryConfig{Now: now})
+		b, err := memory.New(memory.Config{Now: now})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,12 +15,12 @@ import (
 
 // testPost: the newest notice stays, and of two that are equally new the first.
 func testPost(t *testing.T, s *subject) {
-	poster, ok := s.Backend.(backend.Poster)
+	poster, ok := s.Backend.(backend.Publisher)
 	if !ok {
 		return
 	}
 	ctx := context.Background()
-	type notice = backend.Notice
+	type notice = backend.Announcement
 	n := func(version int64, digest, text string) notice {
 		return notice{Version: version, Digest: digest, Text: text}
 	}
@@ -39,10 +39,10 @@ func testPost(t *testing.T, s *subject) {
 		{n(limit.MaxCount, "last", "."), n(limit.MaxCount, "last", "")},
 		{n(limit.MaxCount-1, "look", ""), n(limit.MaxCount, "last", ".")},
 	} {
-		if got, err := poster.Post(ctx, step.post); err != nil || got != step.want {
+		if got, err := poster.Publish(ctx, step.post); err != nil || got != step.want {
 			t.Fatalf("post %d, %+v: %+v, %v; want %+v", i, step.post, got, err, step.want)
 		}
-		if there, err := poster.Look(ctx); err != nil || there.Version != step.want.Version || there.Digest != step.want.Digest ||
+		if there, err := poster.Published(ctx); err != nil || there.Version != step.want.Version || there.Digest != step.want.Digest ||
 			(there.Text == "") != (there.Version == 0) || step.want.Text != "" && there.Text != step.want.Text {
 			t.Fatalf("a look after post %d: %+v, %v; want %+v", i, there, err, step.want)
 		}
@@ -69,25 +69,25 @@ func testPost(t *testing.T, s *subject) {
 	}
 	for _, b := range bad {
 		var typed *limit.Error
-		if got, err := poster.Post(b.ctx, b.notice); !errors.As(err, &typed) || typed.Field == "" || got != (notice{}) {
+		if got, err := poster.Publish(b.ctx, b.notice); !errors.As(err, &typed) || typed.Field == "" || got != (notice{}) {
 			t.Errorf("%+v: %+v, %v; want a *limit.Error", b.notice, got, err)
 		}
 	}
 	var typed *limit.Error
-	if _, err := poster.Look(none); !errors.As(err, &typed) {
+	if _, err := poster.Published(none); !errors.As(err, &typed) {
 		t.Errorf("a look without a context: %v", err)
 	}
-	if _, err := poster.Look(ended); !errors.Is(err, context.Canceled) {
+	if _, err := poster.Published(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("a look with a context that has ended: %v", err)
 	}
-	if _, err := poster.Post(ended, n(1, "d", "t")); !errors.Is(err, context.Canceled) {
+	if _, err := poster.Publish(ended, n(1, "d", "t")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)
 	}
 }
 
 // testPostAtOnce: of many at once one wins, and all learn which.
 func testPostAtOnce(t *testing.T, s *subject) {
-	poster, ok := s.Backend.(backend.Poster)
+	poster, ok := s.Backend.(backend.Publisher)
 	if !ok {
 		return
 	}
@@ -96,7 +96,7 @@ func testPostAtOnce(t *testing.T, s *subject) {
 		digests := make([]string, 16)
 		for i := range digests {
 			all.Go(func() {
-				there, err := poster.Post(context.Background(), backend.Notice{Version: version, Digest: fmt.Sprint("d", i), Text: strings.Repeat("t", i+1)})
+				there, err := poster.Publish(context.Background(), backend.Announcement{Version: version, Digest: fmt.Sprint("d", i), Text: strings.Repeat("t", i+1)})
 				if err != nil || there.Version != version {
 					t.Errorf("version %d: %+v, %v", version, there, err)
 				}

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -51,11 +51,11 @@ type decided struct {
 func newDecided(t *testing.T, p limit.Policy) *decided {
 	t.Helper()
 	d := &decided{now: 1_700_000_000_000_000}
-	memory, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return time.UnixMicro(d.now) }})
+	mem, err := memory.New(memory.Config{Now: func() time.Time { return time.UnixMicro(d.now) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.throttler, err = throttler.New(throttler.Config{Backend: memory, Policy: p}); err != nil {
+	if d.throttler, err = throttler.New(throttler.Config{Backend: mem, Policy: p}); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -133,9 +133,9 @@ func ownersOf(topology router.Topology, key string) (all []router.Group, err err
 // quiet is a node on which a router leaves no notice.
 type quiet struct{ *backend.Redis }
 
-func (q quiet) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (q quiet) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	n.Text = "" // it only asks
-	return q.Redis.Post(ctx, n)
+	return q.Redis.Publish(ctx, n)
 }
 
 // limitState is what one limit has counted of a key.

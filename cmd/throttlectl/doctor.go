@@ -194,7 +194,7 @@ func (d *diagnosis) text(w io.Writer) {
 		if s.Role == roleReplica {
 			age = s.Age.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%+.3fs\n", memory(s.UsedMemory, s.MaxMemory), cell(s.Eviction), s.Clients, s.MaxClients,
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%+.3fs\n", memoryUse(s.UsedMemory, s.MaxMemory), cell(s.Eviction), s.Clients, s.MaxClients,
 			age, time.Duration(s.Clock).Seconds())
 	}
 	fmt.Fprintln(w)
@@ -204,7 +204,7 @@ func (d *diagnosis) text(w io.Writer) {
 	d.Findings.text(w)
 }
 
-func memory(used, most int64) string {
+func memoryUse(used, most int64) string {
 	text := fmt.Sprintf("%.1fM", float64(used)/(1<<20))
 	if most > 0 {
 		text += fmt.Sprintf("/%.1fM", float64(most)/(1<<20))

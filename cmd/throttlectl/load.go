@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -133,7 +135,7 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 		if o.topology != "" || len(o.redis) > 0 {
 			return nil, "", usage(errors.New("exactly one of --memory, --topology and --redis is needed"))
 		}
-		b, err := backend.NewMemory(backend.MemoryConfig{})
+		b, err := memory.New(memory.Config{})
 		return b, "memory", err
 	}
 	s, err := o.site()
@@ -245,14 +247,14 @@ func loopback(address string) bool {
 
 // load runs the attack and prints what came of it.
 func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, where string) error {
-	var lease *backend.Lease
+	var ls *lease.Lease
 	if o.lease {
 		var err error
-		if lease, err = backend.NewLease(b, backend.LeaseConfig{}); err != nil {
+		if ls, err = lease.New(b, lease.Config{}); err != nil {
 			return err
 		}
-		defer lease.Close() // before what it holds
-		b = lease
+		defer ls.Close() // before what it holds
+		b = ls
 	}
 	t, err := throttler.New(throttler.Config{Backend: b, Policy: *a.audit.policy, Failure: throttler.FailError})
 	if err != nil {
@@ -275,8 +277,8 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	}
 	shown.end()
 	r := a.report(where, seen, took)
-	if lease != nil {
-		r.lease(lease.Stats())
+	if ls != nil {
+		r.lease(ls.Stats())
 	}
 	return errors.Join(o.print(cmd.OutOrStdout(), r), r.err(), short)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -75,7 +75,7 @@ func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
 	return r
 }
 
-func (r *loaded) lease(s backend.LeaseStats) {
+func (r *loaded) lease(s lease.Stats) {
 	r.Leases = &loadLeases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
 }
 

@@ -250,7 +250,7 @@ func post(t testing.TB, server *testserver.Server, topology router.Topology) {
 	defer b.Close()
 	notice, err := noticeOf(topology)
 	if err == nil {
-		_, err = b.Post(t.Context(), notice)
+		_, err = b.Publish(t.Context(), notice)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -148,23 +148,23 @@ type posted struct {
 
 // readBoards reads all boards at once.
 func readBoards(ctx context.Context, boards []*board) []posted {
-	return each(boards, func(b *board) posted { return b.say(b.Redis.Look, ctx) })
+	return each(boards, func(b *board) posted { return b.say(b.Redis.Published, ctx) })
 }
 
 // post leaves a notice and reads what is there then: of an equal epoch a server keeps what it has.
-func (b *board) post(ctx context.Context, n backend.Notice) posted {
-	return b.say(func(ctx context.Context) (backend.Notice, error) {
-		if there, err := b.Redis.Post(ctx, n); err != nil {
+func (b *board) post(ctx context.Context, n backend.Announcement) posted {
+	return b.say(func(ctx context.Context) (backend.Announcement, error) {
+		if there, err := b.Redis.Publish(ctx, n); err != nil {
 			return there, err
 		}
-		return b.Redis.Look(ctx)
+		return b.Redis.Published(ctx)
 	}, ctx)
 }
 
-func (b *board) say(ask func(context.Context) (backend.Notice, error), ctx context.Context) posted {
+func (b *board) say(ask func(context.Context) (backend.Announcement, error), ctx context.Context) posted {
 	p := posted{Group: b.Group, Node: b.Node, err: b.err}
 	if b.err == nil {
-		var there backend.Notice
+		var there backend.Announcement
 		there, p.err = ask(ctx)
 		p.Epoch, p.Digest, p.text = uint64(there.Version), there.Digest, there.Text
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -98,13 +99,13 @@ func TestSimulation(t *testing.T) {
 func byBackend(t *testing.T, p limit.Policy, all []arrival) (admitted []arrival) {
 	t.Helper()
 	var now int64
-	memory, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return time.UnixMicro(now) }})
+	mem, err := memory.New(memory.Config{Now: func() time.Time { return time.UnixMicro(now) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range all {
 		now = a.at
-		r, err := memory.Take(context.Background(), backend.Request{Key: a.key, Policy: &p, Cost: a.cost})
+		r, err := mem.Take(context.Background(), backend.Request{Key: a.key, Policy: &p, Cost: a.cost})
 		if err == nil && r.Allowed { // an error: it can never pass
 			admitted = append(admitted, a)
 		}

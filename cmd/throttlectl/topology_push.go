@@ -145,9 +145,9 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 }
 
 // noticeOf is what is left, as routers do it.
-func noticeOf(file router.Topology) (backend.Notice, error) {
+func noticeOf(file router.Topology) (backend.Announcement, error) {
 	text, err := json.Marshal(file)
-	return backend.Notice{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, err
+	return backend.Announcement{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, err
 }
 
 // topologyPush is what was left where.

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -25,7 +25,7 @@ import (
 // frozen is a throttler whose clock stands still, for the output's sake.
 func frozen(cfg throttler.Config) *throttler.Throttler {
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	counts, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return noon }})
+	counts, err := memory.New(memory.Config{Now: func() time.Time { return noon }})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -49,7 +50,7 @@ func policy(limits ...limit.Limit) limit.Policy { return limit.Policy{Name: "tes
 
 // counts is a Memory whose time stands still until the test moves it, and which can be away.
 type counts struct {
-	*backend.Memory
+	*memory.Memory
 	micros         atomic.Int64
 	down, busy     atomic.Bool
 	calls, refunds atomic.Int64
@@ -61,7 +62,7 @@ func newCounts(t testing.TB) *counts {
 	// Far from what any host's clock says: what is told to a client must not depend on that.
 	c.micros.Store(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	var err error
-	c.Memory, err = backend.NewMemory(backend.MemoryConfig{
+	c.Memory, err = memory.New(memory.Config{
 		Now: func() time.Time { return time.UnixMicro(c.micros.Load()) },
 	})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 )
 
 // patient is a transport as a client would write it: it waits as long as Retry-After says, a few times.
@@ -72,7 +72,7 @@ func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0
 // limits, with one attempt more for each denial.
 func TestClientThatWaitsGetsThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts, err := backend.NewMemory(backend.MemoryConfig{})
+		counts, err := memory.New(memory.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -90,7 +91,7 @@ func serve(ctx context.Context, servers ...*http.Server) error {
 
 func open(topology string) (backend.Backend, error) {
 	if topology == "" {
-		return backend.NewMemory(backend.MemoryConfig{})
+		return memory.New(memory.Config{})
 	}
 	t, err := router.LoadTopology(topology)
 	if err != nil {

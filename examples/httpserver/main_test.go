@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/throttler"
 )
 
 // TestTour does what the command's doc tells a reader to type.
 func TestTour(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	counts, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return now }})
+	counts, err := memory.New(memory.Config{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -36,7 +38,7 @@ type application struct {
 // the servers and the file of the flag.
 type process struct {
 	flag *featureflag.Flag
-	dual *backend.Dual
+	dual *dual.Dual
 
 	mu        sync.RWMutex // guards the fields below, and that calls grow under the right throttler
 	old, new  backend.Pinger
@@ -70,7 +72,7 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 	if err != nil {
 		return nil, err
 	}
-	old, err := backend.NewMemcached([]string{a.servers.memcached}, backend.MemcachedConfig{Prefix: a.prefix, Timeout: callTimeout})
+	old, err := memcached.New([]string{a.servers.memcached}, memcached.Config{Prefix: a.prefix, Timeout: callTimeout})
 	if err != nil {
 		return nil, errors.Join(err, flag.Close())
 	}
@@ -78,7 +80,7 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 	if err != nil {
 		return nil, errors.Join(err, old.Close(), flag.Close())
 	}
-	dual, err := backend.NewDual(backend.DualConfig{
+	d, err := dual.New(dual.Config{
 		Old: old, New: groups, Decide: flag.Decide,
 		CarryOver: !a.o.withoutCarryOver, Settle: a.o.settle,
 		Shadow: func(string) bool { return a.shadowing.Load() },
@@ -86,13 +88,13 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 	if err != nil {
 		return nil, errors.Join(err, groups.Close(), old.Close(), flag.Close())
 	}
-	p := &process{flag: flag, dual: dual}
-	err = errors.Join(flag.Ready(ctx), dual.Ping(ctx))
+	p := &process{flag: flag, dual: d}
+	err = errors.Join(flag.Ready(ctx), d.Ping(ctx))
 	if err == nil {
-		err = p.use(dual, a.o)
+		err = p.use(d, a.o)
 	}
 	if err != nil {
-		return nil, errors.Join(err, dual.Close(), flag.Close())
+		return nil, errors.Join(err, d.Close(), flag.Close())
 	}
 	p.old, p.new = old, groups
 	return p, nil
@@ -157,8 +159,8 @@ func (p *process) sides() (old, new backend.Pinger) {
 }
 
 // stats is what the processes have counted so far, together.
-func (a *application) stats() backend.DualStats {
-	var sum backend.DualStats
+func (a *application) stats() dual.Stats {
+	var sum dual.Stats
 	for _, p := range a.processes {
 		sum = combine(sum, p.dual.Stats(), 1)
 	}
@@ -166,11 +168,11 @@ func (a *application) stats() backend.DualStats {
 }
 
 // combine is s + sign x t.
-func combine(s, t backend.DualStats, sign int64) backend.DualStats {
-	return backend.DualStats{
+func combine(s, t dual.Stats, sign int64) dual.Stats {
+	return dual.Stats{
 		Old: s.Old + sign*t.Old, New: s.New + sign*t.New,
 		Handovers: s.Handovers + sign*t.Handovers, Redirects: s.Redirects + sign*t.Redirects, Bounded: s.Bounded + sign*t.Bounded,
-		Shadow: backend.ShadowStats{
+		Shadow: dual.ShadowStats{
 			Agreed: s.Shadow.Agreed + sign*t.Shadow.Agreed, Denied: s.Shadow.Denied + sign*t.Shadow.Denied,
 			Allowed: s.Shadow.Allowed + sign*t.Shadow.Allowed, Remaining: s.Shadow.Remaining + sign*t.Shadow.Remaining,
 			Failed: s.Shadow.Failed + sign*t.Shadow.Failed, Dropped: s.Shadow.Dropped + sign*t.Shadow.Dropped,

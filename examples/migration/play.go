@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/featureflag"
 )
 
@@ -29,8 +29,8 @@ type release struct {
 	app      *application
 	ledger   *ledger
 	report   *report
-	marks    []mark            // when the steps began
-	reported backend.DualStats // what is in the report already
+	marks    []mark     // when the steps began
+	reported dual.Stats // what is in the report already
 }
 
 // mark is the beginning of a step.

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 )
 
 // row is one step of the release.
@@ -18,14 +18,14 @@ type row struct {
 	redis     string // which share of the keys Redis decides
 	tally     tally
 	over      int
-	dual      backend.DualStats // what the Duals counted in the step
+	dual      dual.Stats // what the Duals counted in the step
 	shadowing bool
 	p50, p99  time.Duration
 }
 
-func newRow(redis string, t tally, over int, dual backend.DualStats, shadowing bool) row {
+func newRow(redis string, t tally, over int, d dual.Stats, shadowing bool) row {
 	slices.Sort(t.latencies)
-	return row{redis, t, over, dual, shadowing, quantile(t.latencies, 50), quantile(t.latencies, 99)}
+	return row{redis, t, over, d, shadowing, quantile(t.latencies, 50), quantile(t.latencies, 99)}
 }
 
 // quantile is the least value that percent of all don't exceed.
@@ -94,7 +94,7 @@ func (r *report) line(cells []string) {
 func (n *row) shadow() string {
 	s := n.dual.Shadow
 	s.Agreed = 0
-	if !n.shadowing && s == (backend.ShadowStats{}) { // what waits when shadow calls end is answered still
+	if !n.shadowing && s == (dual.ShadowStats{}) { // what waits when shadow calls end is answered still
 		return "-"
 	}
 	text := fmt.Sprintf("%d/%d/%d", s.Denied, s.Allowed, s.Remaining)

@@ -61,7 +61,7 @@ func (s *servers) start(ctx context.Context, dir string) (err error) {
 		}
 		return c
 	}
-	if s.cache = launch(memcached); err != nil {
+	if s.cache = launch(memcachedKind); err != nil {
 		return err
 	}
 	s.memcached = s.cache.addr
@@ -121,7 +121,7 @@ var redis = kind{
 	ask: "INFO server", proof: "process_id:%d",
 }
 
-var memcached = kind{
+var memcachedKind = kind{
 	program: "memcached",
 	args: func(port string) []string {
 		args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 )
 
 const (
@@ -20,10 +21,10 @@ const (
 
 // status is what throttlectl migrate status reads.
 type status struct {
-	Flag flagStatus        `json:"flag"`
-	Old  sideStatus        `json:"old"`
-	New  sideStatus        `json:"new"`
-	Dual backend.DualStats `json:"dual"`
+	Flag flagStatus `json:"flag"`
+	Old  sideStatus `json:"old"`
+	New  sideStatus `json:"new"`
+	Dual dual.Stats `json:"dual"`
 }
 
 type flagStatus struct {

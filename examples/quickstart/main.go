@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -37,8 +38,8 @@ func main() {
 // open returns what counts, and how to name the place where a key is counted.
 func open(file string) (counts backend.Backend, where func(key string) string, err error) {
 	if file == "" {
-		memory, err := backend.NewMemory(backend.MemoryConfig{})
-		return memory, func(string) string { return "memory" }, err
+		mem, err := memory.New(memory.Config{})
+		return mem, func(string) string { return "memory" }, err
 	}
 	topology, err := router.LoadTopology(file)
 	if err != nil {

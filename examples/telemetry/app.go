@@ -16,6 +16,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -116,7 +119,7 @@ func told(s featureflag.State) otelthrottle.Flag {
 }
 
 func (a *application) openCounts(topology router.Topology, flag *featureflag.Flag) (backend.Backend, error) {
-	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	mem, err := memory.New(memory.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -124,8 +127,8 @@ func (a *application) openCounts(topology router.Topology, flag *featureflag.Fla
 	if err != nil {
 		return nil, err
 	}
-	dual, err := backend.NewDual(backend.DualConfig{
-		Old: memory, New: groups, Decide: flag.Decide, Flag: flagName, CarryOver: true, Settle: settle,
+	d, err := dual.New(dual.Config{
+		Old: mem, New: groups, Decide: flag.Decide, Flag: flagName, CarryOver: true, Settle: settle,
 		Shadow: func(key string) bool { // a fifth of the keys
 			h := fnv.New32a()
 			_, _ = io.WriteString(h, key)
@@ -135,14 +138,14 @@ func (a *application) openCounts(topology router.Topology, flag *featureflag.Fla
 	if err != nil {
 		return nil, errors.Join(err, groups.Close())
 	}
-	lease, err := backend.NewLease(dual, backend.LeaseConfig{Processes: 1, Life: 2 * time.Second})
+	ls, err := lease.New(d, lease.Config{Processes: 1, Life: 2 * time.Second})
 	if err != nil {
-		return nil, errors.Join(err, dual.Close())
+		return nil, errors.Join(err, d.Close())
 	}
-	a.owns(lease) // and all below
-	return lease, errors.Join(
-		a.observer.WatchLease("limits", lease),
-		a.observer.WatchDual("limits", dual),
+	a.owns(ls) // and all below
+	return ls, errors.Join(
+		a.observer.WatchLease("limits", ls),
+		a.observer.WatchDual("limits", d),
 		a.observer.WatchRouter("limits", func() otelthrottle.RouterStats { return otelthrottle.RouterStats(groups.Stats()) }),
 		a.observer.WatchNodes(func() []otelthrottle.Node { return nodes(groups) }),
 	)

@@ -7,7 +7,7 @@
 //
 // There are three worlds:
 //
-//   - [Handover]: processes move one key between two places, by the real [backend.Dual], or among three, by the router's
+//   - [Handover]: processes move one key between two places, by the real [dual.Dual], or among three, by the router's
 //     protocol. Versions go forward and back. A message may be lost before or after it is carried out, come late, or come
 //     twice, and a process may crash after any step.
 //   - [Leases]: processes lease quota, spend it and give it back, around the end of a window and a reset, with readings of the
@@ -16,6 +16,6 @@
 //
 // Each world runs the algebra of package limit, keeps a book of what was charged, given back and admitted, and compares both
 // after every step. Each takes a [Plant], a bug that the search must find. The Dual is the real one. The router's protocol and the
-// process with a lease are models of a page each: they show that the protocol is sound, not that router.Router and backend.Lease
+// process with a lease are models of a page each: they show that the protocol is sound, not that router.Router and lease.Lease
 // follow it, which is what package simulation is for. No server loses its memory here.
 package explorer

@@ -17,7 +17,7 @@ import (
 // than that of its last one. Of two places, either may be the answer of a flag under any version. Of three, version v belongs to
 // place (v-1) modulo 3.
 type Handover struct {
-	Places    int // 2: a backend.Dual moves the key; 3: the router's protocol does
+	Places    int // 2: a dual.Dual moves the key; 3: the router's protocol does
 	Processes int
 	Takes     int // of each process; Max is one less than all of them together
 	Refunds   int // of each process

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -51,10 +52,10 @@ func (a place) Load(context.Context, backend.Request) (backend.Snapshot, error) 
 
 func (a place) Close() error { return nil }
 
-// dual is a backend.Dual of a process that has just started: what it remembers of flags changes nothing here.
+// dual is a dual.Dual of a process that has just started: what it remembers of flags changes nothing here.
 func (p *process) dual() mover {
 	r := p.request
-	d, err := backend.NewDual(backend.DualConfig{
+	d, err := dual.New(dual.Config{
 		Old: place{p, 0}, New: place{p, 1}, CarryOver: true, Settle: settle,
 		Decide: func(string) (bool, uint64) { return r.place == 1, uint64(r.version) },
 	})

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Fleet is many processes, each with a [backend.Lease], that count in one place for a while: what a server has to carry
+// Fleet is many processes, each with a [lease.Lease], that count in one place for a while: what a server has to carry
 // of what they are asked. Nothing fails here. It is to be played in a bubble, whose time it needs.
 //
 // A process is asked at random moments, at Rate in the mean, one request after the other, and each request is for a random
@@ -23,7 +24,7 @@ type Fleet struct {
 	Keys      int
 	Skew      float64      // above 1
 	Policy    limit.Policy // windows are clock-aligned, from the shortest to the longest, each a divisor of the next
-	Lease     backend.LeaseConfig
+	Lease     lease.Config
 	Trip      time.Duration // there and back
 	Warm      time.Duration // is not counted
 	Span      time.Duration // is
@@ -84,21 +85,21 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 		w.names[names[i]] = i
 	}
 	w.ends = time.Now().Add(f.Warm + f.Span)
-	leases := make([]*backend.Lease, f.Processes)
+	leases := make([]*lease.Lease, f.Processes)
 	var running sync.WaitGroup
 	for i := range leases {
-		lease, err := backend.NewLease(fleetLink{w}, f.Lease)
+		ls, err := lease.New(fleetLink{w}, f.Lease)
 		if err != nil {
 			panic(err) // the scenario is at fault
 		}
-		leases[i] = lease
+		leases[i] = ls
 		random := dice(seed, "process", i)
-		running.Go(func() { w.process(lease, random, names) })
+		running.Go(func() { w.process(ls, random, names) })
 	}
 	w.watch(leases)
 	running.Wait()
-	for _, lease := range leases {
-		running.Go(func() { _ = lease.Close() })
+	for _, ls := range leases {
+		running.Go(func() { _ = ls.Close() })
 	}
 	running.Wait()
 	w.settle()
@@ -106,7 +107,7 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 }
 
 // process is asked until the end.
-func (w *fleet) process(lease *backend.Lease, random *rand.Rand, names []string) {
+func (w *fleet) process(ls *lease.Lease, random *rand.Rand, names []string) {
 	keys := rand.NewZipf(random, w.Skew, 1, uint64(len(names)-1))
 	next := time.Now()
 	for {
@@ -116,7 +117,7 @@ func (w *fleet) process(lease *backend.Lease, random *rand.Rand, names []string)
 		}
 		time.Sleep(time.Until(next))
 		key := int(keys.Uint64())
-		r, err := lease.Take(context.Background(), backend.Request{Key: names[key], Policy: &w.Policy, Cost: 1})
+		r, err := ls.Take(context.Background(), backend.Request{Key: names[key], Policy: &w.Policy, Cost: 1})
 		if err != nil {
 			panic(err) // nothing fails here
 		}
@@ -125,7 +126,7 @@ func (w *fleet) process(lease *backend.Lease, random *rand.Rand, names []string)
 }
 
 // watch looks at the leases now and then, not at the ends of windows only, and counts what was done between Warm and the end.
-func (w *fleet) watch(leases []*backend.Lease) {
+func (w *fleet) watch(leases []*lease.Lease) {
 	const every = 730 * time.Millisecond
 	time.Sleep(w.Warm)
 	w.mu.Lock()
@@ -154,9 +155,9 @@ func (w *fleet) watch(leases []*backend.Lease) {
 	r.Straight, r.Fetches, r.Returned = now.Straight-before.Straight, now.Fetches-before.Fetches, now.Returned-before.Returned
 }
 
-func sumOf(leases []*backend.Lease) (sum backend.LeaseStats) {
-	for _, lease := range leases {
-		s := lease.Stats()
+func sumOf(leases []*lease.Lease) (sum lease.Stats) {
+	for _, ls := range leases {
+		s := ls.Stats()
 		sum.Leased += s.Leased
 		sum.Denied += s.Denied
 		sum.Straight += s.Straight

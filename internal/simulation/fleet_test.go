@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/simulation"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -46,7 +46,7 @@ var workloads = []workload{
 func fleetOf(w *workload, processes int, rate float64) simulation.Fleet {
 	return simulation.Fleet{
 		Processes: processes, Rate: rate, Keys: w.keys(processes), Skew: 1.1,
-		Policy: limit.Policy{Name: "fleet", Limits: w.limit(processes)}, Lease: backend.LeaseConfig{Processes: processes},
+		Policy: limit.Policy{Name: "fleet", Limits: w.limit(processes)}, Lease: lease.Config{Processes: processes},
 		Trip: time.Millisecond, Warm: 6 * time.Second, Span: 3 * time.Second,
 	}
 }

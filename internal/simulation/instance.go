@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -24,7 +25,7 @@ type instance struct {
 	name     string
 	random   *rand.Rand
 	router   *router.Router
-	lease    *backend.Lease
+	lease    *lease.Lease
 	throttle *throttler.Throttler
 	limit    time.Duration // of a call
 	dead     atomic.Bool
@@ -73,7 +74,7 @@ func (in *instance) live() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := backend.LeaseConfig{
+	cfg := lease.Config{
 		Processes: 1 + r.IntN(3), Batch: 2 + r.Int64N(8), Steady: chance(r, 0.3),
 		Life: span(r, 100*time.Millisecond, 2*time.Second), Recheck: span(r, 20*time.Millisecond, time.Second),
 	}
@@ -89,7 +90,7 @@ func (in *instance) live() {
 		}
 		return start.Add(wrong + passed)
 	}
-	in.lease, err = backend.NewLease(&below{in}, cfg)
+	in.lease, err = lease.New(&below{in}, cfg)
 	if err != nil {
 		panic(err)
 	}
@@ -244,7 +245,7 @@ func (in *instance) judge(d *throttler.Decision, err error) {
 		w.violate("%s: P13: %s with the cause %v", in.name, d.Guarantee, d.Cause)
 	case d.Guarantee != throttler.Exact:
 		w.report.Inexact++
-		known := errors.Is(d.Cause, backend.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
+		known := errors.Is(d.Cause, lease.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
 		known = known || errors.Is(d.Cause, context.DeadlineExceeded)         // too little time for a hand-over, which is no fault
 		known = known || !w.Told && errors.Is(d.Cause, router.ErrTopologyOld) // it missed a topology, and nobody could say which
 		if !w.faulty() && !in.dead.Load() && !known {

@@ -21,15 +21,15 @@ type link struct {
 }
 
 var (
-	_ backend.Backend  = (*link)(nil)
-	_ backend.Peeker   = (*link)(nil)
-	_ backend.Refunder = (*link)(nil)
-	_ backend.Resetter = (*link)(nil)
-	_ backend.Loader   = (*link)(nil)
-	_ backend.Seeder   = (*link)(nil)
-	_ backend.Sealer   = (*link)(nil)
-	_ backend.Poster   = (*link)(nil)
-	_ backend.Clock    = (*link)(nil)
+	_ backend.Backend   = (*link)(nil)
+	_ backend.Peeker    = (*link)(nil)
+	_ backend.Refunder  = (*link)(nil)
+	_ backend.Resetter  = (*link)(nil)
+	_ backend.Loader    = (*link)(nil)
+	_ backend.Seeder    = (*link)(nil)
+	_ backend.Sealer    = (*link)(nil)
+	_ backend.Publisher = (*link)(nil)
+	_ backend.Clock     = (*link)(nil)
 )
 
 const (
@@ -238,22 +238,22 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 	return snapshot, nil
 }
 
-// Look implements [backend.Poster].
-func (l *link) Look(ctx context.Context) (backend.Notice, error) {
-	var there backend.Notice
+// Look implements [backend.Publisher].
+func (l *link) Published(ctx context.Context) (backend.Announcement, error) {
+	var there backend.Announcement
 	err := l.call(ctx, "look", "", 0, func(state.At, bool) { there = l.to.look() })
 	if err != nil {
-		return backend.Notice{}, err
+		return backend.Announcement{}, err
 	}
 	return there, nil
 }
 
-// Post implements [backend.Poster].
-func (l *link) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
-	var there backend.Notice
+// Post implements [backend.Publisher].
+func (l *link) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+	var there backend.Announcement
 	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.post(n) })
 	if err != nil {
-		return backend.Notice{}, err
+		return backend.Announcement{}, err
 	}
 	return there, nil
 }

@@ -14,7 +14,7 @@ type node struct {
 	w     *world
 	group string
 	state map[string]*state.State // guarded by the world's mutex, like all below
-	board backend.Notice
+	board backend.Announcement
 
 	serial  int64             // of the last charge
 	charges map[string][]debt // by key
@@ -170,7 +170,7 @@ func (n *node) fail() {
 
 // flush loses everything.
 func (n *node) flush() {
-	n.stream, n.board = nil, backend.Notice{}
+	n.stream, n.board = nil, backend.Announcement{}
 	for _, key := range n.w.keys {
 		n.w.book.lost(n, key, 0)
 	}
@@ -179,10 +179,10 @@ func (n *node) flush() {
 	n.life++
 }
 
-func (n *node) look() backend.Notice { return n.board }
+func (n *node) look() backend.Announcement { return n.board }
 
-// post keeps a notice, as backend.Poster says.
-func (n *node) post(notice backend.Notice) backend.Notice {
+// post keeps a notice, as backend.Publisher says.
+func (n *node) post(notice backend.Announcement) backend.Announcement {
 	if n.board.Version < notice.Version && notice.Text != "" {
 		n.board = notice
 	}

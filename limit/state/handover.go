@@ -26,7 +26,7 @@ import (
 type Mover uint8
 
 const (
-	Migration Mover = iota // from one backend to another, as backend.Dual does
+	Migration Mover = iota // from one backend to another, as dual.Dual does
 	Topology               // from one group of servers to another, as package router does
 )
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Both movers at once, in pure form: a migration moves a key between an old backend and a new one, which consists of
-// groups that a topology moves the key between. The processes do what backend.Dual and package router do.
+// groups that a topology moves the key between. The processes do what dual.Dual and package router do.
 
 const groups = 3
 

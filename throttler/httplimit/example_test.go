@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -18,7 +18,7 @@ import (
 
 func Example() {
 	noon := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) // a clock that stands still, for the output's sake
-	counts, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return noon }})
+	counts, err := memory.New(memory.Config{Now: func() time.Time { return noon }})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -461,11 +462,11 @@ func TestClientHonoursRetryAfter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				memory, err := backend.NewMemory(backend.MemoryConfig{Now: time.Now})
+				mem, err := memory.New(memory.Config{Now: time.Now})
 				if err != nil {
 					t.Fatal(err)
 				}
-				th := newThrottler(t, throttler.Config{Backend: memory, Policy: policy(l)})
+				th := newThrottler(t, throttler.Config{Backend: mem, Policy: policy(l)})
 				client := http.Client{Transport: transport{wrap(t, th, httplimit.Config{}, ok)}}
 				denied := 0
 				for range 20 {

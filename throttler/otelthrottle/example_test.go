@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -21,11 +22,11 @@ func Example() {
 	}
 	defer observer.Close()
 
-	memory, err := backend.NewMemory(backend.MemoryConfig{})
+	mem, err := memory.New(memory.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	groups, err := router.New([]router.Nodes{{Name: "eu-1", Weight: 1, Primary: memory}}, router.Config{
+	groups, err := router.New([]router.Nodes{{Name: "eu-1", Weight: 1, Primary: mem}}, router.Config{
 		OnEvent: func(e router.Event) {
 			observer.Emit(otelthrottle.Event{
 				Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
@@ -35,12 +36,12 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	lease, err := backend.NewLease(groups, backend.LeaseConfig{})
+	ls, err := lease.New(groups, lease.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer lease.Close() // and what it holds
-	if err := observer.WatchLease("limits", lease); err != nil {
+	defer ls.Close() // and what it holds
+	if err := observer.WatchLease("limits", ls); err != nil {
 		log.Fatal(err)
 	}
 	err = observer.WatchNodes(func() []otelthrottle.Node {
@@ -63,7 +64,7 @@ func Example() {
 	}
 
 	t, err := throttler.New(throttler.Config{
-		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}}, Backend: lease, Observer: observer,
+		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}}, Backend: ls, Observer: observer,
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// WatchDual reads a backend.Dual whenever metrics are collected. Name tells it from others:
+// WatchDual reads a dual.Dual whenever metrics are collected. Name tells it from others:
 //
 //	sluice.dual.decisions  by sluice.side: old, new
 //	sluice.dual.handovers  counts of a key carried over

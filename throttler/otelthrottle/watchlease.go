@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// WatchLease reads a backend.Lease whenever metrics are collected. Name tells it from others:
+// WatchLease reads a lease.Lease whenever metrics are collected. Name tells it from others:
 //
 //	sluice.lease.takes       by sluice.lease: spent, denied (by the local view) and passed
 //	sluice.lease.efficiency  spent and denied, as a share of these and of all calls: takes passed on, and batches

@@ -23,7 +23,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -265,9 +265,9 @@ func (e *events) all() []event {
 
 func api(limits ...limit.Limit) limit.Policy { return limit.Policy{Name: "api", Limits: limits} }
 
-func newMemory(t *testing.T) *backend.Memory {
+func newMemory(t *testing.T) *memory.Memory {
 	t.Helper()
-	m, err := backend.NewMemory(backend.MemoryConfig{})
+	m, err := memory.New(memory.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

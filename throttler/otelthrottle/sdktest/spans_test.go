@@ -9,6 +9,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -54,15 +56,15 @@ func TestLeased(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	s := newTelemetry(t, otelthrottle.Config{})
-	lease, err := backend.NewLease(newRouter(t, server, router.Config{}), backend.LeaseConfig{Batch: 10, Steady: true})
+	ls, err := lease.New(newRouter(t, server, router.Config{}), lease.Config{Batch: 10, Steady: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = lease.Close() })
-	if err := s.observer.WatchLease("hot", lease); err != nil {
+	t.Cleanup(func() { _ = ls.Close() })
+	if err := s.observer.WatchLease("hot", ls); err != nil {
 		t.Fatal(err)
 	}
-	th := s.throttler(throttler.Config{Backend: lease, Policy: api(limit.PerHour(100_000))})
+	th := s.throttler(throttler.Config{Backend: ls, Policy: api(limit.PerHour(100_000))})
 	for _, test := range []struct {
 		use, source string
 		calls       int
@@ -128,7 +130,7 @@ func TestMigrated(t *testing.T) {
 	server := testserver.Redis(t)
 	s := newTelemetry(t, otelthrottle.Config{})
 	useNew := false
-	dual, err := backend.NewDual(backend.DualConfig{
+	d, err := dual.New(dual.Config{
 		Old: newMemory(t), New: newRouter(t, server, router.Config{}), CarryOver: true,
 		Decide: func(string) (bool, uint64) { return useNew, map[bool]uint64{true: 7}[useNew] },
 		Flag:   "to-redis",
@@ -136,11 +138,11 @@ func TestMigrated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = dual.Close() })
-	if err := s.observer.WatchDual("counts", dual); err != nil {
+	t.Cleanup(func() { _ = d.Close() })
+	if err := s.observer.WatchDual("counts", d); err != nil {
 		t.Fatal(err)
 	}
-	th := s.throttler(throttler.Config{Backend: dual, Policy: api(limit.PerHour(10))})
+	th := s.throttler(throttler.Config{Backend: d, Policy: api(limit.PerHour(10))})
 	for _, want := range []map[string]string{
 		{"sluice.side": "old", "sluice.handed_over": "true", "sluice.group": "-", "sluice.remaining": "9",
 			"feature_flag.key": "to-redis", "feature_flag.result.variant": "old"},
@@ -164,27 +166,27 @@ func TestShadowed(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t, otelthrottle.Config{})
 	old, policy := newMemory(t), api(limit.PerHour(10))
-	dual, err := backend.NewDual(backend.DualConfig{
+	d, err := dual.New(dual.Config{
 		Old: old, New: newMemory(t), Shadow: func(string) bool { return true },
 		Decide: func(string) (bool, uint64) { return false, 0 },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = dual.Close() })
-	if err := s.observer.WatchDual("counts", dual); err != nil {
+	t.Cleanup(func() { _ = d.Close() })
+	if err := s.observer.WatchDual("counts", d); err != nil {
 		t.Fatal(err)
 	}
-	th := s.throttler(throttler.Config{Backend: dual, Policy: policy})
+	th := s.throttler(throttler.Config{Backend: d, Policy: policy})
 	_, made := s.request(th, 1)
 	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true", "sluice.outcome": "allowed"})
-	await(t, "the first shadow call", func() bool { return dual.Stats().Shadow.Agreed == 1 })
+	await(t, "the first shadow call", func() bool { return d.Stats().Shadow.Agreed == 1 })
 	if _, err := old.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 9}); err != nil { // behind its back
 		t.Fatal(err)
 	}
 	_, made = s.request(th, 1)
 	made["ratelimit api"][0].has(t, map[string]string{"sluice.side": "old", "sluice.shadowed": "true", "sluice.outcome": "denied"})
-	await(t, "the second one", func() bool { return dual.Stats().Shadow.Allowed == 1 })
+	await(t, "the second one", func() bool { return d.Stats().Shadow.Allowed == 1 })
 	s.want("sluice.dual.shadows", map[string]float64{
 		"counts agreed": 1, "counts denied": 0, "counts allowed": 1, "counts remaining": 0, "counts failed": 0, "counts dropped": 0,
 	})

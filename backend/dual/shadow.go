@@ -1,0 +1,115 @@
+package dual
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// shadows asks the side that doesn't decide what it would have decided. Its calls count under policy names that no
+// policy can have, so that no decision knows of them.
+type shadows struct {
+	queue   chan shadow
+	room    keyhash.Room // in the queue
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	agreed, denied, allowed, remaining, failed, dropped atomic.Int64
+}
+
+// ShadowStats counts shadow calls by what came of them.
+type ShadowStats struct {
+	Agreed    int64 `json:"agreed"`    // the same verdict, and the same quota left
+	Denied    int64 `json:"denied"`    // it would have denied what was allowed
+	Allowed   int64 `json:"allowed"`   // it would have allowed what was denied
+	Remaining int64 `json:"remaining"` // the same verdict, but another quota left
+	Failed    int64 `json:"failed"`    // no verdict
+	Dropped   int64 `json:"dropped"`   // not made: too many were waiting
+}
+
+// shadow is one question, and what was decided.
+type shadow struct {
+	backend   backend.Backend
+	key       string
+	policy    *limit.Policy
+	cost      int64
+	allowed   bool
+	remaining int64
+}
+
+func newShadows(queue, workers int) *shadows {
+	s := &shadows{queue: make(chan shadow, queue)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	for range workers {
+		s.running.Go(s.work)
+	}
+	return s
+}
+
+// ask leaves a question behind if there is room.
+func (s *shadows) ask(side *side, req *backend.Request, decided *backend.Result) {
+	if len(s.queue) == cap(s.queue) || !s.room.Enter(req.Key) {
+		s.dropped.Add(1)
+		return
+	}
+	question := shadow{
+		backend: side.Backend, cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
+		// What the caller gave is the caller's own again once the take returns.
+		key:    strings.Clone(req.Key),
+		policy: &limit.Policy{Name: "~" + req.Policy.Name, Limits: slices.Clone(req.Policy.Limits)},
+	}
+	select {
+	case s.queue <- question:
+	default:
+		s.room.Leave(question.key)
+		s.dropped.Add(1)
+	}
+}
+
+func (s *shadows) work() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case q := <-s.queue:
+			s.compare(&q)
+			s.room.Leave(q.key)
+		}
+	}
+}
+
+func (s *shadows) compare(q *shadow) {
+	result, err := q.backend.Take(s.ctx, backend.Request{Key: q.key, Policy: q.policy, Cost: q.cost})
+	switch {
+	case err != nil:
+		s.failed.Add(1)
+	case q.allowed && !result.Allowed:
+		s.denied.Add(1)
+	case !q.allowed && result.Allowed:
+		s.allowed.Add(1)
+	case q.remaining != result.Binding().Remaining:
+		s.remaining.Add(1)
+	default:
+		s.agreed.Add(1)
+	}
+}
+
+// close ends the call under way and drops what waits.
+func (s *shadows) close() {
+	s.cancel()
+	s.running.Wait()
+}
+
+func (s *shadows) stats() ShadowStats {
+	return ShadowStats{
+		Agreed: s.agreed.Load(), Denied: s.denied.Load(), Allowed: s.allowed.Load(),
+		Remaining: s.remaining.Load(), Failed: s.failed.Load(), Dropped: s.dropped.Load(),
+	}
+}

@@ -1,0 +1,78 @@
+package lease
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/hashtable"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// leaseShard is a part of the views.
+type shard struct {
+	lease *Lease
+
+	mu     sync.Mutex // guards all below
+	cells  hashtable.Table[view]
+	max    int
+	steady bool
+	closed bool
+	due    []remainder // to be given back
+	owed   int64       // cost that is due, or on its way back
+	wake   chan struct{}
+	stats  Stats // Stranded and Keys are not kept
+
+	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
+}
+
+const forgetAmong = 16 // is how many views a full shard looks at to forget one
+
+// addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
+func (s *shard) addLocked(hash uint64, name *backend.Request, now int64) *hashtable.Cell[view] {
+	if s.cells.Len >= s.max && !s.forgetLocked(now) {
+		return nil
+	}
+	c := hashtable.NewCell[view](name.Policy.Name, name.Key)
+	c.Value.hash = hash
+	s.cells.Add(hash, c)
+	return c
+}
+
+// forgetLocked makes room for a view. It reports whether it could.
+func (s *shard) forgetLocked(now int64) bool {
+	victim := -1
+	for seen := 0; seen < min(forgetAmong, s.cells.Len); {
+		c := s.cells.Next()
+		if c == nil {
+			continue
+		}
+		seen++
+		if c.Value.fetch != nil {
+			continue
+		}
+		victim = s.cells.Hand
+		if !c.Value.used {
+			break
+		}
+		c.Value.used = false // a second chance
+	}
+	if victim < 0 {
+		return false
+	}
+	s.endAllLocked(s.cells.Slots[victim].Cell, now)
+	s.cells.Remove(victim)
+	return true
+}
+
+func smallestQuota(p *limit.Policy) int64 {
+	least := p.Limits[0].Quota()
+	for i := range p.Limits {
+		least = min(least, p.Limits[i].Quota())
+	}
+	return least
+}
+
+func sameLimits(a, b *limit.Policy) bool {
+	return slices.Equal(a.Limits, b.Limits)
+}

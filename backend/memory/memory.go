@@ -1,0 +1,321 @@
+package memory
+
+import (
+	"context"
+	"hash/maphash"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/hashtable"
+	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// MemoryConfig configures a Memory. The zero value is ready to use.
+type Config struct {
+	// MaxKeys bounds how many keys are remembered, about: the bound is kept per shard. A key takes some 250 bytes
+	// for one limit, and at most some 450: of one longer than 200 bytes a digest is kept. Keys whose windows are over are forgotten first; a full Memory that meets none among the few
+	// it looks at forgets a live one, that which ends soonest, and decisions that this may have loosened say Bounded.
+	// Zero: 1,048,576. Negative: no bound.
+	MaxKeys int
+
+	// Now replaces the clock, for tests. Nil: the monotonic clock of the process.
+	Now func() time.Time
+}
+
+const defaultMaxKeys = 1 << 20
+
+// Memory counts in this process. It is exact for one process, bounded in memory, and allocates only when it meets
+// a new key. It starts no goroutine: expired keys are swept a few at a time whenever a new key comes.
+type Memory struct {
+	now    func() int64
+	seed   maphash.Seed
+	shift  int // the shard is what remains of a hash after this shift
+	shards []shard
+	board  board
+	closed atomic.Bool
+}
+
+var (
+	_ backend.Backend   = (*Memory)(nil)
+	_ backend.Peeker    = (*Memory)(nil)
+	_ backend.Refunder  = (*Memory)(nil)
+	_ backend.Resetter  = (*Memory)(nil)
+	_ backend.Pinger    = (*Memory)(nil)
+	_ backend.Loader    = (*Memory)(nil)
+	_ backend.Seeder    = (*Memory)(nil)
+	_ backend.Sealer    = (*Memory)(nil)
+	_ backend.Publisher = (*Memory)(nil)
+	_ backend.Clock     = (*Memory)(nil)
+	_ backend.Doubter   = (*Memory)(nil)
+)
+
+type shard struct {
+	mu    sync.Mutex // guards all below
+	cells hashtable.Table[remembered]
+	max   int
+	lost  int64 // until when a key that was forgotten alive would have counted, Unix microseconds
+
+	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
+}
+
+// remembered is what is kept of one key: it fills a cache line with the rest of its cell.
+type remembered struct {
+	state state.State
+	doubt int64 // until when an earlier life of this key may be missing, Unix microseconds
+}
+
+// NewMemory returns an empty Memory.
+func New(cfg Config) (*Memory, error) {
+	max := cfg.MaxKeys
+	if max == 0 {
+		max = defaultMaxKeys
+	}
+	width := hashtable.ShardBits(max)
+	m := &Memory{seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]shard, 1<<width)}
+	for i := range m.shards {
+		m.shards[i].max = (max + len(m.shards) - 1) / len(m.shards)
+	}
+	if cfg.Now != nil {
+		m.now = func() int64 { return cfg.Now().UnixMicro() }
+	} else {
+		clock := newProcessClock()
+		m.now = clock.now
+	}
+	return m, nil
+}
+
+// Take implements [backend.Backend].
+func (m *Memory) Take(ctx context.Context, req backend.Request) (r backend.Result, err error) {
+	if err := m.refuse(req.CheckTake(ctx)); err != nil {
+		return r, err
+	}
+	key := req.Key
+	shard, hash := m.shardOf(&req) // before the clock is read, which leaves time to fetch the key: 0.94 of a take's time
+	at := state.Moment(req.Policy, key, m.now())
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor, true); err != nil {
+		return r, err
+	}
+	c.state.TakeTo(&r.Verdict, req.Policy, at, req.Cost)
+	c.vouch(&r, at)
+	return r, nil
+}
+
+// Peek implements [backend.Peeker].
+func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Result, err error) {
+	if err := m.refuse(req.CheckTake(ctx)); err != nil {
+		return r, err
+	}
+	at := state.Moment(req.Policy, req.Key, m.now())
+	shard, hash := m.shardOf(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
+	if c == nil {
+		c = &hashtable.Cell[remembered]{Value: remembered{doubt: shard.lost}}
+	}
+	r.Verdict = c.Value.state.Peek(req.Policy, at, req.Cost)
+	c.Value.vouch(&r, at)
+	return r, nil
+}
+
+// vouch says when and by whom it was decided, and how sure that is.
+func (c *remembered) vouch(r *backend.Result, at state.At) {
+	r.Now, r.Source = at.Micros, backend.Local
+	if at.Micros < c.doubt {
+		r.Guarantee, r.Cause = backend.Bounded, backend.ErrEvicted
+	}
+}
+
+// Refund implements [backend.Refunder].
+func (m *Memory) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Refund(at, &receipt, amount) })
+}
+
+// Reset implements [backend.Resetter].
+func (m *Memory) Reset(ctx context.Context, req backend.Request) error {
+	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Reset(req.Policy, at) })
+}
+
+// update changes the state of a key, if there is one.
+func (m *Memory) update(ctx context.Context, req *backend.Request, change func(*state.State, state.At)) error {
+	if err := m.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	at := state.Moment(req.Policy, req.Key, m.now())
+	shard, hash := m.shardOf(req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
+	if c == nil {
+		c = new(hashtable.Cell[remembered]) // of which nothing is kept
+	}
+	if _, err := c.Value.state.Enter(at, req.Move.GiveBack()); err != nil {
+		return err
+	}
+	change(&c.Value.state, at)
+	return nil
+}
+
+// Load implements [backend.Loader].
+func (m *Memory) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if err := m.refuse(req.Check(ctx)); err != nil {
+		return backend.Snapshot{}, err
+	}
+	snapshot := backend.Snapshot{Now: m.now(), Source: backend.Local}
+	shard, hash := m.shardOf(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	if c := shard.cells.Find(hash, req.Policy.Name, req.Key); c != nil {
+		snapshot.State = c.Value.state.Clone()
+	}
+	return snapshot, nil
+}
+
+// Seed implements [backend.Seeder].
+func (m *Memory) Seed(ctx context.Context, req backend.Request, st state.State) error {
+	if err := m.refuse(req.Check(ctx)); err != nil {
+		return err
+	}
+	at := state.Moment(req.Policy, req.Key, m.now())
+	shard, hash := m.shardOf(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	_, err := c.state.Arrive(req.Policy, at, req.Move, &st, false)
+	return err
+}
+
+// Seal implements [backend.Sealer].
+func (m *Memory) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if err := m.refuse(req.CheckSeal(ctx)); err != nil {
+		return backend.Snapshot{}, err
+	}
+	at := state.Moment(req.Policy, req.Key, m.now())
+	shard, hash := m.shardOf(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Seal(at, req.Move); err != nil {
+		return backend.Snapshot{}, err
+	}
+	return backend.Snapshot{State: c.state.Clone(), Now: at.Micros, Source: backend.Local}, nil
+}
+
+// Doubt implements [backend.Doubter].
+func (m *Memory) Doubt(req backend.Request) error {
+	shard, hash := m.shardOf(&req)
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	doubt := shard.lost
+	if c := shard.cells.Find(hash, req.Policy.Name, req.Key); c != nil {
+		doubt = c.Value.doubt
+	}
+	if m.now() < doubt {
+		return backend.ErrEvicted
+	}
+	return nil
+}
+
+// Ping implements [backend.Pinger].
+func (m *Memory) Ping(ctx context.Context) error {
+	if m.closed.Load() {
+		return backend.ErrClosed
+	}
+	if ctx == nil {
+		return backend.ErrNilContext
+	}
+	return ctx.Err()
+}
+
+// NowMicros implements [backend.Clock].
+func (m *Memory) NowMicros() int64 { return m.now() }
+
+// Len returns how many keys are remembered, those included whose windows are over and that were not swept yet.
+func (m *Memory) Len() int {
+	n := 0
+	for i := range m.shards {
+		m.shards[i].mu.Lock()
+		n += m.shards[i].cells.Len
+		m.shards[i].mu.Unlock()
+	}
+	return n
+}
+
+// Close forgets everything.
+func (m *Memory) Close() error {
+	if m.closed.Swap(true) {
+		return nil
+	}
+	for i := range m.shards {
+		s := &m.shards[i]
+		s.mu.Lock()
+		s.cells = hashtable.Table[remembered]{}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// refuse is err, or that the Memory is closed.
+func (m *Memory) refuse(err error) error {
+	if m.closed.Load() {
+		return backend.ErrClosed
+	}
+	return err
+}
+
+// shard also makes the key of a request, which is the callee's own, one that tables keep.
+func (m *Memory) shardOf(req *backend.Request) (*shard, uint64) {
+	if len(req.Key) > keyhash.Longest {
+		req.Key = keyhash.Kept(req.Key)
+	}
+	hash := maphash.String(m.seed, req.Key)
+	return &m.shards[hash>>m.shift], hash
+}
+
+func (s *shard) findOrAddLocked(hash uint64, req *backend.Request, nowMicros int64) *remembered {
+	c := s.cells.Find(hash, req.Policy.Name, req.Key)
+	if c == nil {
+		s.sweepLocked(nowMicros)
+		c = hashtable.NewCell[remembered](req.Policy.Name, req.Key)
+		c.Value.doubt = s.lost
+		s.cells.Add(hash, c)
+	}
+	return &c.Value
+}
+
+const (
+	sweepSlots = 8  // enough to look at more than one cell for each new key, so that dead ones can't pile up
+	evictAmong = 16 // how many cells a full shard looks at to forget the one that ends soonest
+)
+
+// sweepLocked makes room for one more cell: it forgets some whose windows are over and, if the shard is full all
+// the same, one that is alive.
+func (s *shard) sweepLocked(nowMicros int64) {
+	for range min(sweepSlots, len(s.cells.Slots)) {
+		if c := s.cells.Next(); c != nil && c.Value.state.Until() <= nowMicros {
+			s.cells.Remove(s.cells.Hand)
+		}
+	}
+	if s.max <= 0 || s.cells.Len < s.max {
+		return
+	}
+	victim, soonest := 0, int64(math.MaxInt64)
+	for seen := 0; seen < min(evictAmong, s.cells.Len); {
+		if c := s.cells.Next(); c != nil {
+			if seen++; c.Value.state.Until() < soonest {
+				victim, soonest = s.cells.Hand, c.Value.state.Until()
+			}
+		}
+	}
+	if soonest > nowMicros {
+		s.lost = max(s.lost, soonest)
+	}
+	s.cells.Remove(victim)
+}
