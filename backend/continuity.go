@@ -71,7 +71,7 @@ type continuity struct {
 	writes int        // how many it has had to write
 	before string     // the replication that it was promoted from, in a cluster
 
-	// Of a cluster's, guarded by shards.mu:
+	// Of a cluster's, guarded by servers.mu:
 	replID string    // the replication of which it was the primary when it was asked last
 	until  time.Time // the deadline of the call that came last
 }
@@ -153,9 +153,9 @@ func (c *continuity) observe(says *identity, promoted bool) {
 	defer c.mu.Unlock()
 	c.askedAt.Store(says.nowMicros)
 	until := int64(math.MaxInt64)
-	if says.evicts {
+	if room, may := says.evicts(); may {
 		until = 0
-		if lasts := says.room / (growth / 1_000_000); lasts > askAgain.Microseconds() {
+		if lasts := room / (growth / 1_000_000); lasts > askAgain.Microseconds() {
 			until = says.nowMicros + lasts
 		}
 	}
