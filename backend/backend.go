@@ -187,8 +187,8 @@ type Notice struct {
 	Text    string
 }
 
-// check refuses what can't be kept.
-func (n *Notice) check() error {
+// Validate rejects a notice that can't be kept.
+func (n *Notice) Validate() error {
 	switch {
 	case n.Version < 1 || n.Version > limit.MaxCount:
 		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),
@@ -247,7 +247,8 @@ type Heartbeat struct {
 	RTT     time.Duration
 }
 
-var errNoContext = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+// ErrNilContext is the error of a call with a nil context.
+var ErrNilContext error = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 
 // CheckTake is Check for a take or a peek: it refuses a bad cost, too.
 func (r *Request) CheckTake(ctx context.Context) error {
@@ -273,7 +274,7 @@ func (r *Request) CheckSeal(ctx context.Context) error {
 func (r *Request) Check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
-		return errNoContext
+		return ErrNilContext
 	case r.Key == "":
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
@@ -287,8 +288,8 @@ func (r *Request) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
-func (r *Request) clone() Request {
+// Clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
+func (r *Request) Clone() Request {
 	c := *r
 	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
 	c.Trace = nil

@@ -95,21 +95,6 @@ func monotonicAhead(at time.Time, by time.Duration) time.Time {
 	return at
 }
 
-// TestProcessClock: it starts at the wall clock and never steps back.
-func TestProcessClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newProcessClock()
-		begin := time.Now().UnixMicro()
-		if got := c.now(); got != begin {
-			t.Errorf("starts at %d, want %d", got, begin)
-		}
-		<-time.After(90 * time.Minute)
-		if got, want := c.now(), begin+5_400_000_000; got != want {
-			t.Errorf("90 minutes later it is %d, want %d", got, want)
-		}
-	})
-}
-
 func TestAhead(t *testing.T) {
 	asked := time.Now()
 	for _, want := range []time.Duration{-time.Hour, 0, 3 * time.Millisecond, 48 * time.Hour} {
@@ -154,39 +139,4 @@ func TestClockBorrowed(t *testing.T) {
 		hear(others, true)
 		want(others)
 	})
-}
-
-// TestSpanClock: spans include those in which the host was suspended. After a step of the wall clock they may be too long, and
-// are never too short.
-func TestSpanClock(t *testing.T) {
-	c := newSpanClock()
-	var monotonic, wall time.Duration // since the start
-	span := func(monotonicBy, wallBy time.Duration) time.Duration {
-		at := func() time.Time { return monotonicAhead(c.start.Add(wall), monotonic-wall) }
-		c.compare(at())
-		before := int64(monotonic) + c.extra.Load()
-		monotonic, wall = monotonic+monotonicBy, wall+wallBy
-		c.compare(at())
-		return time.Duration(int64(monotonic) + c.extra.Load() - before)
-	}
-	for i, test := range []struct{ monotonic, wall, want time.Duration }{
-		{time.Second, time.Second, time.Second},
-		{time.Second, time.Hour, time.Hour},                          // suspended
-		{time.Second, time.Second, time.Second},                      // and only once
-		{time.Second, -10 * time.Minute, time.Second},                // stepped back
-		{time.Second, 5 * time.Second, 5 * time.Second},              // suspended, after such a step too
-		{time.Second, time.Second - time.Microsecond, time.Second},   // read one after the other
-		{10 * time.Millisecond, time.Second / 2, time.Second / 2},    // suspended, shortly
-		{time.Millisecond, time.Millisecond + 400, time.Millisecond}, // jitter
-		{time.Second, 24 * 365 * time.Hour, 24 * 365 * time.Hour},    // stepped forward
-		{time.Second, -24 * 365 * time.Hour, time.Second},            // and back
-		{time.Second, time.Second, time.Second},
-	} {
-		if got := span(test.monotonic, test.wall); (got - test.want).Abs() > time.Millisecond {
-			t.Errorf("%d: %s by the monotonic clock, %s by the wall clock: %s, want %s", i, test.monotonic, test.wall, got, test.want)
-		}
-	}
-	if allocs := testing.AllocsPerRun(100, func() { c.now() }); allocs != 0 {
-		t.Errorf("%v allocations", allocs)
-	}
 }

@@ -648,19 +648,3 @@ func (c *contest) compareStates(who string, got state.State) error {
 
 // settled is a state without what is over.
 func settled(s state.State, at state.At) state.State { return state.Merge(s, state.State{}, at) }
-
-// say is a verdict in short: "ok" or "no", and for each limit what is left @ when it is full again, counted from
-// start, and + how long the request has to wait.
-func say(v *state.Verdict) string {
-	text := "no"
-	if v.Allowed {
-		text = "ok"
-	}
-	for s := range v.All() {
-		text += fmt.Sprintf(" %d@%s", s.Remaining, s.ResetAt.Sub(start))
-		if s.RetryAfter > 0 {
-			text += "+" + s.RetryAfter.String()
-		}
-	}
-	return text
-}

@@ -73,14 +73,6 @@ func (c DualConfig) withDefaults() DualConfig {
 	return c
 }
 
-// nilOf names a nil backend, with its type if it has one.
-func nilOf(b Backend) string {
-	if b == nil {
-		return "nil"
-	}
-	return fmt.Sprintf("nil %T", b)
-}
-
 func (c DualConfig) validate() error {
 	var errs []error
 	refuse := func(field string, value any, bound string) {
@@ -89,7 +81,7 @@ func (c DualConfig) validate() error {
 	for i, b := range []Backend{c.Old, c.New} {
 		name := [...]string{"Old", "New"}[i]
 		if typednil.Is(b) {
-			refuse(name, nilOf(b), "must not be nil")
+			refuse(name, typednil.Name(b), "must not be nil")
 		} else if c.CarryOver {
 			_, seals := b.(Sealer)
 			_, seeds := b.(Seeder)
@@ -198,7 +190,7 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 			result, err = w.side().Take(ctx, w.Request)
 		}
 	}
-	req.Trace.turn(&w)
+	w.trace()
 	if err != nil {
 		return Result{}, err
 	}
@@ -216,7 +208,9 @@ func (d *Dual) Take(ctx context.Context, req Request) (Result, error) {
 	result.State.Unfence(state.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
 		d.shadows.ask(w.other(), &req, &result)
-		req.Trace.shadow()
+		if req.Trace != nil {
+			req.Trace.Shadowed = true
+		}
 	}
 	return result, nil
 }
@@ -289,7 +283,7 @@ func (d *Dual) Peek(ctx context.Context, req Request) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	req.Trace.turn(&w)
+	w.trace()
 	if peeker, ok := w.side().Backend.(Peeker); ok && !d.cfg.CarryOver {
 		return peeker.Peek(ctx, w.Request)
 	}
@@ -324,7 +318,7 @@ func (d *Dual) Ping(ctx context.Context) error {
 		return ErrClosed
 	}
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	var errs []error
 	for i := range d.sides {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -423,7 +424,7 @@ func TestDualAllocations(t *testing.T) {
 			}
 		}
 		take()
-		if got := testing.AllocsPerRun(200, take); got != 0 && !raced {
+		if got := testing.AllocsPerRun(200, take); got != 0 && !backendtesting.Raced {
 			t.Errorf("%s: a take allocates %g times", name, got)
 		}
 		cancel()

@@ -169,6 +169,3 @@ func (l *lever) Decide(string) (useNew bool, version uint64) {
 var ten = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour)}}
 
 func takeTen(key string) backend.Request { return backend.Request{Key: key, Policy: ten, Cost: 1} }
-
-// onlyTakes is a backend without optional operations.
-type onlyTakes struct{ backend.Backend }

@@ -53,22 +53,7 @@ func (f *restless) Decide(string) (useNew bool, version uint64) {
 	return version%2 == 1, version
 }
 
-// constant is a flag that never changes.
-func constant(useNew bool) func(string) (bool, uint64) {
-	return func(string) (bool, uint64) { return useNew, 0 }
-}
-
 func always(string) bool { return true }
-
-func newDual(t testing.TB, cfg backend.DualConfig) *backend.Dual {
-	t.Helper()
-	d, err := backend.NewDual(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	return d
-}
 
 // dualOperations is what a Dual must be able to do.
 var dualOperations = []backendtest.Option{

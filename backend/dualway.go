@@ -241,3 +241,18 @@ func (w *way) load(ctx context.Context) (Snapshot, error) {
 	snapshot.State.Unfence(state.Migration)
 	return snapshot, nil
 }
+
+// trace records the side that the request goes to.
+func (w *way) trace() {
+	t := w.Trace
+	if t == nil {
+		return
+	}
+	t.Side, t.Flag = [...]string{"old", "new"}[w.place], w.dual.cfg.Flag
+	if w.dual.cfg.CarryOver {
+		t.FlagVersion = flagVersion(max(w.version, w.Move.Version)) // another process may have known a newer one
+	}
+	if w.Move.Step == state.Adopt {
+		t.HandOver()
+	}
+}

@@ -76,7 +76,7 @@ func (c LeaseConfig) validate(inner Backend) error {
 		errs = append(errs, &limit.Error{Field: "lease: " + field, Value: fmt.Sprint(value), Bound: bound})
 	}
 	if typednil.Is(inner) {
-		refuse("inner", nilOf(inner), "must not be nil")
+		refuse("inner", typednil.Name(inner), "must not be nil")
 	} else if _, refunds := inner.(Refunder); !refunds && c.Batch >= 0 {
 		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
@@ -197,7 +197,7 @@ func (l *Lease) Take(ctx context.Context, req Request) (result Result, err error
 	s, hash, name := l.shard(&req)
 	now := l.clock()
 	s.mu.Lock()
-	c := s.cells.find(hash, name)
+	c := s.cells.find(hash, name.Policy.Name, name.Key)
 	if c == nil || req.Floor != nil || req.Move != (state.Move{}) { // who asks may know more than the view
 		return l.askLocked(ctx, s, hash, name, &req, req.Floor)
 	}
@@ -241,7 +241,7 @@ func (l *Lease) Peek(ctx context.Context, req Request) (result Result, err error
 	}
 	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	if c, now := s.cells.find(hash, name), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
+	if c, now := s.cells.find(hash, name.Policy.Name, name.Key), l.clock(); c != nil && l.knowsLocked(s, c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -274,7 +274,7 @@ func (l *Lease) Refund(ctx context.Context, req Request, receipt state.Receipt, 
 	}
 	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	c := s.cells.find(hash, name)
+	c := s.cells.find(hash, name.Policy.Name, name.Key)
 	unspent := c != nil && c.value.unspendLocked(&receipt, amount, l.clock())
 	s.mu.Unlock()
 	if unspent {
@@ -294,7 +294,7 @@ func (l *Lease) recheck(s *leaseShard, hash uint64, name *Request, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.cells.find(hash, name); c != nil {
+	if c := s.cells.find(hash, name.Policy.Name, name.Key); c != nil {
 		c.value.recheck, c.value.resets, c.value.doubt = 0, 0, true
 	}
 }
@@ -310,7 +310,7 @@ func (l *Lease) Reset(ctx context.Context, req Request) error {
 	}
 	s, hash, name := l.shard(&req)
 	s.mu.Lock()
-	if c := s.cells.find(hash, name); c != nil {
+	if c := s.cells.find(hash, name.Policy.Name, name.Key); c != nil {
 		s.endAllLocked(c, l.clock())
 		c.value.fetch = nil // what it brings goes back
 	}
@@ -326,7 +326,7 @@ func (l *Lease) Ping(ctx context.Context) error {
 		return ErrClosed
 	}
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	if pinger, ok := l.inner.(Pinger); ok {
 		return pinger.Ping(ctx)
@@ -414,7 +414,7 @@ func (l *Lease) refuse(err error) error {
 // shard also returns the request by which what is kept of the key is found.
 func (l *Lease) shard(req *Request) (s *leaseShard, hash uint64, name *Request) {
 	if name = req; len(req.Key) > keyhash.Longest {
-		name = req.digested()
+		name = &Request{Key: keyhash.Kept(req.Key), Policy: req.Policy}
 	}
 	hash = maphash.String(l.seed, name.Key)
 	return &l.shards[hash>>l.shift], hash, name

@@ -43,18 +43,6 @@ func (d *distant) Take(ctx context.Context, req backend.Request) (backend.Result
 	return r, err
 }
 
-func hour(max int64) *limit.Policy {
-	return &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(max, time.Hour)}}
-}
-
-// warm makes the key one that is in use.
-func warm(t *testing.T, b backend.Backend, p *limit.Policy) {
-	t.Helper()
-	if r, err := b.Take(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1}); err != nil || !r.Allowed {
-		t.Fatalf("allowed %t, %v", r.Allowed, err)
-	}
-}
-
 // TestFetchIsShared: five callers of 20 against a batch of 100 make one fetch, and none waits for more than that.
 func TestFetchIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,16 +9,6 @@ import (
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
-func newLease(t testing.TB, inner backend.Backend, cfg backend.LeaseConfig) *backend.Lease {
-	t.Helper()
-	l, err := backend.NewLease(inner, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
 // leaseOperations is what a Lease must be able to do.
 var leaseOperations = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),

@@ -198,7 +198,7 @@ func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
 	} else {
 		s.stats.Returned += r.receipt.Cost
 	}
-	if c := s.cells.find(r.hash, &r.req); c != nil {
+	if c := s.cells.find(r.hash, r.req.Policy.Name, r.req.Key); c != nil {
 		v := &c.value
 		v.owing = max(v.owing-1, 0) // another view of the key may have been forgotten meanwhile
 		if err == nil {

@@ -31,7 +31,7 @@ func (s *leaseShard) addLocked(hash uint64, name *Request, now int64) *keyed[vie
 	if s.cells.taken >= s.max && !s.forgetLocked(now) {
 		return nil
 	}
-	c := newKeyed[view](name)
+	c := newKeyed[view](name.Policy.Name, name.Key)
 	c.value.hash = hash
 	s.cells.add(hash, c)
 	return c

@@ -255,7 +255,7 @@ func (l *Lease) sendLocked(ctx context.Context, s *leaseShard, c *keyed[view], h
 func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name, req *Request, floor *state.State) (Result, error) {
 	s.stats.Straight++
 	s.mu.Unlock()
-	req.Trace.lease(Passed, nil)
+	trace(req.Trace, Passed, nil)
 	req.Floor = floor
 	result, err := l.inner.Take(ctx, *req)
 	if err != nil {
@@ -263,7 +263,7 @@ func (l *Lease) askLocked(ctx context.Context, s *leaseShard, hash uint64, name,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c, now := s.cells.find(hash, name), l.clock()
+	c, now := s.cells.find(hash, name.Policy.Name, name.Key), l.clock()
 	l.noteLoss(&result, now)
 	if c == nil && !s.closed {
 		if c = s.addLocked(hash, name, now); c != nil {
@@ -410,12 +410,12 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 		if !f.landed {
 			f.promised -= req.Cost
 			s.mu.Unlock()
-			req.Trace.lease(Fetched, nil)
-			return Result{}, &Error{Op: opTake, Kind: Interrupted, Err: ctx.Err()}
+			trace(req.Trace, Fetched, nil)
+			return Result{}, &Error{Op: "take", Kind: Interrupted, Err: ctx.Err()}
 		}
 		s.mu.Unlock()
 	}
-	req.Trace.lease(Fetched, f.trace)
+	trace(req.Trace, Fetched, f.trace)
 	switch {
 	case f.err != nil:
 		return Result{}, f.err
@@ -445,4 +445,19 @@ func (l *Lease) await(ctx context.Context, s *leaseShard, c *keyed[view], f *fet
 
 func hasBucket(p *limit.Policy) bool {
 	return slices.ContainsFunc(p.Limits, func(l limit.Limit) bool { return l.Algorithm == limit.Bucket })
+}
+
+// trace records what the Lease did, and the calls of a fetch that was made for several requests.
+func trace(t *Trace, use LeaseUse, fetched *Trace) {
+	if t == nil {
+		return
+	}
+	t.Lease = use
+	if fetched == nil {
+		return
+	}
+	t.Side, t.Flag, t.FlagVersion = fetched.Side, fetched.Flag, fetched.FlagVersion
+	t.Shadowed, t.HandedOver = fetched.Shadowed, fetched.HandedOver
+	t.Visit(fetched.Group, fetched.Node, fetched.Role)
+	t.Calls = append(t.Calls, fetched.Calls...)
 }

@@ -57,7 +57,7 @@ const (
 
 func (c MemcachedConfig) withDefaults() MemcachedConfig {
 	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
+		c.Prefix = storedname.DefaultPrefix
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultMemcachedTimeout
@@ -78,7 +78,7 @@ func (c MemcachedConfig) withDefaults() MemcachedConfig {
 }
 
 func (c MemcachedConfig) validate() error {
-	errs := []error{checkPrefix("memcached: Prefix", c.Prefix)}
+	errs := []error{storedname.CheckPrefix("memcached: Prefix", c.Prefix)}
 	bad := func(field, value string) {
 		errs = append(errs, &limit.Error{Field: "memcached: " + field, Value: value, Bound: "must not be negative"})
 	}
@@ -146,7 +146,7 @@ func (m *Memcached) Take(ctx context.Context, req Request) (Result, error) {
 	if err := checkExpiry(req.Policy); err != nil {
 		return Result{}, err
 	}
-	return change(ctx, m, opTake, &req, func(req *Request, s *state.State, now state.At) (Result, bool, error) {
+	return change(ctx, m, "take", &req, func(req *Request, s *state.State, now state.At) (Result, bool, error) {
 		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true)
 		if err != nil {
 			return Result{}, false, err
@@ -164,7 +164,7 @@ func (m *Memcached) Refund(ctx context.Context, req Request, receipt state.Recei
 	if receipt.Refundable(amount) < 1 {
 		return nil
 	}
-	return m.update(ctx, opRefund, &req, func(_ *Request, s *state.State, now state.At) { s.Refund(now, &receipt, amount) })
+	return m.update(ctx, "refund", &req, func(_ *Request, s *state.State, now state.At) { s.Refund(now, &receipt, amount) })
 }
 
 // Reset implements [Resetter].
@@ -172,7 +172,7 @@ func (m *Memcached) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	return m.update(ctx, opReset, &req, func(req *Request, s *state.State, now state.At) { s.Reset(req.Policy, now) })
+	return m.update(ctx, "reset", &req, func(req *Request, s *state.State, now state.At) { s.Reset(req.Policy, now) })
 }
 
 // update changes the state of a key, if there is one.
@@ -239,7 +239,7 @@ func (m *Memcached) Peek(ctx context.Context, req Request) (Result, error) {
 // Ping implements [Pinger]: it asks every server.
 func (m *Memcached) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	if ctx.Err() != nil { // a server that is fast would hide it
 		return ctx.Err()
@@ -284,7 +284,7 @@ func (m *Memcached) server(name string) *memcachedServer { return m.servers[m.ri
 // written, or refused with an error, is only read. Once the caller has gone nothing more is written.
 func change[T any](ctx context.Context, m *Memcached, op string, req *Request,
 	do func(*Request, *state.State, state.At) (result T, write bool, refusal error)) (T, error) {
-	name, own := m.name(req), req.clone() // a call that was abandoned goes on for a while
+	name, own := m.name(req), req.Clone() // a call that was abandoned goes on for a while
 	server := m.server(name)
 	return traced(ctx, server, req.Trace, op, "", func(ctx context.Context) (T, error) {
 		var none T

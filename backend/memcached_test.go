@@ -3,12 +3,9 @@
 package backend_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,114 +22,6 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
-
-func openMemcached(t testing.TB, cfg backend.MemcachedConfig, servers ...string) *backend.Memcached {
-	t.Helper()
-	if cfg.Timeout == 0 {
-		cfg.Timeout = patient
-	}
-	m, err := backend.NewMemcached(servers, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
-}
-
-// askMemcached sends a command and returns the answer, a line each.
-func askMemcached(t testing.TB, addr, command string) []string {
-	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, patient)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patient))
-	if _, err := fmt.Fprintf(conn, "%s\r\n", command); err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	in := bufio.NewScanner(conn)
-	in.Buffer(nil, 1<<20)
-	for in.Scan() {
-		lines = append(lines, in.Text())
-		switch word, _, _ := strings.Cut(in.Text(), " "); word {
-		case "END", "EN", "HD", "OK", "STORED", "DELETED", "NOT_FOUND", "VERSION", "BUSY":
-			return lines
-		case "ERROR", "CLIENT_ERROR", "SERVER_ERROR":
-			t.Fatalf("%.60q: %s", command, in.Text())
-		}
-	}
-	t.Fatalf("%.60q: the answer ends with %q", command, lines)
-	return nil
-}
-
-// memcachedStat is one number of a server's statistics.
-func memcachedStat(t testing.TB, addr, name string) int64 {
-	t.Helper()
-	for _, line := range askMemcached(t, addr, "stats") {
-		if rest, ok := strings.CutPrefix(line, "STAT "+name+" "); ok {
-			n, err := strconv.ParseInt(rest, 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
-	}
-	t.Fatalf("no statistic is named %s", name)
-	return 0
-}
-
-// memcachedItems is how long each item has to live, in seconds and by name; -1 for ever.
-func memcachedItems(t testing.TB, addr string) map[string]int64 {
-	t.Helper()
-	items := make(map[string]int64)
-	await(t, "a listing of all items", func() bool { // one on its way from list to list is missing
-		clear(items)
-		for _, line := range askMemcached(t, addr, "lru_crawler metadump all") {
-			escaped, ok := strings.CutPrefix(strings.Fields(line)[0], "key=")
-			if !ok {
-				continue
-			}
-			name, err := url.PathUnescape(escaped)
-			if err != nil {
-				t.Fatal(err)
-			}
-			items[name] = memcachedTTL(t, addr, name)
-		}
-		return int64(len(items)) == memcachedStat(t, addr, "curr_items")
-	})
-	return items
-}
-
-// memcachedTTL is how long an item has to live, in seconds; -1 for ever, -2 if there is none.
-func memcachedTTL(t testing.TB, addr, name string) int64 {
-	t.Helper()
-	answer := askMemcached(t, addr, "mg "+name+" t")[0]
-	if answer == "EN" {
-		return -2
-	}
-	seconds, err := strconv.ParseInt(strings.TrimPrefix(answer, "HD t"), 10, 64)
-	if err != nil {
-		t.Fatalf("meta get: %q", answer)
-	}
-	return seconds
-}
-
-// memcachedUsed is what is stored of one of hourly's keys, past the backend.
-func memcachedUsed(t testing.TB, addr, key string) int64 {
-	t.Helper()
-	lines := askMemcached(t, addr, "get "+stored(key))
-	if len(lines) != 3 {
-		return 0
-	}
-	st, err := state.ParseState(lines[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := st.Peek(hourly, state.At{Micros: time.Now().UnixMicro()}, 1)
-	return hourly.Limits[0].Max - v.Binding().Remaining
-}
 
 // eachMemcached makes every call, and says which of them may charge.
 func eachMemcached(b *backend.Memcached, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {

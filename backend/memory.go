@@ -114,7 +114,7 @@ func (m *Memory) Peek(ctx context.Context, req Request) (r Result, err error) {
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(hash, &req)
+	c := shard.cells.find(hash, req.Policy.Name, req.Key)
 	if c == nil {
 		c = &keyed[remembered]{value: remembered{doubt: shard.lost}}
 	}
@@ -150,7 +150,7 @@ func (m *Memory) update(ctx context.Context, req *Request, change func(*state.St
 	shard, hash := m.shard(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.find(hash, req)
+	c := shard.cells.find(hash, req.Policy.Name, req.Key)
 	if c == nil {
 		c = new(keyed[remembered]) // of which nothing is kept
 	}
@@ -170,7 +170,7 @@ func (m *Memory) Load(ctx context.Context, req Request) (Snapshot, error) {
 	shard, hash := m.shard(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if c := shard.cells.find(hash, &req); c != nil {
+	if c := shard.cells.find(hash, req.Policy.Name, req.Key); c != nil {
 		snapshot.State = c.value.state.Clone()
 	}
 	return snapshot, nil
@@ -212,7 +212,7 @@ func (m *Memory) Doubt(req Request) error {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	doubt := shard.lost
-	if c := shard.cells.find(hash, &req); c != nil {
+	if c := shard.cells.find(hash, req.Policy.Name, req.Key); c != nil {
 		doubt = c.value.doubt
 	}
 	if m.now() < doubt {
@@ -227,7 +227,7 @@ func (m *Memory) Ping(ctx context.Context) error {
 		return ErrClosed
 	}
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	return ctx.Err()
 }
@@ -278,10 +278,10 @@ func (m *Memory) shard(req *Request) (*memoryShard, uint64) {
 }
 
 func (s *memoryShard) findOrAddLocked(hash uint64, req *Request, nowMicros int64) *remembered {
-	c := s.cells.find(hash, req)
+	c := s.cells.find(hash, req.Policy.Name, req.Key)
 	if c == nil {
 		s.sweepLocked(nowMicros)
-		c = newKeyed[remembered](req)
+		c = newKeyed[remembered](req.Policy.Name, req.Key)
 		c.value.doubt = s.lost
 		s.cells.add(hash, c)
 	}

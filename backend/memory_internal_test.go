@@ -35,7 +35,7 @@ func TestMemoryCollisions(t *testing.T) {
 		// The names of the policies and the keys together are "11", "111" in more than one way.
 		l := life{hashes[random.IntN(len(hashes))], strings.Repeat("1", 1+random.IntN(3)), policies[random.IntN(2)]}
 		req := &Request{Key: l.key, Policy: l.Policy, Cost: 1}
-		switch c := s.cells.find(l.hash, req); {
+		switch c := s.cells.find(l.hash, req.Policy.Name, req.Key); {
 		case (c != nil) != (used[l] > 0):
 			t.Fatalf("%v: found %t after %d takes", l, c != nil, used[l])
 		case c != nil && random.IntN(4) == 0:

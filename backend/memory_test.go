@@ -9,51 +9,17 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
-
-// start is on a whole hour, so that aligned windows and sub-buckets start with a test.
-var start = time.Date(2026, 1, 1, 6, 0, 0, 0, time.UTC)
-
-// clock is a test's own: it stands still unless it is set.
-type clock struct{ micros atomic.Int64 }
-
-func newClock() *clock {
-	c := &clock{}
-	c.set(0)
-	return c
-}
-
-func (c *clock) Now() time.Time          { return time.UnixMicro(c.micros.Load()) }
-func (c *clock) set(after time.Duration) { c.micros.Store(start.Add(after).UnixMicro()) }
-func (c *clock) step(d time.Duration)    { c.micros.Add(d.Microseconds()) }
-
-func newMemory(t testing.TB, cfg backend.MemoryConfig) *backend.Memory {
-	t.Helper()
-	m, err := backend.NewMemory(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-func mustTake(t testing.TB, b backend.Backend, req backend.Request) backend.Result {
-	t.Helper()
-	result, err := b.Take(context.Background(), req)
-	if err != nil {
-		t.Fatalf("Take: %v", err)
-	}
-	return result
-}
 
 func TestMemoryConformance(t *testing.T) {
 	for name, max := range map[string]int{"": 0, "unbounded": -1, "small": 20_000} {
@@ -97,7 +63,7 @@ func TestMemoryAllocations(t *testing.T) {
 					}
 					none = result
 				})
-				if got != 0 && !raced {
+				if got != 0 && !backendtesting.Raced {
 					t.Errorf("%d limits, %s first: %s allocates %g times", n, rotate, what, got)
 				}
 			}
@@ -189,13 +155,6 @@ func TestMemoryManyKeys(t *testing.T) {
 			runtime.KeepAlive(m)
 		})
 	}
-}
-
-func heap() int64 {
-	runtime.GC()
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc)
 }
 
 // TestMemoryBound: the bound holds for any size, also the smallest.

@@ -11,7 +11,7 @@ func (m *Memory) Look(ctx context.Context) (Notice, error) {
 	case m.closed.Load():
 		return Notice{}, ErrClosed
 	case ctx == nil:
-		return Notice{}, errNoContext
+		return Notice{}, ErrNilContext
 	case ctx.Err() != nil:
 		return Notice{}, ctx.Err()
 	}
@@ -26,9 +26,9 @@ func (m *Memory) Post(ctx context.Context, n Notice) (Notice, error) {
 		return Notice{}, ErrClosed
 	}
 	if ctx == nil {
-		return Notice{}, errNoContext
+		return Notice{}, ErrNilContext
 	}
-	if err := n.check(); err != nil {
+	if err := n.Validate(); err != nil {
 		return Notice{}, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -625,7 +626,7 @@ func TestPipelinerAllocs(t *testing.T) {
 		}
 		take()
 		got := testing.AllocsPerRun(300, take)
-		if got > test.most && !raced {
+		if got > test.most && !backendtesting.Raced {
 			t.Errorf("a %s take allocates %v times, want %v at most", name, got, test.most)
 		}
 	}
@@ -647,7 +648,7 @@ func TestPipelinerAllocsManyPolicies(t *testing.T) {
 	for range policies {
 		take()
 	}
-	if got := testing.AllocsPerRun(len(policies), take); got > 18 && !raced {
+	if got := testing.AllocsPerRun(len(policies), take); got > 18 && !backendtesting.Raced {
 		t.Errorf("a take allocates %v times, want 18 at most", got)
 	}
 }

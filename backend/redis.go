@@ -229,7 +229,7 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 // that were called are asked at once, and a random one.
 func (r *Redis) Heartbeat(ctx context.Context) (beat Heartbeat, err error) {
 	if ctx == nil {
-		return Heartbeat{}, errNoContext
+		return Heartbeat{}, ErrNilContext
 	}
 	start := time.Now()
 	if r.servers.cluster {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,81 +20,6 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
-
-// patient is the timeout where nothing is to time out: a loaded machine under the race detector.
-const patient = 30 * time.Second
-
-// secret is a key that no error may name.
-const secret = "secret-7f3a"
-
-var prefixes atomic.Int64
-
-// newPrefix lets tests share a server.
-func newPrefix() string { return fmt.Sprintf("t%d:", prefixes.Add(1)) }
-
-func openRedis(t testing.TB, addr string, cfg backend.RedisConfig) *backend.Redis {
-	t.Helper()
-	return openRedisWith(t, &redis.Options{Addr: addr}, cfg)
-}
-
-func openRedisWith(t testing.TB, opts *redis.Options, cfg backend.RedisConfig) *backend.Redis {
-	t.Helper()
-	if cfg.Timeout == 0 {
-		cfg.Timeout = patient
-	}
-	b, err := backend.OpenRedis(opts, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
-var hourly = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1_000_000, time.Hour)}}
-
-func request(key string) backend.Request {
-	return backend.Request{Key: key, Policy: hourly, Cost: 1}
-}
-
-// stored is where hourly's counts of a key are.
-func stored(key string) string { return "sl:p:" + key }
-
-// used is what is stored of a key, past the backend.
-func used(t testing.TB, server *testserver.Server, key string) int64 {
-	t.Helper()
-	text, err := server.Client().Get(t.Context(), stored(key)).Result()
-	if errors.Is(err, redis.Nil) {
-		return 0
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := state.ParseState(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := server.Client().Time(t.Context()).Val()
-	v := st.Peek(hourly, state.At{Micros: now.UnixMicro()}, 1)
-	return hourly.Limits[0].Max - v.Binding().Remaining
-}
-
-// wantError checks an error's type, and that it doesn't name the key.
-func wantError(t testing.TB, err error, kind backend.Kind, mayHaveCharged bool) {
-	t.Helper()
-	var failed *backend.Error
-	if !errors.As(err, &failed) {
-		t.Fatalf("got %v, want a *backend.Error", err)
-	}
-	if failed.Kind != kind || failed.MayHaveCharged != mayHaveCharged {
-		t.Errorf("got %v, want %s, may have charged: %t", err, kind, mayHaveCharged)
-	}
-	if failed.Op == "" || failed.Node == "" {
-		t.Errorf("%v names no call or no node", err)
-	}
-	if strings.Contains(err.Error(), secret) {
-		t.Errorf("the error names the key: %v", err)
-	}
-}
 
 // each makes every call that can fail on a server, and says which of them may charge.
 func each(b *backend.Redis, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
@@ -112,25 +36,6 @@ func each(b *backend.Redis, req backend.Request, receipt state.Receipt, do func(
 	do("ping", false, b.Ping(ctx))
 	_, err = b.Heartbeat(ctx)
 	do("heartbeat", false, err)
-}
-
-// receipt is one for hourly that no server has seen.
-func receipt(t testing.TB) state.Receipt {
-	t.Helper()
-	var s state.State
-	v := s.Take(hourly, state.At{Micros: time.Now().UnixMicro()}, 1)
-	return v.Receipt()
-}
-
-// await polls until it is so.
-func await(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for begin := time.Now(); !so(); {
-		if time.Since(begin) > patient {
-			t.Fatalf("waited %s for %s", patient, what)
-		}
-		time.Sleep(time.Millisecond) // a poll leaves the processor to what it waits for
-	}
 }
 
 func TestRedisConformance(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -46,7 +47,7 @@ const (
 
 func (c RedisConfig) withDefaults() RedisConfig {
 	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
+		c.Prefix = storedname.DefaultPrefix
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultRedisTimeout
@@ -65,7 +66,7 @@ func (c RedisConfig) withDefaults() RedisConfig {
 
 func (c RedisConfig) validate() error {
 	var errs []error
-	if err := checkPrefix("redis: Prefix", c.Prefix); err != nil {
+	if err := storedname.CheckPrefix("redis: Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
 	for i, d := range []time.Duration{c.Timeout, c.Reload} {

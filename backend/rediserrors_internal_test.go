@@ -43,7 +43,7 @@ func TestReplyWord(t *testing.T) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
-	for _, err := range []error{nil, errNoContext, redispipe.ReplyError("user:42 is not a prefix"), redispipe.ReplyError("")} {
+	for _, err := range []error{nil, ErrNilContext, redispipe.ReplyError("user:42 is not a prefix"), redispipe.ReplyError("")} {
 		if got := redispipe.Status(err); got != "" {
 			t.Errorf("%v: %q, want none", err, got)
 		}

@@ -19,7 +19,7 @@ const noticeName = "topology"
 // Look implements [Poster].
 func (r *Redis) Look(ctx context.Context) (Notice, error) {
 	if ctx == nil {
-		return Notice{}, errNoContext
+		return Notice{}, ErrNilContext
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
@@ -42,9 +42,9 @@ func (r *Redis) Look(ctx context.Context) (Notice, error) {
 // Post implements [Poster].
 func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 	if ctx == nil {
-		return Notice{}, errNoContext
+		return Notice{}, ErrNilContext
 	}
-	if err := n.check(); err != nil {
+	if err := n.Validate(); err != nil {
 		return Notice{}, err
 	}
 	call := redispipe.Call{Script: &scripts.Post, Args: scripts.PostArgs(n.Version, n.Digest, n.Text)}
@@ -65,7 +65,7 @@ func (r *Redis) Post(ctx context.Context, n Notice) (Notice, error) {
 func parseNotice(reply string) (Notice, error) {
 	version, digest, text := scripts.ParsePost(reply)
 	n := Notice{Version: version, Digest: digest, Text: text}
-	if n.check() != nil {
+	if n.Validate() != nil {
 		return Notice{}, state.ErrCorruptState
 	}
 	return n, nil

@@ -26,7 +26,7 @@ func FuzzParseNotice(f *testing.F) {
 			}
 			return
 		}
-		if err := n.check(); err != nil {
+		if err := n.Validate(); err != nil {
 			t.Errorf("%q: %v", reply, err)
 		}
 		written := fmt.Sprintf("%d %s", n.Version, n.Digest)

@@ -83,7 +83,7 @@ func (r *reader) load(ctx context.Context, req *Request) (s Snapshot, by *redis.
 // Ping implements [Pinger]; it also reads the server's clock.
 func (r *reader) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNilContext
 	}
 	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err

@@ -4,8 +4,6 @@ import (
 	"math/bits"
 	"runtime"
 	"strings"
-
-	"github.com/sluice-go/sluice/internal/keyhash"
 )
 
 // shardBits is how many bits of a hash choose a shard of those that keep maxKeys keys together; not positive for any number.
@@ -18,28 +16,25 @@ func shardBits(maxKeys int) int {
 	return width
 }
 
-// keyed is what is kept of one key under one policy. Memory is bounded in bytes, too: the request by which it is found has a
-// key as [keyhash.Kept].
+// keyed is what is kept of one key under one policy. Memory is bounded in bytes, too: the key is one
+// of [keyhash.Kept].
 type keyed[V any] struct {
 	value V
 	name  string // the policy's name, and from at on the key: close together, a lookup reads both
 	at    int
 }
 
-func newKeyed[V any](req *Request) *keyed[V] {
-	return &keyed[V]{name: strings.Join([]string{req.Policy.Name, req.Key}, ""), at: len(req.Policy.Name)}
+func newKeyed[V any](policy, key string) *keyed[V] {
+	return &keyed[V]{name: strings.Join([]string{policy, key}, ""), at: len(policy)}
 }
 
-func (c *keyed[V]) is(req *Request) bool {
-	return len(c.name) == c.at+len(req.Key) && c.key() == req.Key && c.policy() == req.Policy.Name
+func (c *keyed[V]) is(policy, key string) bool {
+	return len(c.name) == c.at+len(key) && c.key() == key && c.policy() == policy
 }
 
 func (c *keyed[V]) policy() string { return c.name[:c.at] }
 
 func (c *keyed[V]) key() string { return c.name[c.at:] }
-
-// digested is a request for the same cell that has a long key as it is kept.
-func (r *Request) digested() *Request { return &Request{Key: keyhash.Kept(r.Key), Policy: r.Policy} }
 
 // table finds what is kept of keys by hash. It is open-addressed, with the hashes beside the pointers: a lookup mostly reads one
 // line of it and then the cell that it is after. Among 10,000 keys a take needs 0.9 of the processor time that it needs
@@ -57,8 +52,8 @@ type slot[V any] struct {
 
 const fewestSlots = 8
 
-// find returns the cell of a request, or nil.
-func (t *table[V]) find(hash uint64, req *Request) *keyed[V] {
+// find returns the cell of a key under a policy, or nil.
+func (t *table[V]) find(hash uint64, policy, key string) *keyed[V] {
 	if t.taken == 0 {
 		return nil
 	}
@@ -66,7 +61,7 @@ func (t *table[V]) find(hash uint64, req *Request) *keyed[V] {
 		switch s := &t.slots[i]; {
 		case s.cell == nil:
 			return nil
-		case s.hash == hash && s.cell.is(req):
+		case s.hash == hash && s.cell.is(policy, key):
 			return s.cell
 		}
 	}

@@ -82,39 +82,3 @@ func (t *Trace) Record(c Call, err error) {
 	}
 	t.Calls = append(t.Calls, c)
 }
-
-// turn notes to which side of a Dual the request goes.
-func (t *Trace) turn(w *way) {
-	if t == nil {
-		return
-	}
-	t.Side, t.Flag = [...]string{"old", "new"}[w.place], w.dual.cfg.Flag
-	if w.dual.cfg.CarryOver {
-		t.FlagVersion = flagVersion(max(w.version, w.Move.Version)) // another process may have known a newer one
-	}
-	if w.Move.Step == state.Adopt {
-		t.HandOver()
-	}
-}
-
-// shadow notes that the other side is asked, too.
-func (t *Trace) shadow() {
-	if t != nil {
-		t.Shadowed = true
-	}
-}
-
-// lease notes what a Lease did, and the calls of a fetch that was made for several requests.
-func (t *Trace) lease(use LeaseUse, fetched *Trace) {
-	if t == nil {
-		return
-	}
-	t.Lease = use
-	if fetched == nil {
-		return
-	}
-	t.Side, t.Flag, t.FlagVersion = fetched.Side, fetched.Flag, fetched.FlagVersion
-	t.Shadowed, t.HandedOver = fetched.Shadowed, fetched.HandedOver
-	t.Visit(fetched.Group, fetched.Node, fetched.Role)
-	t.Calls = append(t.Calls, fetched.Calls...)
-}

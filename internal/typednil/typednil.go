@@ -1,7 +1,10 @@
 // Package typednil finds nil pointers in interfaces, the usual result of an ignored error.
 package typednil
 
-import "reflect"
+import (
+	"fmt"
+	"reflect"
+)
 
 // Is reports whether v is nil, or an interface that holds a nil pointer, map or func.
 func Is(v any) bool {
@@ -13,4 +16,12 @@ func Is(v any) bool {
 		return r.IsNil()
 	}
 	return false
+}
+
+// Name names a nil value for errors, with its type if it has one.
+func Name(v any) string {
+	if v == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("nil %T", v)
 }

@@ -1,4 +1,4 @@
-package backend
+package storedname
 
 import (
 	"regexp"
@@ -7,11 +7,13 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-const defaultPrefix = "sl:"
+// DefaultPrefix is the prefix where none is configured.
+const DefaultPrefix = "sl:"
 
 var validPrefix = regexp.MustCompile(`^[A-Za-z0-9_:.-]{1,16}$`)
 
-func checkPrefix(field, prefix string) error {
+// CheckPrefix rejects a prefix that names can't begin with. Field names it in the error.
+func CheckPrefix(field, prefix string) error {
 	if !validPrefix.MatchString(prefix) {
 		return &limit.Error{Field: field, Value: strconv.Quote(prefix), Bound: "must match [A-Za-z0-9_:.-]{1,16}"}
 	}
