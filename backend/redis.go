@@ -54,7 +54,7 @@ func (r *Redis) Take(ctx context.Context, req Request) (Result, error) {
 	if err := req.CheckTake(ctx); err != nil {
 		return Result{}, err
 	}
-	return r.take(ctx, opTake, &req, req.Cost, req.Floor)
+	return r.take(ctx, "take", &req, req.Cost, req.Floor)
 }
 
 // Seed implements [Seeder].
@@ -135,7 +135,7 @@ func (r *Redis) Refund(ctx context.Context, req Request, receipt state.Receipt, 
 	if amount = receipt.Refundable(amount); amount < 1 {
 		return nil
 	}
-	_, err := r.change(ctx, opRefund, &scripts.Refund, &req, func(at state.At) []any {
+	_, err := r.change(ctx, "refund", &scripts.Refund, &req, func(at state.At) []any {
 		return scripts.RefundArgs(at, &receipt, amount, req.Move.GiveBack())
 	})
 	return err
@@ -146,7 +146,7 @@ func (r *Redis) Reset(ctx context.Context, req Request) error {
 	if err := req.Check(ctx); err != nil {
 		return err
 	}
-	_, err := r.change(ctx, opReset, &scripts.Reset, &req, func(at state.At) []any {
+	_, err := r.change(ctx, "reset", &scripts.Reset, &req, func(at state.At) []any {
 		return scripts.ResetArgs(at, req.Policy, req.Move.GiveBack())
 	})
 	return err
