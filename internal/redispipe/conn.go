@@ -81,20 +81,21 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	} else {
 		c.interrupter.start(ctx.deadline)
 	}
+	var end context.Context = ctx // converted once: each conversion allocates
 	for len(batch) > 0 {
 		var p pipeline
 		for _, e := range batch {
 			p.add(e)
 		}
-		p.encode(ctx)
+		p.encode(end)
 		if len(p.commands) == 1 {
-			_ = c.client.Process(ctx, p.commands[0].cmd)
+			_ = c.client.Process(end, p.commands[0].cmd)
 		} else {
 			pipe := c.client.Pipeline()
 			for i := range p.commands {
-				_ = pipe.Process(ctx, p.commands[i].cmd) // it is only queued
+				_ = pipe.Process(end, p.commands[i].cmd) // it is only queued
 			}
-			_, _ = pipe.Exec(ctx)
+			_, _ = pipe.Exec(end)
 		}
 		batch = nil
 		for i := range p.commands {
