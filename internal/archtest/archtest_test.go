@@ -43,7 +43,7 @@ var rules = map[string]rule{
 	"featureflag/redis.go":   {imports: []string{goRedis}},
 	"backend":                {imports: append(own("limit", "limit/state", "scripts", "ring", "internal/callguard", "internal/deadline", "internal/keyhash", "internal/redisopts", "internal/redispipe", "internal/storedname", "internal/typednil"), goRedis, gomemcache)},
 	"backend/backendtest":    {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
-	"router":                 {imports: append(own("ring", "backend", "limit", "limit/state", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
+	"router":                 {imports: append(own("ring", "backend", "limit", "limit/state", "internal/redisopts", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
 	"throttler":              {imports: own("backend", "limit", "limit/state", "internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"throttler/httplimit":    {imports: own("throttler", "limit", "limit/state")},
 	"throttler/otelthrottle": {imports: append(own("throttler"), otelAPI...)},
@@ -58,7 +58,7 @@ var rules = map[string]rule{
 	"internal/simulation":    {imports: own("backend", "limit", "limit/state", "router", "throttler")},
 	"internal/smallfile":     {},
 	"internal/storedname":    {},
-	"internal/testserver":    {imports: []string{goRedis}},
+	"internal/testserver":    {imports: append(own("internal/redisopts"), goRedis)},
 	"internal/testtier":      {},
 	"internal/typednil":      {},
 }
