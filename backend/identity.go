@@ -70,7 +70,7 @@ func (i info) heartbeat() Heartbeat {
 	return Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
 }
 
-// identity is what a server says of itself.
+// identity is what a server says of itself, and the marker on it.
 type identity struct {
 	info
 	nowMicros int64
@@ -95,10 +95,10 @@ type identityQuery struct {
 	knew    string           // see identity
 }
 
-// sections are those of INFO that a server is asked for; the first says which process it is. More than one at once needs Redis 7.
+// sections of INFO that a server is asked for, each by itself: several at once need Redis 7. The first says which process it is.
 var sections = [...]string{"server", "replication", "stats", "memory"}
 
-// askIdentity asks a server who it is, also for its process if that may be another one than it was.
+// askIdentity queues the questions who a server is, also for its process if that may have changed.
 func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity, another bool) identityQuery {
 	q := identityQuery{time: pipe.Time(ctx)}
 	q.process, q.knew = c.knows()
@@ -115,7 +115,7 @@ func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *contin
 	return q
 }
 
-// exec asks. It fails if there was no connection; otherwise each command has its own error.
+// exec asks. It fails if there was no connection; otherwise each command has an error of its own.
 func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	_, err := pipe.Exec(ctx)
 	if q.time.Err() == nil && q.time.Val().IsZero() {
@@ -124,7 +124,7 @@ func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	return nil
 }
 
-// text is what the server said of itself; empty if this login may not know it.
+// text is the reply to INFO; empty if this login may not ask.
 func (q *identityQuery) text() (string, error) {
 	var b strings.Builder
 	for _, section := range q.info {
@@ -195,9 +195,9 @@ func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, a
 	return nil
 }
 
-// mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
-// question leads to it again. It is waited for, so that processes which start after a decision know what led to it. After
-// evictions they see that by their number, and nobody waits.
+// mark writes the marker, if it has to change. Only takes call it: a peek changes nothing. If it fails, the next question leads to
+// it again. The take waits for it, so that processes which start after a decision know what led to it, except after
+// evictions, which those processes know by their number.
 func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
 	w := c.unwritten.Load()
 	if w == nil || !c.unwritten.CompareAndSwap(w, nil) {
@@ -228,7 +228,7 @@ func (r *Redis) write(ctx context.Context, deadline time.Time, c *continuity, w 
 	}
 }
 
-// identifying has a connection ask its server who it is before anything else is sent.
+// identifying makes a connection ask its server who it is before anything else is sent.
 func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, conn *redis.Conn) error {
 		if next != nil {
@@ -262,8 +262,8 @@ func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// doubt says why a decision that the server has just made is not exact; nil if it is. It asks the server first if the
-// decision may have come over a connection on which nothing asked, and in the background if that was a while ago.
+// doubt is why a decision that the server has just made is not exact; nil if it is. It first asks the server who it is if
+// the decision may have come over a connection that never asked, and asks in the background if that was a while ago.
 func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
 	r.servers.decided(p)
 	if !c.current() {
@@ -276,7 +276,7 @@ func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, no
 	return c.cause(nowMicros, p)
 }
 
-// refresh asks the server who it is, in the background, if it was asked a while ago.
+// refresh asks the server who it is, in the background, if that was a while ago.
 func (r *Redis) refresh(c *continuity, nowMicros int64) {
 	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
@@ -289,7 +289,7 @@ func (r *Redis) refresh(c *continuity, nowMicros int64) {
 // current reports whether the server was asked on, or after, every connection so far.
 func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() && !c.replica.Load() }
 
-// identifyAgain asks the server who it is unless, meanwhile, another caller has.
+// identifyAgain asks the server who it is, unless another caller has meanwhile.
 func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
 	asked := c.askedAt.Load()
 	_, err := callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (struct{}, error) {

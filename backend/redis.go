@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// Redis counts on one Redis node, redis-server 6.2 or newer: a take is one script call on one key. All limits of a
-// policy for a key are one string value, in the encoding of package limit; its TTL serves cleaning only.
+// Redis counts on one Redis node, redis-server 6.2 or newer, or on a Redis Cluster. A take is one script call on one key. All
+// limits of a policy for a key are one string value, in the encoding of package limit/state; its TTL serves cleaning only.
 //
 // The server needs no configuration, but maxmemory-policy should be noeviction: the volatile policies evict
 // counts first. An ACL needs ~PREFIX*, and +get +mget +set +evalsha +eval +time +info;

@@ -18,11 +18,11 @@ type RedisConfig struct {
 	// caller's context wins. Zero: 250 ms. Must not be negative.
 	Timeout time.Duration
 
-	// Pipelines is how many round trips may be under way at once, on a Redis Cluster to each shard. Calls that come meanwhile
-	// share the next one. Zero: 2.
+	// Pipelines is how many round trips may be under way at once, to each shard of a Redis Cluster. Further calls share the
+	// next one. Zero: 2.
 	Pipelines int
 
-	// Queue is how many calls may wait for a round trip, on a Redis Cluster for one to each shard; one more fails with
+	// Queue is how many calls may wait for a round trip, to each shard of a Redis Cluster; further calls fail with
 	// ErrOverloaded. Zero: 4096.
 	Queue int
 

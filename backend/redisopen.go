@@ -58,14 +58,14 @@ func (r *Redis) transport(t redispipe.Transport, node string) {
 	}
 }
 
-// NewRedis counts through the caller's own client, which Close leaves open. A client that would send a take twice
-// is refused: set MaxRetries: -1 (of a cluster client MaxRedirects: -1), and ContextTimeoutEnabled: true. So is any other
-// than a *redis.Client and a *redis.ClusterClient, also one that wraps them: what it does can't be seen. To watch or to
-// change its calls add a hook. A redis.Ring gives the keys of a dead node to another; use package router.
+// NewRedis counts through the caller's own client, which Close leaves open. The client must be a *redis.Client or a
+// *redis.ClusterClient with MaxRetries: -1 (a cluster client also MaxRedirects: -1) and ContextTimeoutEnabled: true, so that it
+// never sends a take twice. A client that wraps these is rejected, because what it does can't be seen; add a hook to
+// the client instead. A redis.Ring moves the keys of a dead node to another node; use package router.
 //
 // Calls end by cfg.Timeout whatever the client's own timeouts are. The client gets a hook that counts its connections: after a
-// new one the server is asked who it is, over any connection of the client, before the next decision is returned. A client's
-// hooks can't be removed, so Close leaves it there: make one Redis of a client, not one after another.
+// new one the server is asked who it is, over any connection of the client, before the next decision is returned. Hooks
+// can't be removed, so make only one Redis of a client.
 //
 // On a Redis Cluster each shard has connections of its own: one that hangs holds up its own keys only. Everything is sent
 // through the clients of the nodes that the client makes; hooks belong there, by OnNewNode.
