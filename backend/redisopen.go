@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// OpenRedis makes clients of its own from a copy of opts, and closes them on Close. The copy never retries a
-// command, for a retry would count twice; honours context deadlines; waits for nothing longer than cfg.Timeout; and sends
-// nothing on connect that a plain server refuses. It does no network I/O; Ping does.
+// OpenRedis makes clients of its own from a copy of opts, and closes them on Close. The copy never retries a command, because
+// a retry would count twice; honours context deadlines; waits for nothing longer than cfg.Timeout; and sends nothing on
+// connect that a plain server refuses. It does no network I/O; Ping does.
 //
-// A caller who cancels returns within 2 ms, one whose context has a deadline by that. Neither costs the connection, but for one
-// a second in each lane at most; the server's reply, or Timeout, ends the round trip. What is given up before that begins
-// is not sent.
+// A caller who cancels returns within 2 ms, and one whose context has a deadline by that. They cost at most one connection
+// a second in each of cfg.Pipelines: the server's reply, or Timeout, ends the round trip. A call that is cancelled before
+// its round trip begins is not sent.
 //
-// PoolSize bounds the connections, those to share round trips on, of which cfg.Pipelines are in use unless some of them
-// hang, and those for all else; a single one does for both, but the end of a context is noticed faster with more.
+// PoolSize bounds all connections: those that share round trips, of which cfg.Pipelines are in use unless some hang, and
+// those for everything else. One connection can do both, but cancellations are noticed faster with more.
 func OpenRedis(opts *redis.Options, cfg RedisConfig) (*Redis, error) {
 	if opts == nil {
 		return nil, &limit.Error{Field: "redis: options", Value: "nil", Bound: "must not be nil"}
