@@ -8,10 +8,10 @@ import (
 // serverClock is a server's time: what the server last said, plus what has passed since by this process's
 // monotonic clock. The wall clock of this host never decides (promise P8).
 //
-// It does not run ahead of the server, but for what two quartzes drift apart in a second, because the server reads its
-// clock before the reply travels: it lags by the time that the reply took. A clock that lags ends windows late; one
-// that ran ahead would end them early and admit too much. A reply that took much longer than the one before it says
-// less, and is left out for a while.
+// It never runs ahead of the server, apart from the drift of two clocks within a second: the server reads its clock before the
+// reply travels, so this clock lags by the time that the reply took. A clock that lags ends windows late; one that ran
+// ahead would end them early and admit too much. A reply that took much longer than the last one is less precise, and is
+// ignored for a while.
 type serverClock struct {
 	last atomic.Pointer[reading]
 }
@@ -22,8 +22,8 @@ type reading struct {
 	took   time.Duration // from the question to that
 }
 
-// heard takes a reading of the server's clock that was asked for at a moment. One that is borrowed from another server is
-// left out while there is one to be trusted: the time would jump by what they differ.
+// heard takes a reading of the server's clock that was asked for at a moment. A reading that is borrowed from another server
+// is ignored while there is a trusted one: the time would jump by what they differ.
 func (c *serverClock) heard(serverMicros int64, asked time.Time, borrowed bool) {
 	now := time.Now()
 	took := now.Sub(asked)
@@ -54,9 +54,9 @@ type serverTime struct {
 	behind time.Duration // by how much the server may be ahead of micros
 }
 
-// now returns the server's time. It is not ok before the first reading, nor when the wall clock has passed another time
-// than the monotonic one: then either this host was suspended, which no monotonic clock counts, or its wall clock was
-// stepped. That the wall clock may say, and no more.
+// now returns the server's time. It is not ok before the first reading, nor when the wall clock and the monotonic clock
+// disagree on how much time has passed: either this host was suspended, which the monotonic clock doesn't count, or its
+// wall clock was stepped. The wall clock serves for nothing else.
 func (c *serverClock) now() (t serverTime, ok bool) {
 	last := c.last.Load()
 	if last == nil {
@@ -70,8 +70,8 @@ func (c *serverClock) now() (t serverTime, ok bool) {
 	}, -clockJump < jump && jump < clockJump
 }
 
-// ahead is how far a server's clock is ahead of this host's wall clock, which nothing is decided by, if it was read halfway
-// between question and answer.
+// ahead is how far a server's clock is ahead of this host's wall clock, if it was read halfway between question and answer.
+// Nothing is decided by it.
 func ahead(server, asked time.Time, took time.Duration) time.Duration {
 	return server.Sub(asked.Add(took / 2).Round(0))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrCountsLost is the cause of a decision that is not exact because its server may have lost counts whose windows are not
-// over: it restarted, was promoted or was emptied, it has evicted keys, or it doesn't say which process it is.
+// over: it restarted, was promoted, was emptied or has evicted keys, or it doesn't say which process it is.
 var ErrCountsLost = errors.New("sluice: the server may have lost counts: it restarted, was promoted, was emptied or evicted keys")
 
 // Doubter is a backend that knows whether it may have lost counts.
@@ -42,15 +42,14 @@ func (r *Result) Lower(cause error) {
 	}
 }
 
-// continuity is what is known of whether a server still has all counts that were made on it. The server is asked on every
-// new connection, before its first decision: a server that restarted has broken all older ones. Promotions, evictions and
-// flushes break none; for them a [marker] is stored on the server. One that isn't there any more, or names another server
-// process, was lost or came from another server. Processes that start after a loss learn of it by the marker, too.
+// continuity tracks whether a server still has all counts that were made on it. The server is asked on every new connection,
+// before the first decision over it: a restart breaks all older connections. Promotions, evictions and flushes break none;
+// for these a [marker] is stored on the server. A marker that is missing, or names another server process, was lost or
+// came from another server. Processes that start after a loss also learn of it by the marker.
 //
-// What happens between two questions can't be known, so a server that may evict is trusted only while it has more room than
-// can be filled until the next one.
+// A server that may evict is trusted only while it has more room than can be filled until it is asked again.
 type continuity struct {
-	client atomic.Pointer[redis.Client] // of the server
+	client atomic.Pointer[redis.Client]
 
 	lostAt     atomic.Int64          // the latest loss, by the clock that decides, Unix microseconds; 0 if none is known
 	exactUntil atomic.Int64          // when the server may begin to evict, likewise
@@ -59,7 +58,7 @@ type continuity struct {
 	replica    atomic.Bool           // whether it was one when it was asked last
 	unwritten  atomic.Pointer[write] // what the marker has to be; nil if it is that
 
-	// Of a client that the caller made, connections are only counted, and the server is asked after the first reply.
+	// The connections of a client that the caller made are only counted; the server is asked after the first reply.
 	dialled, asked atomic.Int64
 	asking         chan struct{} // holds one while a caller asks
 
@@ -71,7 +70,7 @@ type continuity struct {
 	writes int        // how many it has had to write
 	before string     // the replication that it was promoted from, in a cluster
 
-	// Of a cluster's, guarded by shards.mu:
+	// Of a cluster's, guarded by servers.mu:
 	replID string    // the replication of which it was the primary when it was asked last
 	until  time.Time // the deadline of the call that came last
 }
@@ -79,10 +78,10 @@ type continuity struct {
 const (
 	markerName = "server" // follows the prefix in the name of the key that holds the marker
 
-	// askAgain is when a server is asked again. It is longer than the time between two heartbeats of a router, which ask as well.
+	// askAgain is how often a server is asked. It is longer than the time between two heartbeats of a router, which also ask.
 	askAgain = 1250 * time.Millisecond
 
-	// growth is how many bytes a second a server's memory is taken to grow at most.
+	// growth is the most, in bytes per second, that a server's memory is assumed to grow.
 	growth = 1 << 30
 
 	unknownLoss = math.MaxInt64 / 2 // lostAt of a server that doesn't say which process it is
@@ -94,7 +93,7 @@ func newContinuity() *continuity {
 	return c
 }
 
-// cause says why a decision at a moment is not exact; nil if it is.
+// cause is why a decision at a moment is not exact; nil if it is.
 func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
 	if nowMicros >= c.exactUntil.Load() {
 		return ErrEvicted
@@ -112,12 +111,12 @@ type marker struct {
 	nonce string // no two writings have the same: two processes that know no loss write the same otherwise
 }
 
-// evicted reports whether a server process of that id has evicted keys.
+// evicted reports whether the server process with an id has evicted keys.
 func evicted(id string) bool { return !strings.HasSuffix(id, ":0") }
 
 func (m *marker) String() string { return m.id + " " + strconv.FormatInt(m.since, 10) + " " + m.nonce }
 
-// parseMarker reads a marker. The id of what is none is no server's.
+// parseMarker reads a marker. The id of an unreadable one is no server's.
 func parseMarker(text string) marker {
 	fields := strings.Split(text, " ")
 	if len(fields) != 3 || fields[2] == "" {
@@ -136,7 +135,7 @@ type write struct {
 	absent bool // only where none is: another process may know more
 }
 
-// observe takes in what a server has said, and notes the marker that has to be written, if it must be another one.
+// observe takes in what a server says of itself, and sets the marker that has to be written, if any.
 //
 // Counts were lost if the server was a replica when it was asked before, or was promoted in its cluster, and by its marker:
 //
@@ -153,9 +152,9 @@ func (c *continuity) observe(says *identity, promoted bool) {
 	defer c.mu.Unlock()
 	c.askedAt.Store(says.nowMicros)
 	until := int64(math.MaxInt64)
-	if says.evicts {
+	if room, may := says.evicts(); may {
 		until = 0
-		if lasts := says.room / (growth / 1_000_000); lasts > askAgain.Microseconds() {
+		if lasts := room / (growth / 1_000_000); lasts > askAgain.Microseconds() {
 			until = says.nowMicros + lasts
 		}
 	}
@@ -204,14 +203,14 @@ func (c *continuity) observe(says *identity, promoted bool) {
 	c.lostAt.Store(since)
 }
 
-// replacedLocked reports whether the marker is another one than is known, and whoever wrote it didn't know that one.
+// replacedLocked reports whether the marker isn't the known one, and was written by a process that didn't know that one.
 func (c *continuity) replacedLocked(says *identity) bool {
 	mark := &says.mark
 	return says.knew != "" && mark.nonce != says.knew && mark.nonce != c.nonce && !strings.HasPrefix(mark.nonce, c.own) &&
 		mark.since <= c.since
 }
 
-// found notes the marker that was there after one was written.
+// found takes in the marker that was there after a write.
 func (c *continuity) found(m marker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +227,7 @@ func (c *continuity) knows() (process, nonce string) {
 	return process, c.nonce
 }
 
-// promotedFrom notes of which replication a server was a replica before it was promoted. It reports whether that is news.
+// promotedFrom sets the replication that a server belonged to before it was promoted, and reports whether that is new.
 func (c *continuity) promotedFrom(replID string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

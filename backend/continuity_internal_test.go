@@ -40,7 +40,7 @@ func TestSettle(t *testing.T) {
 		c := newContinuity()
 		c.own, c.nonce = "mine.", "other.1"
 		c.id = "a:0"
-		says := &identity{nowMicros: 100, id: "a:0", primary: true, marks: test.marks, mark: test.mark, knew: "other.1"}
+		says := &identity{info: info{primary: true}, nowMicros: 100, id: "a:0", marks: test.marks, mark: test.mark, knew: "other.1"}
 		if test.id != "" {
 			says.id = test.id
 		}
@@ -57,7 +57,7 @@ func TestSettle(t *testing.T) {
 // TestSettleOldAnswer: an answer that is older than the marker which this process has written meanwhile shows no loss.
 func TestSettleOldAnswer(t *testing.T) {
 	c := newContinuity()
-	first := identity{nowMicros: 100, id: "a:0", primary: true, marks: true}
+	first := identity{info: info{primary: true}, nowMicros: 100, id: "a:0", marks: true}
 	second := first
 	c.observe(&first, false)
 	w := c.unwritten.Load()
@@ -101,10 +101,10 @@ func TestMarkOfEvictions(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &write{marker{"a:1", 5, "n"}, false}
-	b.server.unwritten.Store(w)
+	b.servers.one.unwritten.Store(w)
 	server.Pause()
 	begin := time.Now()
-	b.mark(t.Context(), b.guard.Deadline(), b.server)
+	b.mark(t.Context(), b.guard.Deadline(), b.servers.one)
 	if took := time.Since(begin); took > timeout/2 {
 		t.Errorf("a caller has waited %s", took)
 	}
@@ -140,7 +140,7 @@ func TestIdentityOfTheSameProcess(t *testing.T) {
 	if err := server.Client().ConfigResetStat(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.identify(t.Context(), b.server.client.Load(), b.server, false); err != nil {
+	if err := b.identify(t.Context(), b.servers.one.client.Load(), b.servers.one, false); err != nil {
 		t.Fatal(err)
 	}
 	stats := server.Client().Info(t.Context(), "commandstats").Val()

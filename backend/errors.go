@@ -27,6 +27,10 @@ var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag 
 // from for its counts.
 var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")
 
+// ErrOverloaded is in the chain of an [*Error] of kind Unavailable: too many calls were waiting for the server. Nothing
+// was sent.
+var ErrOverloaded = errors.New("sluice: too many calls are waiting for the server")
+
 // Kind is what an [Error] means for the caller.
 type Kind uint8
 

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -11,22 +12,78 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit"
 )
 
-// identity is what a server says of itself.
+// info is what INFO says of a server.
+type info struct {
+	runID    string
+	primary  bool
+	linkUp   bool          // of a replica
+	age      time.Duration // of a replica: since it last heard of its primary
+	offset   int64
+	replID   string // of its replication
+	before   string // of the replication that it was promoted from
+	evicted  int64  // keys
+	used     int64  // bytes
+	most     int64  // bytes; 0 for no bound
+	evicting string // the policy
+}
+
+func parseInfo(text string) info {
+	var i info
+	number := func(value string) int64 { n, _ := strconv.ParseInt(value, 10, 64); return n }
+	for line := range strings.SplitSeq(text, "\r\n") {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "run_id":
+			i.runID = value
+		case "role":
+			i.primary = value == "master"
+		case "master_link_status":
+			i.linkUp = value == "up"
+		case "master_last_io_seconds_ago", "master_link_down_since_seconds": // the latter follows, where the former is -1
+			i.age = time.Duration(max(number(value), 0)) * time.Second
+		case "master_repl_offset":
+			i.offset = number(value)
+		case "master_replid":
+			i.replID = value
+		case "master_replid2":
+			if strings.Trim(value, "0") != "" {
+				i.before = value
+			}
+		case "evicted_keys":
+			i.evicted = number(value)
+		case "used_memory":
+			i.used = number(value)
+		case "maxmemory":
+			i.most = number(value)
+		case "maxmemory_policy":
+			i.evicting = value
+		}
+	}
+	return i
+}
+
+func (i info) heartbeat() Heartbeat {
+	return Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
+}
+
+// identity is what a server says of itself, and the marker on it.
 type identity struct {
+	info
 	nowMicros int64
 	id        string // the process and how many keys it has evicted; empty if it doesn't say
-	primary   bool
-	replID    string // of its replication
-	before    string // of the one that it was promoted from
-	evicts    bool
-	room      int64 // bytes, until it begins to evict
 
 	marks bool   // whether this login may read the marker
 	mark  marker // zero if there is none
 	knew  string // the nonce of the marker that was known to be there before the question; empty if none was
+}
+
+// evicts reports whether the server may evict keys, and how many bytes are left before it does.
+func (i *identity) evicts() (room int64, may bool) {
+	return max(i.most-i.used, 0), i.most > 0 && i.evicting != "noeviction"
 }
 
 // identityQuery asks a server who it is.
@@ -38,10 +95,10 @@ type identityQuery struct {
 	knew    string           // see identity
 }
 
-// sections are those of INFO that a server is asked for; the first says which process it is. More than one at once needs Redis 7.
+// sections of INFO that a server is asked for, each by itself: several at once need Redis 7. The first says which process it is.
 var sections = [...]string{"server", "replication", "stats", "memory"}
 
-// askIdentity asks a server who it is, also for its process if that may be another one than it was.
+// askIdentity queues the questions who a server is, also for its process if that may have changed.
 func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *continuity, another bool) identityQuery {
 	q := identityQuery{time: pipe.Time(ctx)}
 	q.process, q.knew = c.knows()
@@ -52,13 +109,13 @@ func (r *Redis) askIdentity(ctx context.Context, pipe redis.Pipeliner, c *contin
 	for _, section := range asked {
 		q.info = append(q.info, pipe.Info(ctx, section))
 	}
-	if r.shards == nil {
+	if !r.servers.cluster {
 		q.mark = pipe.Get(ctx, r.cfg.Prefix+markerName)
 	}
 	return q
 }
 
-// exec asks. It fails if there was no connection; otherwise each command has its own error.
+// exec asks. It fails if there was no connection; otherwise each command has an error of its own.
 func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	_, err := pipe.Exec(ctx)
 	if q.time.Err() == nil && q.time.Val().IsZero() {
@@ -67,14 +124,14 @@ func (q *identityQuery) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	return nil
 }
 
-// text is what the server said of itself; empty if this login may not know it.
+// text is the reply to INFO; empty if this login may not ask.
 func (q *identityQuery) text() (string, error) {
 	var b strings.Builder
 	for _, section := range q.info {
 		switch text, err := section.Result(); {
 		case err == nil:
 			b.WriteString(text)
-		case !isReply(err) || kindOfReply(err) == Unavailable:
+		case !redispipe.IsReply(err) || redispipe.IsUnavailable(err):
 			return "", err
 		}
 	}
@@ -89,7 +146,7 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 		switch {
 		case err == nil:
 			says.nowMicros = now.UnixMicro()
-		case isReply(err) && kindOfReply(err) != Unavailable:
+		case redispipe.IsReply(err) && !redispipe.IsUnavailable(err):
 			return says, nil // a login that may not ask for the time decides nothing; it may still publish
 		default:
 			return nil, err
@@ -99,7 +156,10 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	says.parse(text, q.process)
+	says.info = parseInfo(text)
+	if process := cmp.Or(says.runID, q.process); process != "" { // INFO may not have been asked for it
+		says.id = process + ":" + strconv.FormatInt(says.evicted, 10)
+	}
 	if q.mark == nil {
 		return says, nil
 	}
@@ -109,43 +169,10 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 		says.marks, says.mark = true, parseMarker(mark)
 	case errors.Is(err, redis.Nil):
 		says.marks = true
-	case !isReply(err) || says.primary && kindOfReply(err) == Unavailable:
+	case !redispipe.IsReply(err) || says.primary && redispipe.IsUnavailable(err):
 		return nil, err
 	}
 	return says, nil
-}
-
-// parse reads what INFO says of a process, which it need not name.
-func (i *identity) parse(info, process string) {
-	var policy string
-	var evicted, most, used int64
-	for line := range strings.SplitSeq(info, "\r\n") {
-		name, value, _ := strings.Cut(line, ":")
-		switch name {
-		case "run_id":
-			process = value
-		case "role":
-			i.primary = value == "master"
-		case "master_replid":
-			i.replID = value
-		case "master_replid2":
-			if strings.Trim(value, "0") != "" {
-				i.before = value
-			}
-		case "evicted_keys":
-			evicted, _ = strconv.ParseInt(value, 10, 64)
-		case "used_memory":
-			used, _ = strconv.ParseInt(value, 10, 64)
-		case "maxmemory":
-			most, _ = strconv.ParseInt(value, 10, 64)
-		case "maxmemory_policy":
-			policy = value
-		}
-	}
-	if process != "" {
-		i.id = process + ":" + strconv.FormatInt(evicted, 10)
-	}
-	i.evicts, i.room = most > 0 && policy != "noeviction", max(most-used, 0)
 }
 
 // pipelined is a client, or one connection of it.
@@ -159,23 +186,18 @@ func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, a
 	if err := q.exec(ctx, pipe); err != nil {
 		return err
 	}
-	says, err := q.identity(r.NowMicros())
+	says, err := q.identity(r.nowMicros())
 	if err != nil {
 		return err
 	}
-	r.observe(c, says)
+	r.servers.observe(c, says)
 	c.asked.Store(dialled)
 	return nil
 }
 
-// observe takes in what a server has said.
-func (r *Redis) observe(c *continuity, says *identity) {
-	c.observe(says, r.shards != nil && r.shards.promoted(c, says))
-}
-
-// mark writes the marker, if it must be another one. It is called after takes only: a look changes nothing. If it fails, the next
-// question leads to it again. It is waited for, so that processes which start after a decision know what led to it. After
-// evictions they see that by their number, and nobody waits.
+// mark writes the marker, if it has to change. Only takes call it: a peek changes nothing. If it fails, the next question leads to
+// it again. The take waits for it, so that processes which start after a decision know what led to it, except after
+// evictions, which those processes know by their number.
 func (r *Redis) mark(ctx context.Context, deadline time.Time, c *continuity) {
 	w := c.unwritten.Load()
 	if w == nil || !c.unwritten.CompareAndSwap(w, nil) {
@@ -206,7 +228,7 @@ func (r *Redis) write(ctx context.Context, deadline time.Time, c *continuity, w 
 	}
 }
 
-// identifying has a connection ask its server who it is before anything else is sent.
+// identifying makes a connection ask its server who it is before anything else is sent.
 func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, conn *redis.Conn) error {
 		if next != nil {
@@ -214,7 +236,7 @@ func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(
 				return err
 			}
 		}
-		if err := r.identify(ctx, conn, r.server, true); err != nil {
+		if err := r.identify(ctx, conn, r.servers.one, true); err != nil {
 			return callguard.Unsent(callguard.Unsent(err)) // the client unwraps it once
 		}
 		return nil
@@ -240,12 +262,10 @@ func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// doubt says why a decision that the server has just made is not exact; nil if it is. It asks the server first if the
-// decision may have come over a connection on which nothing asked, and in the background if that was a while ago.
+// doubt is why a decision that the server has just made is not exact; nil if it is. It first asks the server who it is if
+// the decision may have come over a connection that never asked, and asks in the background if that was a while ago.
 func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
-	if r.shards != nil {
-		r.shards.decided(p)
-	}
+	r.servers.decided(p)
 	if !c.current() {
 		if err := r.identifyAgain(ctx, deadline, c); err != nil {
 			return ErrCountsLost
@@ -256,7 +276,7 @@ func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, no
 	return c.cause(nowMicros, p)
 }
 
-// refresh asks the server who it is, in the background, if it was asked a while ago.
+// refresh asks the server who it is, in the background, if that was a while ago.
 func (r *Redis) refresh(c *continuity, nowMicros int64) {
 	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
@@ -269,7 +289,7 @@ func (r *Redis) refresh(c *continuity, nowMicros int64) {
 // current reports whether the server was asked on, or after, every connection so far.
 func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() && !c.replica.Load() }
 
-// identifyAgain asks the server who it is unless, meanwhile, another caller has.
+// identifyAgain asks the server who it is, unless another caller has meanwhile.
 func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
 	asked := c.askedAt.Load()
 	_, err := callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (struct{}, error) {
@@ -289,8 +309,5 @@ func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *contin
 
 // Doubt implements [Doubter].
 func (r *Redis) Doubt(req Request) error {
-	if r.shards != nil {
-		return r.shards.doubt(r.name(&req), r.NowMicros(), req.Policy)
-	}
-	return r.server.cause(r.NowMicros(), req.Policy)
+	return r.servers.doubt(r.pipe.Node(r.name(&req)), r.nowMicros(), req.Policy)
 }

@@ -65,7 +65,7 @@ func TestInterruptReplies(t *testing.T) {
 					return wrap(conn), nil
 				},
 			}, backend.RedisConfig{Prefix: prefix})
-			b.CutAlways()
+			b.InterruptAlways()
 			const callers, keys, span = 2, 8, 100_000 // as many callers as lanes: each has one to itself
 			takes := testtier.Size(250, 1000)
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(keys*span, time.Hour)}}

@@ -86,8 +86,8 @@ func TestNewRedisRefuses(t *testing.T) {
 	}
 }
 
-// TestRedisReader: what reads may read from replicas and may ask again.
-func TestRedisReader(t *testing.T) {
+// TestRedisReplicas: a client that only reads may read from replicas, and may repeat reads.
+func TestRedisReplicas(t *testing.T) {
 	t.Parallel()
 	nodes, _, b := openCluster(t)
 	for i := range 5 {
@@ -100,7 +100,7 @@ func TestRedisReader(t *testing.T) {
 	if _, err := backend.NewRedis(client, backend.RedisConfig{}); err == nil {
 		t.Error("a client that reads replicas and sends again may take")
 	}
-	reader, err := backend.NewRedisReader(client, backend.RedisConfig{Timeout: backendtesting.Patient})
+	reader, err := backend.OpenRedisReplicas([]string{nodes[0].Addr}, nil, backend.RedisConfig{Timeout: backendtesting.Patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,12 +123,8 @@ func TestRedisReader(t *testing.T) {
 	if _, err := reader.Load(t.Context(), backendtesting.Request("0")); !errors.Is(err, backend.ErrClosed) {
 		t.Errorf("after Close: %v, want ErrClosed", err)
 	}
-	for name, c := range map[string]*redis.ClusterClient{
-		"nil": nil, "ContextTimeoutEnabled": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nodes[0].Addr}}),
-	} {
-		_, err := backend.NewRedisReader(c, backend.RedisConfig{Prefix: "{}"})
-		checkRefused(t, name, nil, err, []string{name, "Prefix"})
-	}
+	_, err = backend.OpenRedisReplicas(nil, nil, backend.RedisConfig{Prefix: "{}", Reload: -1})
+	checkRefused(t, "config", nil, err, []string{"Prefix", "Reload"})
 }
 
 // TestNewRedisLeavesTheClient: what the caller made the caller closes.

@@ -3,6 +3,7 @@ package backend
 import (
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -18,12 +19,12 @@ func TestRedis6Errors(t *testing.T) {
 		"READONLY You can't write":            Unavailable,
 		"NOPERM this user has no permissions": Misconfigured,
 	} {
-		if kind, ran, _ := classifyRedis(commandError(text)); kind != want || ran {
+		if kind, ran, _ := classifyRedis(redispipe.ReplyError(text)); kind != want || ran {
 			t.Errorf("%q: %s, may have run: %t; want %s, false", text, kind, ran, want)
 		}
 	}
 	for _, text := range []string{"upstream failure", "ERR Connection timed out", "no healthy upstream"} { // of proxies
-		if kind, ran, _ := classifyRedis(commandError(text)); kind != Misconfigured || !ran {
+		if kind, ran, _ := classifyRedis(redispipe.ReplyError(text)); kind != Misconfigured || !ran {
 			t.Errorf("%q: %s, may have run: %t; want %s, true", text, kind, ran, Misconfigured)
 		}
 	}
@@ -34,16 +35,16 @@ func TestRedis6Errors(t *testing.T) {
 
 func TestReplyWord(t *testing.T) {
 	for want, err := range map[string]error{
-		"READONLY": &Error{Op: "take", Err: commandError("READONLY You can't write against a read only replica.")},
-		"OOM":      commandError("ERR Error running script (call to f_0123): @user_script:9: -OOM command not allowed"),
-		"ERR":      commandError("ERR unknown command 'EVALSHA'"),
+		"READONLY": &Error{Op: "take", Err: redispipe.ReplyError("READONLY You can't write against a read only replica.")},
+		"OOM":      redispipe.ReplyError("ERR Error running script (call to f_0123): @user_script:9: -OOM command not allowed"),
+		"ERR":      redispipe.ReplyError("ERR unknown command 'EVALSHA'"),
 	} {
-		if got := replyWord(err); got != want {
+		if got := redispipe.Status(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
-	for _, err := range []error{nil, ErrNilContext, commandError("user:42 is not a prefix"), commandError("")} {
-		if got := replyWord(err); got != "" {
+	for _, err := range []error{nil, ErrNilContext, redispipe.ReplyError("user:42 is not a prefix"), redispipe.ReplyError("")} {
+		if got := redispipe.Status(err); got != "" {
 			t.Errorf("%v: %q, want none", err, got)
 		}
 	}

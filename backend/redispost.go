@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
@@ -22,7 +23,7 @@ func (r *Redis) Published(ctx context.Context) (Announcement, error) {
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
-		_, stored, err := r.get(ctx, deadline, r.cfg.Prefix+noticeName)
+		stored, _, err := r.source.Get(ctx, deadline, r.cfg.Prefix+noticeName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
@@ -46,9 +47,10 @@ func (r *Redis) Publish(ctx context.Context, n Announcement) (Announcement, erro
 	if err := n.Validate(); err != nil {
 		return Announcement{}, err
 	}
-	e := newEvalCall(&r.calls)
-	e.script, e.Key, e.args = &scripts.Post, r.cfg.Prefix+noticeName, scripts.PostArgs(n.Version, n.Digest, n.Text)
-	stored, _, _, err := r.run(ctx, "post", r.guard.Deadline(), e, nil)
+	call := redispipe.Call{Script: &scripts.Post, Args: scripts.PostArgs(n.Version, n.Digest, n.Text)}
+	call.Key = r.cfg.Prefix + noticeName
+	reply, err := r.eval(ctx, "post", r.guard.Deadline(), &call, nil)
+	stored := reply.Text
 	if err != nil || stored == "" {
 		return Announcement{}, err
 	}

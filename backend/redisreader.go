@@ -3,57 +3,143 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/redispipe"
+	"github.com/sluice-go/sluice/internal/storedname"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
-// RedisReader reads the counts of a Redis Cluster, as a [Redis] stores them, through a client that may ask replicas and may
-// send a read more than once: neither is for one that takes, so [NewRedis] refuses it. What it says may lag behind.
-type RedisReader struct{ redis *Redis }
+// reader loads keys, and knows the server's time.
+type reader struct {
+	cfg     RedisConfig
+	node    string // the address; of several, separated by commas
+	source  redispipe.Reader
+	guard   *callguard.Guard
+	clock   serverClock
+	syncing atomic.Bool // whether the server's clock is being read in the background
+}
 
-var (
-	_ Loader = (*RedisReader)(nil)
-	_ Pinger = (*RedisReader)(nil)
-)
+// use makes the reader read from a source.
+func (r *reader) use(source redispipe.Reader, node string) {
+	r.source, r.guard, r.node = source, source.Guard(), node
+}
 
-// NewRedisReader reads through the caller's own client, which Close leaves open. It needs ContextTimeoutEnabled: true; with
-// ReadOnly: true, replicas are asked. The client asks for the servers' commands before its first call, for up to five
-// seconds, for which Close may wait; DisableRoutingPolicies: true spares that. The rest is said at [NewRedis].
-func NewRedisReader(client *redis.ClusterClient, cfg RedisConfig) (*RedisReader, error) {
-	cfg = cfg.withDefaults()
-	err := cfg.validate()
-	if client == nil {
-		return nil, errors.Join(err, &limit.Error{Field: "redis client: client", Value: "nil", Bound: "must not be nil"})
+// pipeConfig configures the transport of a backend whose errors name a node.
+func (r *reader) pipeConfig(node string) redispipe.Config {
+	return redispipe.Config{
+		Guard: callguard.Config{
+			Timeout: r.cfg.Timeout, KeepsConn: true, Closed: ErrClosed,
+			Wrap: func(ctx context.Context, op string, err error) error {
+				return WrapError(ctx, op, node, err, classifyRedis)
+			},
+		},
+		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + noticeName,
 	}
-	opts := client.Options()
-	if !opts.ContextTimeoutEnabled {
-		err = errors.Join(err, &limit.Error{
-			Field: "redis client: ContextTimeoutEnabled", Value: fmt.Sprint(false), Bound: deadlinesHonoured,
-		})
+}
+
+func (r *reader) name(req *Request) string {
+	return storedname.Of(r.cfg.Prefix, req.Policy.Name, req.Key)
+}
+
+// load reads a key. It also returns the client of the server that has it, if that is known, and the deadline of the call.
+func (r *reader) load(ctx context.Context, req *Request) (s Snapshot, by *redis.Client, deadline time.Time, err error) {
+	if err := req.Check(ctx); err != nil {
+		return s, nil, deadline, err
 	}
+	deadline = r.guard.Deadline()
+	now, err := r.serverTime(ctx, deadline)
 	if err != nil {
-		return nil, err
+		return s, nil, deadline, err
 	}
-	r := &Redis{cfg: cfg, client: client, reader: true}
-	r.initShared(strings.Join(opts.Addrs, ","), opts.PoolSize)
-	return &RedisReader{r}, nil
+	name := r.name(req)
+	type value struct {
+		text string
+		by   *redis.Client
+	}
+	traced := Call{Op: "load", Command: "GET", Start: time.Now()}
+	stored, err := callguard.Do(ctx, r.guard, "load", deadline, func(ctx context.Context) (value, error) {
+		text, by, err := r.source.Get(ctx, deadline, name)
+		if errors.Is(err, redis.Nil) {
+			text, err = "", nil
+		}
+		return value{text, by}, err
+	})
+	r.record(req.Trace, traced, err)
+	if err != nil {
+		return s, nil, deadline, err
+	}
+	known, err := state.ParseState(stored.text)
+	if err != nil {
+		return s, nil, deadline, &Error{Op: "load", Node: r.node, Kind: Corrupt, Err: err}
+	}
+	return Snapshot{State: known, Now: now.micros, Source: Primary}, stored.by, deadline, nil
 }
 
-// Load implements [Loader]. Its source is [Replica], for nobody knows who answered.
-func (r *RedisReader) Load(ctx context.Context, req Request) (Snapshot, error) {
-	snapshot, err := r.redis.Load(ctx, req)
-	if err == nil {
-		snapshot.Source = Replica
+// Ping implements [Pinger]; it also reads the server's clock.
+func (r *reader) Ping(ctx context.Context) error {
+	if ctx == nil {
+		return ErrNilContext
 	}
-	return snapshot, err
+	_, err := r.readClock(ctx, r.guard.Deadline())
+	return err
 }
 
-// Ping implements [Pinger].
-func (r *RedisReader) Ping(ctx context.Context) error { return r.redis.Ping(ctx) }
+// nowMicros is the server's time, or 0 before it is known.
+func (r *reader) nowMicros() int64 {
+	if r.cfg.Now != nil {
+		return r.cfg.Now().UnixMicro()
+	}
+	now, ok := r.clock.now()
+	if !ok {
+		return 0
+	}
+	return now.micros
+}
 
-// Close waits for the calls under way.
-func (r *RedisReader) Close() error { return r.redis.Close() }
+// serverTime is the server's time. Only the first call, and one after a long silence, waits for the server to say
+// it; a reading that ages is renewed in the background.
+func (r *reader) serverTime(ctx context.Context, deadline time.Time) (serverTime, error) {
+	if r.cfg.Now != nil {
+		return serverTime{micros: r.cfg.Now().UnixMicro()}, nil
+	}
+	now, ok := r.clock.now()
+	if !ok || now.age > clockTrusted {
+		if _, err := r.readClock(ctx, deadline); err != nil {
+			return serverTime{}, err
+		}
+		now, _ = r.clock.now()
+		return now, nil
+	}
+	if now.age > clockFresh && r.syncing.CompareAndSwap(false, true) {
+		go func() {
+			defer r.syncing.Store(false)
+			_, _ = r.readClock(context.Background(), r.guard.Deadline()) // the next call tries again
+		}()
+	}
+	return now, nil
+}
+
+// readClock returns how far the server's clock is ahead.
+func (r *reader) readClock(ctx context.Context, deadline time.Time) (time.Duration, error) {
+	return callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (time.Duration, error) {
+		read, err := r.source.Time(ctx)
+		if err != nil {
+			return 0, err
+		}
+		r.clock.heard(read.Now.UnixMicro(), read.Asked, read.Borrowed)
+		return ahead(read.Now, read.Asked, time.Since(read.Asked)), nil
+	})
+}
+
+// record adds a call to a trace, if there is one.
+func (r *reader) record(t *Trace, c Call, err error) {
+	if t != nil {
+		c.System, c.Node, c.Status = "redis", r.node, redispipe.Status(err)
+		t.Record(c, err)
+	}
+}

@@ -1,16 +1,7 @@
 package router
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
 	"strings"
-	"sync"
-	"time"
-
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/sluice-go/sluice/backend"
 )
@@ -30,134 +21,20 @@ func (m *maker) cluster(g *Group) *group {
 	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, m.cfg)
 }
 
-// clusterOptions are those of a client that sends each command once, honours deadlines and sends nothing on connect that a
-// plain server refuses, like those of backend.OpenRedis.
-func (o *opener) clusterOptions(addresses []string) *redis.ClusterOptions {
-	var t redis.Options
-	if o.cfg.Redis != nil {
-		t = *o.cfg.Redis
+// clusterConfig is that of the backends of a Redis Cluster: without a redirect their clients notice a failover as fast as
+// heartbeats notice one of a node.
+func (o *opener) clusterConfig() backend.RedisConfig {
+	cfg := o.cfg.Backend
+	if cfg.Reload == 0 && o.cfg.Heartbeat > 0 {
+		cfg.Reload = o.cfg.Heartbeat
 	}
-	timeout := cmp.Or(o.cfg.Backend.Timeout, defaultReadTimeout)
-	for _, bound := range []*time.Duration{&t.DialTimeout, &t.ReadTimeout, &t.WriteTimeout, &t.PoolTimeout} {
-		if *bound <= 0 {
-			*bound = timeout
-		}
-	}
-	reload := o.cfg.Heartbeat // without a redirection the client notices a failover only then, after a minute if not told
-	if reload < 0 {
-		reload = defaultHeartbeat
-	}
-	return &redis.ClusterOptions{
-		Addrs: addresses, MaxRedirects: -1, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		ClusterStateReloadInterval: reload,
-		DisableRoutingPolicies:     true, // none applies, and to learn them it would ask for the server's commands
-
-		ClientName: t.ClientName, Dialer: t.Dialer, OnConnect: t.OnConnect, Protocol: t.Protocol, TLSConfig: t.TLSConfig,
-		Username: t.Username, Password: t.Password, CredentialsProvider: t.CredentialsProvider,
-		CredentialsProviderContext:   t.CredentialsProviderContext,
-		StreamingCredentialsProvider: t.StreamingCredentialsProvider,
-
-		DialTimeout: t.DialTimeout, ReadTimeout: t.ReadTimeout, WriteTimeout: t.WriteTimeout,
-		PoolTimeout: t.PoolTimeout, PoolFIFO: t.PoolFIFO, PoolSize: t.PoolSize, MaxConcurrentDials: t.MaxConcurrentDials,
-		MinIdleConns: t.MinIdleConns, MaxIdleConns: t.MaxIdleConns, MaxActiveConns: t.MaxActiveConns,
-		ConnMaxIdleTime: t.ConnMaxIdleTime, ConnMaxLifetime: t.ConnMaxLifetime, ConnMaxLifetimeJitter: t.ConnMaxLifetimeJitter,
-		ReadBufferSize: cmp.Or(t.ReadBufferSize, 8<<10), WriteBufferSize: cmp.Or(t.WriteBufferSize, 8<<10),
-	}
-}
-
-// clusterPrimaries are the primaries of a Redis Cluster.
-type clusterPrimaries struct {
-	*backend.Redis
-	client *redis.ClusterClient
+	return cfg
 }
 
 func (o *opener) openPrimaries(addresses []string) (backend.Backend, error) {
-	client := redis.NewClusterClient(o.clusterOptions(addresses))
-	b, err := backend.NewRedis(client, o.cfg.Backend)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
-	}
-	return clusterPrimaries{b, client}, nil
-}
-
-// Heartbeat implements [backend.Heartbeater]: the cluster is there while one of its primaries is. Those that were called
-// are asked at once, and a random one.
-func (c clusterPrimaries) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err error) {
-	for range clusterTries {
-		if beat, err = c.Redis.Heartbeat(ctx); err == nil || ctx.Err() != nil {
-			break
-		}
-	}
-	return beat, err
-}
-
-// clusterTries makes it unlikely that a heartbeat meets only primaries that are away, while there are others.
-const clusterTries = 5
-
-func (c clusterPrimaries) Close() error { return errors.Join(c.Redis.Close(), c.client.Close()) }
-
-// clusterReplicas are the replicas of a Redis Cluster. Where a key has none, its primary answers.
-type clusterReplicas struct {
-	redis  *backend.RedisReader
-	client *redis.ClusterClient
+	return backend.OpenRedisCluster(addresses, o.cfg.Redis, o.clusterConfig())
 }
 
 func (o *opener) openReplicas(addresses []string) (backend.Backend, error) {
-	options := o.clusterOptions(addresses)
-	options.ReadOnly = true
-	options.MaxRedirects = 3 // a read does no harm when it is sent twice
-	client := redis.NewClusterClient(options)
-	b, err := backend.NewRedisReader(client, o.cfg.Backend)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
-	}
-	return clusterReplicas{b, client}, nil
+	return backend.OpenRedisReplicas(addresses, o.cfg.Redis, o.clusterConfig())
 }
-
-// Take implements [backend.Backend]; no replica takes.
-func (c clusterReplicas) Take(context.Context, backend.Request) (backend.Result, error) {
-	return backend.Result{}, backend.ErrUnsupported
-}
-
-// Load implements [backend.Loader].
-func (c clusterReplicas) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	return c.redis.Load(ctx, req)
-}
-
-// Ping implements [backend.Pinger].
-func (c clusterReplicas) Ping(ctx context.Context) error { return c.redis.Ping(ctx) }
-
-// Heartbeat implements [backend.Heartbeater]. Nobody chooses which replica is read, so the worst of them counts: the link is up
-// if all links are, and the age is that of the oldest. Replicas that don't answer don't count, for the client goes round
-// them. Where there is none at all nothing is read here.
-func (c clusterReplicas) Heartbeat(ctx context.Context) (backend.Heartbeat, error) {
-	start := time.Now()
-	beat := backend.Heartbeat{LinkUp: true}
-	var mu sync.Mutex
-	answered := 0
-	err := c.client.ForEachSlave(ctx, func(ctx context.Context, replica *redis.Client) error {
-		info, err := replica.InfoMap(ctx, "replication").Result()
-		if err != nil {
-			return err
-		}
-		one := info["Replication"]
-		age, err := time.ParseDuration(one["master_last_io_seconds_ago"] + "s")
-		mu.Lock()
-		defer mu.Unlock()
-		answered++
-		beat.LinkUp = beat.LinkUp && one["master_link_status"] == "up" && err == nil
-		beat.Age = max(beat.Age, age)
-		return nil
-	})
-	if answered == 0 && err != nil {
-		return backend.Heartbeat{}, &backend.Error{
-			Op: "ping", Node: fmt.Sprint("replicas of ", strings.Join(c.client.Options().Addrs, ",")), Kind: backend.Unavailable, Err: err,
-		}
-	}
-	beat.LinkUp = beat.LinkUp && answered > 0
-	beat.RTT = time.Since(start)
-	return beat, nil
-}
-
-func (c clusterReplicas) Close() error { return errors.Join(c.redis.Close(), c.client.Close()) }

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/redisopts"
 )
 
 // A group with sentinels has the nodes that they name. go-redis has a client that follows a master by itself; it isn't used,
@@ -72,15 +73,8 @@ func newFollower(g *Group, cfg Config, events *events, adopt func(*follower, sig
 		options = *cfg.Sentinel
 	}
 	options.DB = 0
-	options.MaxRetries, options.DialerRetries, options.ContextTimeoutEnabled = -1, 1, true
-	options.DisableIdentity = true
-	options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	timeout := beatTimeout(cfg)
-	for _, t := range []*time.Duration{&options.DialTimeout, &options.ReadTimeout, &options.WriteTimeout, &options.PoolTimeout} {
-		if *t <= 0 {
-			*t = timeout
-		}
-	}
+	redisopts.Harden(&options, timeout)
 	options.PoolSize = cmp.Or(options.PoolSize, 2)
 	step := cfg.Heartbeat
 	if step < 0 {

@@ -41,13 +41,13 @@ var rules = map[string]rule{
 	"ring":                    {imports: own("internal/keyhash")},
 	"featureflag":             {imports: own("internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"featureflag/redis.go":    {imports: []string{goRedis}},
-	"backend":                 {imports: append(own("limit", "limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/storedname"), goRedis)},
+	"backend":                 {imports: append(own("limit", "limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/redisopts", "internal/redispipe", "internal/storedname"), goRedis)},
 	"backend/dual":            {imports: own("backend", "limit", "limit/state", "internal/deadline", "internal/keyhash", "internal/typednil")},
 	"backend/lease":           {imports: own("backend", "limit", "limit/state", "internal/deadline", "internal/hashtable", "internal/keyhash", "internal/typednil")},
 	"backend/memcached":       {imports: append(own("backend", "ring", "limit", "limit/state", "internal/callguard", "internal/deadline", "internal/storedname"), gomemcache)},
 	"backend/memory":          {imports: own("backend", "limit", "limit/state", "internal/hashtable", "internal/keyhash")},
 	"backend/backendtest":     {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
-	"router":                  {imports: append(own("ring", "backend", "limit", "limit/state", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
+	"router":                  {imports: append(own("ring", "backend", "limit", "limit/state", "internal/redisopts", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
 	"throttler":               {imports: own("backend", "backend/dual", "backend/lease", "backend/memory", "limit", "limit/state", "internal/keyhash", "internal/smallfile", "internal/typednil")},
 	"throttler/httplimit":     {imports: own("throttler", "limit", "limit/state")},
 	"throttler/otelthrottle":  {imports: append(own("throttler", "backend/dual", "backend/lease"), otelAPI...)},
@@ -63,9 +63,11 @@ var rules = map[string]rule{
 	"internal/simulation":     {imports: own("backend", "backend/dual", "backend/lease", "backend/memory", "limit", "limit/state", "router", "throttler")},
 	"internal/smallfile":      {},
 	"internal/storedname":     {imports: own("limit")},
-	"internal/testserver":     {imports: []string{goRedis}},
+	"internal/testserver":     {imports: append(own("internal/redisopts"), goRedis)},
 	"internal/testtier":       {},
 	"internal/typednil":       {},
+	"internal/redisopts":      {imports: []string{goRedis}},
+	"internal/redispipe":      {imports: append(own("limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/redisopts"), goRedis)},
 }
 
 // nestedInternal are the internal packages that a nested module may import, by the module's directory: the tool that looks for

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/redisopts"
 )
 
 // Redis starts a Redis server without persistence. args are further options as on its command line, for example
@@ -94,14 +95,9 @@ func offset(ctx context.Context, s *Server, field string) (int64, error) {
 func (s *Server) Client() *redis.Client { return s.client() }
 
 func (s *Server) newClient() *redis.Client {
-	c := redis.NewClient(&redis.Options{
-		Addr:                     s.Addr,
-		MaxRetries:               -1,
-		DialerRetries:            1,
-		ContextTimeoutEnabled:    true,
-		DisableIdentity:          true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	o := redis.Options{Addr: s.Addr}
+	redisopts.Harden(&o, 0)
+	c := redis.NewClient(&o)
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }

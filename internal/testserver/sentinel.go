@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/redisopts"
 )
 
 // Sentinels starts three sentinels, of which two must agree, that watch over primary under the name master. It waits until
@@ -59,10 +60,9 @@ func Sentinels(t testing.TB, master string, primary *Server, replicas int, confi
 
 // Sentinel returns a client for a server that is a sentinel.
 func (s *Server) Sentinel() *redis.SentinelClient {
-	c := redis.NewSentinelClient(&redis.Options{
-		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+	o := redis.Options{Addr: s.Addr}
+	redisopts.Harden(&o, 0)
+	c := redis.NewSentinelClient(&o)
 	s.t.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -1,19 +1,19 @@
-package backend
+package redispipe
 
 import "time"
 
-// deadlineTimer is one timer for all who wait. Each of them returns by its own deadline, and if it got no lane for a while,
-// another one is opened; but hardly ever does that happen, and so hardly ever is the timer set: it fires once in a while,
-// and looks when it has to fire next. A timer for each caller took 7 % of the client's time.
+// deadlineTimer is one timer for all calls that wait. It ends those whose deadlines pass, and opens a connection if one is
+// wanted for too long. Both are rare, so it is rarely set: it fires once in a while and then looks when to fire next. A
+// timer for each caller took 7 % of the client's time.
 type deadlineTimer struct {
 	timer *time.Timer
 	next  time.Time // when it fires; zero if it doesn't
 }
 
-// stalled is how long to wait for a lane.
+// stallAfter is how long a call waits for a connection before another one is opened.
 const stallAfter = 10 * time.Millisecond
 
-// watchLocked has the deadlineTimer look at the latest at a moment.
+// watchLocked makes the timer fire at the latest at a moment.
 func (l *pipeliner) watchLocked(at time.Time) {
 	if !l.next.IsZero() && !at.Before(l.next) {
 		return
@@ -32,7 +32,7 @@ func (l *pipeliner) unwatchLocked() {
 	}
 }
 
-// sweep ends what is overdue, and opens lanes for those who have waited for too long.
+// sweep ends overdue calls, and opens connections for calls that have waited too long.
 func (l *pipeliner) sweep() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,13 +41,13 @@ func (l *pipeliner) sweep() {
 	}
 	now := time.Now()
 	l.next = time.Time{}
-	for _, ln := range l.all {
-		for _, e := range ln.batch {
-			l.lookLocked(e, now)
+	for _, c := range l.all {
+		for _, e := range c.batch {
+			l.checkLocked(e, now)
 		}
 	}
 	for _, e := range l.queue {
-		l.lookLocked(e, now)
+		l.checkLocked(e, now)
 	}
 	l.purgeLocked()
 	for waits := len(l.queue); waits > 0 && len(l.spare) > 0; waits -= maxBatch {
@@ -56,14 +56,14 @@ func (l *pipeliner) sweep() {
 			break
 		}
 		last := len(l.spare) - 1
-		ln := l.spare[last]
+		c := l.spare[last]
 		l.spare = l.spare[:last]
 		l.extra++
-		l.serving.Go(func() { l.serve(ln) })
+		l.serving.Go(func() { l.serve(c) })
 	}
 }
 
-func (l *pipeliner) lookLocked(e *evalCall, now time.Time) {
+func (l *pipeliner) checkLocked(e *evalCall, now time.Time) {
 	switch {
 	case !e.open():
 	case now.Before(e.deadline):

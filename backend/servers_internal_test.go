@@ -11,51 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit"
 )
-
-// TestShardsForgotten: a shard keeps its lanes while it is called, and what is gone is forgotten when another one comes.
-func TestShardsForgotten(t *testing.T) {
-	slots := []redis.ClusterSlot{
-		{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:1"}}},
-		{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: "127.0.0.1:2"}}},
-	}
-	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, ContextTimeoutEnabled: true, ClusterStateReloadInterval: time.Nanosecond,
-		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
-	})
-	defer client.Close()
-	b, err := NewRedis(client, RedisConfig{Pipelines: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	find := func(key string, after time.Duration) *pipeliner {
-		t.Helper()
-		l, _, err := b.shards.find(t.Context(), b.guard.Deadline().Add(after), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return l
-	}
-	const low, high = "b", "a" // of slots 3300 and 15495
-	first, second := find(low, 0), find(high, 0)
-	if first == second || first != find(low, gone/2) || len(first.free) != 3 || len(first.all) <= 3 {
-		t.Errorf("%d lanes of %d are open, and shared: %t", len(first.free), len(first.all), first == second)
-	}
-	node, err := client.MasterForKey(t.Context(), high)
-	if err != nil {
-		t.Fatal(err)
-	}
-	delete(b.shards.all, node) // as if it were new
-	if find(high, gone); len(b.shards.all) != 2 {
-		t.Errorf("%d shards, want the one that was called lately, too", len(b.shards.all))
-	}
-	delete(b.shards.all, node)
-	if find(high, 2*gone); len(b.shards.all) != 1 {
-		t.Errorf("%d shards, want only the one that was called lately", len(b.shards.all))
-	}
-}
 
 // TestServersForgotten: of addresses that a cluster no longer has, nothing is kept once the longest window is over, and they
 // say nothing of keys that others have.
@@ -77,10 +35,11 @@ func TestServersForgotten(t *testing.T) {
 	req := Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(1)}}}
 	seen := make(map[*continuity]bool)
 	for len(seen) < 50 {
-		_, server, err := b.shards.find(t.Context(), b.guard.Deadline().Add(time.Duration(len(seen))*2*gone), b.name(&req))
+		node, err := client.MasterForKey(t.Context(), b.name(&req))
 		if err != nil {
 			t.Fatal(err)
 		}
+		server := b.servers.of(node, b.guard.Deadline().Add(time.Duration(len(seen))*2*redispipe.ShardIdle))
 		if seen[server] {
 			runtime.Gosched() // the client looks for the slots in the background
 			continue
@@ -88,14 +47,14 @@ func TestServersForgotten(t *testing.T) {
 		if len(seen) == 0 {
 			server.exactUntil.Store(0) // it evicts
 		}
-		b.shards.decided(req.Policy)
+		b.servers.decided(req.Policy)
 		seen[server] = true
 	}
-	b.shards.mu.Lock()
-	if len(b.shards.servers) > 3 {
-		t.Errorf("%d servers are kept, of 50 that were there two minutes each", len(b.shards.servers))
+	b.servers.mu.Lock()
+	if len(b.servers.all) > 3 {
+		t.Errorf("%d servers are kept, of 50 that were there two minutes each", len(b.servers.all))
 	}
-	b.shards.mu.Unlock()
+	b.servers.mu.Unlock()
 	if err := b.Doubt(req); err != nil {
 		t.Errorf("a server that has gone says of another one's key: %v", err)
 	}
@@ -114,7 +73,7 @@ func TestShardsUnknown(t *testing.T) {
 			return nil, ctx.Err()
 		}, 50 * time.Millisecond, Unavailable},
 		"refused": {func(context.Context) ([]redis.ClusterSlot, error) {
-			return nil, commandError("NOPERM this user has no permissions to run the 'cluster|slots' command")
+			return nil, redispipe.ReplyError("NOPERM this user has no permissions to run the 'cluster|slots' command")
 		}, time.Minute, Misconfigured},
 	} {
 		client := redis.NewClusterClient(&redis.ClusterOptions{

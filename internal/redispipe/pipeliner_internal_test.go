@@ -1,4 +1,4 @@
-package backend
+package redispipe
 
 import (
 	"context"
@@ -10,17 +10,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/callguard"
 )
-
-// Waiting tells tests how many calls wait for a lane, how many lanes are free, and how many were opened because others
-// stalled.
-func (r *Redis) Waiting() (queued, free, extra int) {
-	r.pipeliner.mu.Lock()
-	defer r.pipeliner.mu.Unlock()
-	return len(r.pipeliner.queue), len(r.pipeliner.free), r.pipeliner.extra
-}
-
-// CutAlways has callers make their round trips themselves however often one was cut off.
-func (r *Redis) CutAlways() { r.pipeliner.handOffFor = 0 }
 
 // TestPipelinerGivenUp: a call ends in the moment that its caller gives it up, or its deadline is over. Whoever was first, it
 // is told once how, and it is known whether it was sent.
@@ -40,7 +29,7 @@ func TestPipelinerGivenUp(t *testing.T) {
 		"overdue on a way": {func(e *evalCall) { e.state.Store(sent); e.expire(); e.end("", reply) }, false, context.DeadlineExceeded},
 	} {
 		for range 100 { // select chooses at random
-			e := newEvalCall(new(sync.Pool))
+			e := newEvalCall(new(sync.Pool), Call{})
 			e.share(waiting)
 			test.before(e)
 			_, err := e.await(ctx)
@@ -62,9 +51,9 @@ func TestPipelinerGivenUp(t *testing.T) {
 // TestPipelinerLoad: a lane takes from the queue what is not over, as much as may go together.
 func TestPipelinerLoad(t *testing.T) {
 	now := time.Now()
-	l, ln := new(pipeliner), new(conn)
+	l, c := new(pipeliner), new(conn)
 	for i := range 2 * maxBatch {
-		e := newEvalCall(new(sync.Pool))
+		e := newEvalCall(new(sync.Pool), Call{})
 		e.deadline = now.Add(time.Duration(i%2) * time.Second)
 		e.until = e.deadline
 		e.share(waiting)
@@ -73,9 +62,9 @@ func TestPipelinerLoad(t *testing.T) {
 	given := l.queue[1]
 	given.state.Store(abandoned)
 	all := slices.Clone(l.queue)
-	l.loadLocked(ln, now)
-	if len(ln.batch) != maxBatch-1 || len(l.queue) != 0 || !ln.deadline.Equal(now.Add(time.Second)) {
-		t.Errorf("%d in the batch, until %s; %d in the queue", len(ln.batch), ln.deadline.Sub(now), len(l.queue))
+	l.loadLocked(c, now)
+	if len(c.batch) != maxBatch-1 || len(l.queue) != 0 || !c.deadline.Equal(now.Add(time.Second)) {
+		t.Errorf("%d in the batch, until %s; %d in the queue", len(c.batch), c.deadline.Sub(now), len(l.queue))
 	}
 	for i, e := range all {
 		want, holders := []uint32{abandoned, sent}[i%2], int32(1+i%2)
@@ -83,17 +72,17 @@ func TestPipelinerLoad(t *testing.T) {
 			want, holders = abandoned, 1
 		}
 		if told := len(e.done) > 0; e.state.Load() != want || e.holders.Load() != holders || told != (i%2 == 0) {
-			t.Errorf("errand %d: state %d, %d holders, told %t", i, e.state.Load(), e.holders.Load(), told)
+			t.Errorf("call %d: state %d, %d holders, told %t", i, e.state.Load(), e.holders.Load(), told)
 		}
 	}
 	for range maxBatch + 3 {
-		e := newEvalCall(new(sync.Pool))
+		e := newEvalCall(new(sync.Pool), Call{})
 		e.deadline = now.Add(time.Second)
 		e.share(waiting)
 		l.queue = append(l.queue, e)
 	}
-	ln.batch = nil
-	if l.loadLocked(ln, now); len(ln.batch) != maxBatch || len(l.queue) != 3 {
-		t.Errorf("%d in the batch, %d in the queue", len(ln.batch), len(l.queue))
+	c.batch = nil
+	if l.loadLocked(c, now); len(c.batch) != maxBatch || len(l.queue) != 3 {
+		t.Errorf("%d in the batch, %d in the queue", len(c.batch), len(l.queue))
 	}
 }

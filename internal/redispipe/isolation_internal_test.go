@@ -1,21 +1,21 @@
-package backend
+package redispipe
 
 import (
 	"strconv"
 	"testing"
 )
 
-// TestIsolations: a policy whose takes go alone has no say in nearly all others, and finding that costs nothing.
+// TestIsolations: a policy whose takes are sent unshared changes nothing for nearly all others, and finding it costs nothing.
 func TestIsolations(t *testing.T) {
 	all := new(isolations)
 	all.of("refused").refused()
 	alone := 0
 	for i := range 1000 {
-		if all.of("tenant" + strconv.Itoa(i)).apart() {
+		if all.of("tenant" + strconv.Itoa(i)).unshared() {
 			alone++
 		}
 	}
-	if !all.of("refused").apart() || alone > 10 {
+	if !all.of("refused").unshared() || alone > 10 {
 		t.Errorf("%d of 1,000 other policies go alone", alone)
 	}
 	if got := testing.AllocsPerRun(100, func() { all.of("tenant") }); got > 0 {

@@ -1,4 +1,4 @@
-package backend
+package redispipe
 
 import (
 	"context"
@@ -8,24 +8,23 @@ import (
 	"time"
 )
 
-// interrupter is what a lane can interrupt: the connection of a client that makes one call at a time.
+// interrupter interrupts the connection of a client that makes one call at a time.
 //
-// go-redis doesn't notice that a context is cancelled while it waits for a reply. To wait in another goroutine costs a
-// lone caller two switches: 1.8 x the latency on loopback. Instead, as pgx does, the caller makes the round trip itself,
-// and the end of its context sets a deadline on the connection. What was read of a reply by then is not known, so
-// go-redis closes a connection after every error that isn't a reply; its next user never sees what is left of an earlier
-// call.
+// go-redis misses a cancellation while it waits for a reply. Waiting in another goroutine costs a lone caller two
+// switches: 1.8 x the latency on loopback. Instead, as in pgx, the caller makes the round trip itself, and the end of its
+// context sets a deadline on the connection. How much of a reply was read by then is not known, so go-redis closes
+// a connection after every error that isn't a reply; its next user never sees the rest of an earlier call.
 //
-// A connection is dear, above all with TLS, so a reply that is on its way is waited for a little longer than a caller who
-// cancels; and after a cut the lanes have goroutines wait for a while (see defaultHandOff), so that not each caller who leaves costs
-// a connection. Where replies take longer than the grace, that adds little to them.
+// A connection is expensive, above all with TLS. So a reply to a caller who cancels is waited for a little longer, and after
+// an interruption the pipeliner has goroutines wait for a while (see defaultHandOff): callers who leave don't cost a connection
+// each. Where replies take longer than the grace, a goroutine adds little to them.
 type interrupter struct {
-	ended       func()        // interrupts the line
+	ended       func()        // interrupts the connection
 	interrupted chan struct{} // holds one, when that is done
 
 	mu        sync.Mutex // guards what follows
-	ctxConn   *ctxConn   // the one that was given a deadline last, which go-redis does before it reads or writes
-	cancelled time.Time  // no deadline is later; zero if the line is not interrupted
+	last      *ctxConn   // the one that was given a deadline last, which go-redis does before it reads or writes
+	cancelled time.Time  // no deadline is later; zero if not interrupted
 	used      time.Time  // when the last call ended
 	end       time.Time  // when the call under way has to end; zero if there is none
 }
@@ -35,8 +34,8 @@ func newInterrupter() *interrupter {
 	n.ended = func() {
 		n.mu.Lock()
 		n.cancelled = time.Now().Add(grace)
-		if n.ctxConn != nil {
-			_ = n.ctxConn.setLocked(n.ctxConn.due) // a connection that is closed says so
+		if n.last != nil {
+			_ = n.last.setLocked(n.last.due) // a connection that is closed says so
 		}
 		n.mu.Unlock()
 		n.interrupted <- struct{}{}
@@ -44,15 +43,15 @@ func newInterrupter() *interrupter {
 	return n
 }
 
-// grace is how long the reply to a caller who has cancelled is waited for.
+// grace is how long a caller who cancels still waits for the reply.
 const grace = 2 * time.Millisecond
 
-// watch interrupts the line when ctx ends, until release is called with what it returns.
+// watch interrupts the connection when ctx ends, until release is called with stop.
 func (n *interrupter) watch(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, n.ended)
 }
 
-// release makes the line ready for its next user. An interruption that has begun is waited for, or it would hit that one.
+// release ends a watch. It waits for an interruption that has begun, which would hit the next call otherwise.
 func (n *interrupter) release(stop func() bool) {
 	if stop() {
 		return
@@ -77,12 +76,12 @@ func (n *interrupter) rest() {
 	n.mu.Unlock()
 }
 
-// fresh is how long a connection is taken for alive after a call.
+// fresh is how long a connection is assumed to be alive after a call.
 const fresh = 200 * time.Microsecond
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialer makes connections of the line.
+// dialer makes connections that the interrupter interrupts.
 func (n *interrupter) dialer(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		n.mu.Lock()
@@ -103,8 +102,8 @@ func (n *interrupter) dialer(dial dialer) dialer {
 	}
 }
 
-// dialUntil dials for a call that ends at a moment, which the client's context doesn't tell; zero for no call. The dialer may
-// ignore its context, as that for TLS does: what comes too late is closed.
+// dialUntil dials for a call that ends at a moment, which the client's context doesn't say; zero for no call. The dialer may
+// ignore its context, as that for TLS does: a connection that comes too late is closed.
 func dialUntil(ctx context.Context, end time.Time, network, addr string, dial dialer) (net.Conn, error) {
 	if end.IsZero() { // the client looks whether the server is back
 		return dial(ctx, network, addr)
@@ -134,7 +133,7 @@ func dialUntil(ctx context.Context, end time.Time, network, addr string, dial di
 	}
 }
 
-// ctxConn is a connection of a line. While that is interrupted, all its deadlines end by the cut.
+// ctxConn is a connection that an interrupter interrupts. Meanwhile no deadline of it is later than cancelled.
 type ctxConn struct {
 	net.Conn
 	interrupter *interrupter
@@ -147,7 +146,7 @@ func (w *ctxConn) SetDeadline(t time.Time) error {
 	return w.setLocked(t)
 }
 
-// SetWriteDeadline sets that of the read, too, which comes next and has the same one: each costs a timer.
+// SetWriteDeadline also sets the deadline of the read, which comes next and is the same: each costs a timer.
 func (w *ctxConn) SetWriteDeadline(t time.Time) error { return w.SetDeadline(t) }
 
 func (w *ctxConn) SetReadDeadline(t time.Time) error {
@@ -156,12 +155,12 @@ func (w *ctxConn) SetReadDeadline(t time.Time) error {
 	if !w.interrupter.cancelled.IsZero() || t.Equal(w.due) {
 		return w.setLocked(t)
 	}
-	w.interrupter.ctxConn, w.due = w, time.Time{}
+	w.interrupter.last, w.due = w, time.Time{}
 	return w.Conn.SetReadDeadline(t)
 }
 
 func (w *ctxConn) setLocked(t time.Time) error {
-	w.interrupter.ctxConn = w
+	w.interrupter.last = w
 	if cancelled := w.interrupter.cancelled; !cancelled.IsZero() && (t.IsZero() || t.After(cancelled)) {
 		t = cancelled
 	}
@@ -172,7 +171,7 @@ func (w *ctxConn) setLocked(t time.Time) error {
 	return w.Conn.SetDeadline(t)
 }
 
-// socketConn is a ctxConn on a socket. Before each call go-redis looks there whether the connection still lives.
+// socketConn is a ctxConn on a socket. Before each call go-redis checks there whether the connection is alive.
 type socketConn struct {
 	ctxConn
 	socket syscall.Conn
@@ -192,19 +191,19 @@ func (w *socketConn) SyscallConn() (syscall.RawConn, error) {
 	return w.socket.SyscallConn()
 }
 
-// alive reports whether a call has ended right now. To look again costs a system call, 4 % of a lone caller's time.
+// alive reports whether a call ended a moment ago. To check again costs a system call, 4 % of a lone caller's time.
 func (w *socketConn) alive() bool {
 	w.interrupter.mu.Lock()
 	defer w.interrupter.mu.Unlock()
-	return w.interrupter.ctxConn == &w.ctxConn && w.interrupter.cancelled.IsZero() && time.Since(w.interrupter.used) < fresh
+	return w.interrupter.last == &w.ctxConn && w.interrupter.cancelled.IsZero() && time.Since(w.interrupter.used) < fresh
 }
 
-// seen is a socket on which there is nothing to be seen.
+// seen is a socket on which nothing has come.
 type seen struct{ syscall.RawConn }
 
 func (seen) Read(func(fd uintptr) bool) error { return nil }
 
-// coveredConn is a ctxConn on a connection that covers another, as TLS does.
+// coveredConn is a ctxConn on a connection that wraps another, as TLS does.
 type coveredConn struct {
 	ctxConn
 	netConner

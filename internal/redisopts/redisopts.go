@@ -1,0 +1,71 @@
+// Package redisopts hardens the options of Redis clients: a client sends each command once, honours the deadline of its
+// context, and sends nothing on connect that a plain server refuses.
+package redisopts
+
+import (
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// bufferSize is that of a connection's reads and of its writes: a counter's commands and replies are short. The client's
+// default is 32 KiB.
+const bufferSize = 8 << 10
+
+// Harden changes options. Timeouts that are not set, or negative, become timeout, unless that is 0.
+func Harden(o *redis.Options, timeout time.Duration) {
+	o.MaxRetries, o.DialerRetries = -1, 1
+	o.ContextTimeoutEnabled, o.DisableIdentity = true, true
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	for _, t := range []*time.Duration{&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout} {
+		if *t <= 0 && timeout > 0 {
+			*t = timeout
+		}
+	}
+	for _, size := range []*int{&o.ReadBufferSize, &o.WriteBufferSize} {
+		if *size == 0 {
+			*size = bufferSize
+		}
+	}
+}
+
+// Cluster returns hardened options of the client of a cluster whose nodes have the given options.
+func Cluster(addresses []string, node *redis.Options, timeout time.Duration) *redis.ClusterOptions {
+	o := *node
+	Harden(&o, timeout)
+	return &redis.ClusterOptions{
+		Addrs: addresses, MaxRedirects: -1, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
+		ContextTimeoutEnabled: true, DisableIdentity: true, MaintNotificationsConfig: o.MaintNotificationsConfig,
+		DisableRoutingPolicies: true, // none applies, and to learn them it would ask for the server's commands
+
+		ClientName: o.ClientName, Dialer: o.Dialer, OnConnect: o.OnConnect, Protocol: o.Protocol, TLSConfig: o.TLSConfig,
+		Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext:   o.CredentialsProviderContext,
+		StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+
+		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+		PoolTimeout: o.PoolTimeout, PoolFIFO: o.PoolFIFO, PoolSize: o.PoolSize, MaxConcurrentDials: o.MaxConcurrentDials,
+		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxActiveConns: o.MaxActiveConns,
+		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, ConnMaxLifetimeJitter: o.ConnMaxLifetimeJitter,
+		ReadBufferSize: o.ReadBufferSize, WriteBufferSize: o.WriteBufferSize,
+	}
+}
+
+// Node returns hardened options of one node of a cluster.
+func Node(address string, o *redis.ClusterOptions) *redis.Options {
+	n := &redis.Options{
+		Addr: address,
+
+		ClientName: o.ClientName, Dialer: o.Dialer, OnConnect: o.OnConnect, Protocol: o.Protocol, TLSConfig: o.TLSConfig,
+		Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext:   o.CredentialsProviderContext,
+		StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+
+		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, PoolTimeout: o.PoolTimeout,
+		PoolSize: o.PoolSize, ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime,
+		ReadBufferSize: o.ReadBufferSize, WriteBufferSize: o.WriteBufferSize,
+	}
+	Harden(n, 0)
+	return n
+}

@@ -1,0 +1,128 @@
+package redispipe
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// ReplyError is an error reply of a server.
+type ReplyError string
+
+func (e ReplyError) Error() string { return string(e) }
+
+// RedisError implements [redis.Error].
+func (ReplyError) RedisError() {}
+
+// IsReply reports whether an error is a reply of the server.
+func IsReply(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
+
+// IsUnavailable reports whether an error reply is one that another try may not get.
+func IsUnavailable(err error) bool { return beginsWith(cause(err), unavailable[:]) }
+
+// IsCorrupt reports whether an error reply says that what is stored at the key is no state.
+func IsCorrupt(err error) bool {
+	err = cause(err)
+	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "user_script") // Lua failed on what it read
+}
+
+// BeforeWrite reports whether an error reply makes it certain that nothing was written. Redis refuses a script before
+// it runs, and the scripts validate before their only write. A proxy may replace a reply that it has lost by an error of
+// its own, so an error that isn't known as one of Redis says nothing.
+func BeforeWrite(err error) bool {
+	err = cause(err)
+	return beginsWith(err, unavailable[:]) || beginsWith(err, refused[:])
+}
+
+// The beginnings of error replies. Redis 7 appends the script to them.
+var (
+	unavailable = [...]string{
+		"LOADING", "BUSY", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "OOM", "MISCONF",
+		"UNKILLABLE", "max number of clients",
+	}
+	// Redis, or a script, gives these before anything is written.
+	refused = [...]string{
+		"NOAUTH", "NOPERM", "WRONGPASS", "DENIED", "NOPROTO", "NOSCRIPT", "WRONGTYPE", "CROSSSLOT", "EXECABORT",
+		"FLOOR", "SEALED", "CORRUPT", "user_script",
+		"unknown command", "Unknown Redis command", "This Redis command is not allowed", "The user executing the script",
+		"Script attempted", "Script killed", "Error compiling script", "Can not execute", "Can't execute", "operation not permitted",
+		"Client sent AUTH", "AUTH ", "invalid password", "invalid DB index", "DB index", "SELECT ", // from setting a connection up
+		"wrong number of arguments", "Number of keys", "Protocol error", "syntax error",
+	}
+)
+
+func beginsWith(err error, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return redis.HasErrorPrefix(err, p) })
+}
+
+// concernsPolicy reports whether an error reply may hold for all keys of a policy, as for want of rights, rather than for
+// what is stored at one key.
+func concernsPolicy(err error) bool {
+	return !IsCorrupt(err) && Redirect(err) == nil && !redis.HasErrorPrefix(cause(err), "WRONGTYPE")
+}
+
+// Redirect is the answer of a script to a request that acts under another version of a move than the key; nil for any other
+// error.
+func Redirect(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case redis.HasErrorPrefix(err, "FLOOR"):
+		return state.ErrFloorWanted
+	case redis.HasErrorPrefix(err, "SEALED"):
+		words := strings.Fields(err.Error()) // Redis 7 appends the script
+		if len(words) < 3 {
+			return nil
+		}
+		mover := state.Migration
+		if words[1] == state.Topology.FenceID() {
+			mover = state.Topology
+		}
+		if version, failed := strconv.ParseInt(words[2], 10, 64); failed == nil {
+			return &state.MovedError{Mover: mover, Version: version}
+		}
+	}
+	return nil
+}
+
+// Status is the first word of an error reply, such as "READONLY". It is empty for errors that are no reply, and for replies
+// whose first word isn't of that form: it could be anything.
+func Status(err error) string {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return ""
+	}
+	word, _, _ := strings.Cut(cause(reply).Error(), " ")
+	if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+		return ""
+	}
+	return word
+}
+
+// cause is the error of a command within a script. Redis 6 wraps it: "ERR Error running script (call to f_...):
+// @user_script:9: -READONLY You can't write against a read only replica."
+func cause(err error) error {
+	if !redis.HasErrorPrefix(err, "Error running script") {
+		return err
+	}
+	if _, inner, ok := strings.Cut(err.Error(), ": -"); ok {
+		return ReplyError(inner)
+	}
+	return ReplyError("user_script: " + err.Error()) // Lua itself failed
+}
+
+// scriptError is the error of one key in the reply of scripts.Takes. Redis 6 says where in the script it was.
+func scriptError(text string) error {
+	if _, inner, ok := strings.Cut(text, ": -"); ok {
+		text = inner
+	}
+	return ReplyError(strings.TrimSpace(text))
+}
