@@ -22,7 +22,7 @@ type audit struct {
 
 type auditShard struct {
 	mu   sync.Mutex // guards all below
-	keys map[string]*audited
+	keys map[string]*auditedKey
 	over []excess // by limit
 }
 
@@ -32,8 +32,8 @@ type excess struct {
 	all   int64
 }
 
-// audited is what was admitted to one key.
-type audited struct {
+// auditedKey is what was admitted to one key.
+type auditedKey struct {
 	waiting []admission // in the order of time
 	newest  int64
 	meters  []meters // by limit
@@ -62,14 +62,14 @@ const clockSlack = 50 * time.Millisecond
 func newAudit(p *limit.Policy, grace time.Duration) *audit {
 	a := &audit{policy: p, grace: grace.Microseconds(), seed: maphash.MakeSeed()}
 	for i := range a.shards {
-		a.shards[i].keys = make(map[string]*audited)
+		a.shards[i].keys = make(map[string]*auditedKey)
 		a.shards[i].over = make([]excess, len(p.Limits))
 	}
 	return a
 }
 
-// enter takes in an admitted request.
-func (a *audit) enter(key string, cost int64, d *throttler.Decision) {
+// record takes in an admitted request.
+func (a *audit) record(key string, cost int64, d *throttler.Decision) {
 	one := admission{d.At.UnixMicro(), cost, d.Guarantee == throttler.Exact, make([]int64, 0, len(a.policy.Limits))}
 	for status := range d.All() {
 		one.ends = append(one.ends, status.ResetAt.UnixMicro())
@@ -79,7 +79,7 @@ func (a *audit) enter(key string, cost int64, d *throttler.Decision) {
 	defer s.mu.Unlock()
 	k := s.keys[key]
 	if k == nil {
-		k = &audited{meters: newMeters(a.policy)}
+		k = &auditedKey{meters: newMeters(a.policy)}
 		s.keys[key] = k
 	}
 	i := len(k.waiting)
@@ -88,11 +88,11 @@ func (a *audit) enter(key string, cost int64, d *throttler.Decision) {
 	}
 	k.waiting = slices.Insert(k.waiting, i, one)
 	k.newest = max(k.newest, one.at)
-	s.settle(k, k.newest-a.grace)
+	s.countUntil(k, k.newest-a.grace)
 }
 
-// settle counts what can't be overtaken any more.
-func (s *auditShard) settle(k *audited, until int64) {
+// countUntil counts what can't be overtaken any more.
+func (s *auditShard) countUntil(k *auditedKey, until int64) {
 	n := 0
 	for ; n < len(k.waiting) && k.waiting[n].at <= until; n++ {
 		one := &k.waiting[n]
@@ -117,7 +117,7 @@ func (a *audit) result() []excess {
 		s := &a.shards[i]
 		s.mu.Lock()
 		for _, k := range s.keys {
-			s.settle(k, math.MaxInt64)
+			s.countUntil(k, math.MaxInt64)
 		}
 		for i, over := range s.over {
 			sum[i].exact += over.exact

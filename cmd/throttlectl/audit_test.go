@@ -94,11 +94,11 @@ func TestAudit(t *testing.T) {
 			mixed[i-1], mixed[i] = mixed[i], mixed[i-1]
 		}
 		for i := range mixed {
-			one.enter(mixed[i].key, 1, &mixed[i].d)
+			one.record(mixed[i].key, 1, &mixed[i].d)
 		}
 		for _, place := range places {
 			for i := range place {
-				both.enter(place[i].key, 1, &place[i].d)
+				both.record(place[i].key, 1, &place[i].d)
 			}
 		}
 		for i, over := range one.result() {
@@ -129,12 +129,12 @@ func TestAuditTellsGuarantees(t *testing.T) {
 	}
 	bounded := d
 	bounded.Guarantee = throttler.Bounded
-	a.enter("key", 1, &bounded)
-	a.enter("key", 1, &d) // as exact as the first one is not
+	a.record("key", 1, &bounded)
+	a.record("key", 1, &d) // as exact as the first one is not
 	if got := a.result()[0]; got != (excess{exact: 0, all: 1}) {
 		t.Errorf("%+v", got)
 	}
-	a.enter("key", 1, &d)
+	a.record("key", 1, &d)
 	if got := a.result()[0]; got != (excess{exact: 1, all: 2}) {
 		t.Errorf("%+v", got)
 	}

@@ -13,21 +13,21 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// counts is where keys are counted.
-type counts interface {
+// keyBackend is where keys are counted.
+type keyBackend interface {
 	backend.Loader
 	backend.Resetter
 	Close() error
 }
 
-// place is where a key is counted.
-type place struct {
-	counts
+// keyCounts is where a key is counted.
+type keyCounts struct {
+	keyBackend
 	group string // empty without a topology
 	epoch uint64
 
-	site   *site
-	owners []router.Group // who has counted the key, by the topology and those before it
+	cluster *cluster
+	owners  []router.Group // who has counted the key, by the topology and those before it
 }
 
 // keyOptions are the flags of commands that look at a key's counts.
@@ -42,33 +42,33 @@ func (o *keyOptions) register(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// ask calls f with the place of a key and a request under the policy of the flags.
-func (o *keyOptions) ask(cmd *cobra.Command, key string, changes bool, f func(context.Context, *place, backend.Request) error) error {
+// withRequest calls f with the place of a key and a request under the policy of the flags.
+func (o *keyOptions) withRequest(cmd *cobra.Command, key string, changes bool, f func(context.Context, *keyCounts, backend.Request) error) error {
 	policy, err := o.policy(key)
 	if err != nil {
 		return err
 	}
-	return o.open(cmd, key, changes, func(ctx context.Context, p *place) error {
+	return o.withKey(cmd, key, changes, func(ctx context.Context, p *keyCounts) error {
 		return f(ctx, p, backend.Request{Key: key, Policy: &policy, Cost: 1})
 	})
 }
 
-// open calls f with the place of a key.
-func (o *keyOptions) open(cmd *cobra.Command, key string, changes bool, f func(context.Context, *place) error) error {
+// withKey calls f with the place of a key.
+func (o *keyOptions) withKey(cmd *cobra.Command, key string, changes bool, f func(context.Context, *keyCounts) error) error {
 	if key == "" {
 		return usage(errors.New("KEY is empty"))
 	}
 	if err := o.oneServer(); err != nil {
 		return err
 	}
-	s, err := o.site()
+	s, err := o.cluster()
 	if err != nil {
 		return err
 	}
 	// Each question has --timeout for itself: the search for what is in force asks all groups, and one that hangs must not
 	// take the time that the key's own group needs.
 	ctx := cmd.Context()
-	p, err := s.place(ctx, key, changes)
+	p, err := s.openKey(ctx, key, changes)
 	if err != nil {
 		return err
 	}
@@ -76,21 +76,21 @@ func (o *keyOptions) open(cmd *cobra.Command, key string, changes bool, f func(c
 	return f(ctx, p)
 }
 
-// place opens where a key is counted, going by the topology that running processes use. A command that changes nothing
+// openKey opens where a key is counted, going by the topology that running processes use. A command that changes nothing
 // leaves no notice either.
-func (s *site) place(ctx context.Context, key string, changes bool) (*place, error) {
+func (s *cluster) openKey(ctx context.Context, key string, changes bool) (*keyCounts, error) {
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		b, err := backend.OpenRedis(&s.single[0], cfg)
-		return &place{counts: b, site: s}, err
+		return &keyCounts{keyBackend: b, cluster: s}, err
 	}
-	boards, done := s.boards(ctx, s.topology.Groups)
+	boards, done := s.publishers(ctx, s.topology.Groups)
 	defer done()
-	topology, err := s.inForce(readBoards(ctx, boards))
+	topology, err := s.inForce(readPublished(ctx, boards))
 	if err != nil {
 		return nil, err
 	}
-	owners, err := ownersOf(topology, key)
+	owners, err := keyOwners(topology, key)
 	if err != nil {
 		return nil, err
 	}
@@ -102,21 +102,21 @@ func (s *site) place(ctx context.Context, key string, changes bool) (*place, err
 	}
 	if !changes {
 		routing.Node = func(address string) (backend.Backend, error) {
-			b, err := backend.OpenRedis(at(s.node, address), cfg)
-			return quiet{b}, err
+			b, err := backend.OpenRedis(withAddress(s.node, address), cfg)
+			return silentNode{b}, err
 		}
 	}
 	r, err := router.Open(topology, routing)
 	if err != nil {
 		return nil, err
 	}
-	return &place{r, r.Owner(key), topology.Epoch, s, owners}, nil
+	return &keyCounts{r, r.Owner(key), topology.Epoch, s, owners}, nil
 }
 
-// ownersOf are the groups that own a key by a topology or by those before it, as far as it names them.
-func ownersOf(topology router.Topology, key string) (all []router.Group, err error) {
-	for _, t := range chainOf(&topology) {
-		r, err := ringOf(t)
+// keyOwners are the groups that own a key by a topology or by those before it, as far as it names them.
+func keyOwners(topology router.Topology, key string) (all []router.Group, err error) {
+	for _, t := range topologyHistory(&topology) {
+		r, err := topologyRing(t)
 		if err != nil {
 			return nil, err
 		}
@@ -129,10 +129,10 @@ func ownersOf(topology router.Topology, key string) (all []router.Group, err err
 	return all, nil
 }
 
-// quiet is a node on which a router leaves no notice.
-type quiet struct{ *backend.Redis }
+// silentNode is a node on which a router leaves no notice.
+type silentNode struct{ *backend.Redis }
 
-func (q quiet) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
+func (q silentNode) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
 	n.Text = "" // it only asks
 	return q.Redis.Post(ctx, n)
 }
@@ -146,8 +146,8 @@ type limitState struct {
 	Reset     instant     `json:"reset,omitzero"` // when the full quota is back; not there where nothing is used
 }
 
-// look reads what is counted of a key, limit by limit.
-func (p *place) look(ctx context.Context, req backend.Request) ([]limitState, backend.Snapshot, error) {
+// limitStates reads what is counted of a key, limit by limit.
+func (p *keyCounts) limitStates(ctx context.Context, req backend.Request) ([]limitState, backend.Snapshot, error) {
 	snapshot, err := p.Load(ctx, req)
 	if err != nil {
 		return nil, snapshot, err
@@ -158,7 +158,7 @@ func (p *place) look(ctx context.Context, req backend.Request) ([]limitState, ba
 	var all []limitState
 	for status := range verdict.All() {
 		s := limitState{Limit: status.Limit, Remaining: status.Remaining, Quota: status.Limit.Quota()}
-		if s.Used = used(snapshot, req.Key, status); s.Used > 0 {
+		if s.Used = usedCost(snapshot, req.Key, status); s.Used > 0 {
 			s.Reset = instant(status.ResetAt)
 		}
 		all = append(all, s)
@@ -166,9 +166,9 @@ func (p *place) look(ctx context.Context, req backend.Request) ([]limitState, ba
 	return all, snapshot, nil
 }
 
-// used is what a limit has counted. Where its Max was lowered that is more than the Max, and nothing remains: so it is seen
+// usedCost is what a limit has counted. Where its Max was lowered that is more than the Max, and nothing remains: so it is seen
 // under a limit of the same windows which nothing exceeds.
-func used(snapshot backend.Snapshot, key string, status limit.Status) int64 {
+func usedCost(snapshot backend.Snapshot, key string, status limit.Status) int64 {
 	l := status.Limit
 	if l.Algorithm == limit.Bucket {
 		return l.Burst - status.Remaining
@@ -184,8 +184,8 @@ func used(snapshot backend.Snapshot, key string, status limit.Status) int64 {
 	return limit.MaxCount - verdict.Binding().Remaining
 }
 
-// moved says that a server has sealed the key: it is counted elsewhere. A router would have followed.
-func moved(snapshot backend.Snapshot) error {
+// checkNotSealed says that a server has sealed the key: it is counted elsewhere. A router would have followed.
+func checkNotSealed(snapshot backend.Snapshot) error {
 	adopted, sealed := snapshot.State.Stamp(limit.Topology, limit.At{Micros: snapshot.Now})
 	if sealed > adopted {
 		return fmt.Errorf("this server has handed the key over under epoch %d: ask with --topology", sealed)

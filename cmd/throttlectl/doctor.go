@@ -51,7 +51,7 @@ func newDoctor(g *globals) *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			s, err := o.site()
+			s, err := o.cluster()
 			if err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func (o *doctorOptions) validate() (least severity, err error) {
 }
 
 // knownGroups refuses groups that the topology doesn't have: nothing would be examined, and nothing found.
-func (o *doctorOptions) knownGroups(s *site) error {
+func (o *doctorOptions) knownGroups(s *cluster) error {
 	var names []string
 	for _, g := range s.topology.Groups {
 		names = append(names, g.Name)
@@ -128,18 +128,18 @@ type diagnosis struct {
 	Findings findings      `json:"findings"`
 }
 
-func (o *doctorOptions) examine(ctx context.Context, s *site) *diagnosis {
+func (o *doctorOptions) examine(ctx context.Context, s *cluster) *diagnosis {
 	wanted := func(group string) bool { return len(o.groups) == 0 || slices.Contains(o.groups, group) }
 	members, f := s.members(ctx, wanted)
-	all := each(members, func(m member) *examined { return m.examine(ctx, o.timeout) })
+	all := askAll(members, func(m member) *serverReport { return m.examine(ctx, o.timeout) })
 	for _, e := range all {
-		for _, one := range e.judge(o.maxLag) {
+		for _, one := range e.check(o.maxLag) {
 			one.Group, one.Server = e.Group, e.Address
 			f = append(f, one)
 		}
 	}
-	f = append(f, judgeReplicas(all)...)
-	f = append(f, judgeClocks(all, o.maxSkew)...)
+	f = append(f, checkReplicas(all)...)
+	f = append(f, checkClocks(all, o.maxSkew)...)
 	f = slices.DeleteFunc(f, func(one finding) bool { return slices.Contains(o.ignore, one.Check) })
 	d := &diagnosis{Findings: f.sorted()}
 	for _, e := range all {
@@ -150,21 +150,21 @@ func (o *doctorOptions) examine(ctx context.Context, s *site) *diagnosis {
 
 // serverFacts are the figures of a server.
 type serverFacts struct {
-	Group      string `json:"group,omitempty"`
-	Server     string `json:"server"`
-	Role       string `json:"role"` // its own word; of one that doesn't answer the topology's
-	Reachable  bool   `json:"reachable"`
-	Version    string `json:"version,omitempty"`
-	UsedMemory int64  `json:"used_memory,omitempty"`
-	MaxMemory  int64  `json:"max_memory,omitempty"` // 0: no limit
-	Eviction   string `json:"eviction,omitempty"`
-	Clients    int64  `json:"clients,omitempty"`
-	MaxClients int64  `json:"max_clients,omitempty"`
-	Age        span   `json:"age,omitzero"`   // of a replica: since it has heard of its primary
-	Clock      span   `json:"clock,omitzero"` // its clock against this host's
+	Group      string   `json:"group,omitempty"`
+	Server     string   `json:"server"`
+	Role       string   `json:"role"` // its own word; of one that doesn't answer the topology's
+	Reachable  bool     `json:"reachable"`
+	Version    string   `json:"version,omitempty"`
+	UsedMemory int64    `json:"used_memory,omitempty"`
+	MaxMemory  int64    `json:"max_memory,omitempty"` // 0: no limit
+	Eviction   string   `json:"eviction,omitempty"`
+	Clients    int64    `json:"clients,omitempty"`
+	MaxClients int64    `json:"max_clients,omitempty"`
+	Age        duration `json:"age,omitzero"`   // of a replica: since it has heard of its primary
+	Clock      duration `json:"clock,omitzero"` // its clock against this host's
 }
 
-func (e *examined) facts() serverFacts {
+func (e *serverReport) facts() serverFacts {
 	s := serverFacts{Group: e.Group, Server: e.Address, Role: e.Role, Reachable: e.err == nil}
 	if e.err != nil || e.info == nil {
 		return s
@@ -176,9 +176,9 @@ func (e *examined) facts() serverFacts {
 	if s.Version = e.info["valkey_version"]; s.Version == "" {
 		s.Version = e.info["redis_version"]
 	}
-	s.UsedMemory, s.MaxMemory, s.Eviction = number(e.info, "used_memory"), number(e.info, "maxmemory"), e.info["maxmemory_policy"]
-	s.Clients, s.MaxClients = number(e.info, "connected_clients"), number(e.info, "maxclients")
-	s.Age, s.Clock = span(e.age()), span(e.offset.Round(time.Millisecond))
+	s.UsedMemory, s.MaxMemory, s.Eviction = infoInt(e.info, "used_memory"), infoInt(e.info, "maxmemory"), e.info["maxmemory_policy"]
+	s.Clients, s.MaxClients = infoInt(e.info, "connected_clients"), infoInt(e.info, "maxclients")
+	s.Age, s.Clock = duration(e.age()), duration(e.offset.Round(time.Millisecond))
 	return s
 }
 

@@ -9,32 +9,32 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// needs are the commands that Sluice sends, with a key where they take one: see backend.Redis. %s is the prefix of keys.
-var needs = []string{
+// nodeCommands are the commands that Sluice sends, with a key where they take one: see backend.Redis. %s is the prefix of keys.
+var nodeCommands = []string{
 	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }
 
-// clusterNeeds are those that it sends to a node of a Redis Cluster. The last five are how go-redis finds nodes and keys.
-var clusterNeeds = []string{
+// clusterCommands are those that it sends to a node of a Redis Cluster. The last five are how go-redis finds nodes and keys.
+var clusterCommands = []string{
 	"get %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 	"ping", "cluster slots", "command", "readonly", "asking",
 }
 
-// needs are the commands that Sluice sends to this server.
-func (e *examined) needs() []string {
+// requiredCommands are the commands that Sluice sends to this server.
+func (e *serverReport) requiredCommands() []string {
 	if e.info["cluster_enabled"] == "1" {
-		return clusterNeeds
+		return clusterCommands
 	}
-	return needs
+	return nodeCommands
 }
 
-// right is what ACL SETUSER calls the permission to send a line.
-func right(line string) string {
-	return "+" + strings.Join(strings.Fields(line)[:words(line)], "|")
+// aclRule is what ACL SETUSER calls the permission to send a line.
+func aclRule(line string) string {
+	return "+" + strings.Join(strings.Fields(line)[:commandWords(line)], "|")
 }
 
-// dangers are commands that no application should be able to send to a server that keeps its limits.
-var dangers = []string{
+// dangerousCommands are commands that no application should be able to send to a server that keeps its limits.
+var dangerousCommands = []string{
 	"flushall", "flushdb", "config set maxmemory 1", "shutdown", "replicaof no one", "debug sleep 0", "keys *",
 	"acl setuser x", "module list",
 }
@@ -52,8 +52,8 @@ for i, line in ipairs(ARGV) do
 end
 return answers`
 
-// rights is what the user that the tool logs in with may do.
-type rights struct {
+// permissions is what the user that the tool logs in with may do.
+type permissions struct {
 	missing   []string // commands that Sluice needs
 	dangerous []string // commands that it must not have
 	foreign   bool     // whether it may touch keys of others
@@ -61,40 +61,40 @@ type rights struct {
 	err       error    // why nothing is known
 }
 
-func askRights(ctx context.Context, client *redis.Client, prefix string, needs []string) (r rights) {
+func readPermissions(ctx context.Context, client *redis.Client, prefix string, needs []string) (r permissions) {
 	var lines []any
 	for _, line := range needs {
 		lines = append(lines, strings.ReplaceAll(line, "%s", prefix))
 	}
-	for _, line := range dangers {
+	for _, line := range dangerousCommands {
 		lines = append(lines, line)
 	}
 	lines = append(lines, "get !"+prefix) // no prefix has an exclamation mark
 	answers, err := client.Eval(ctx, aclScript, nil, lines...).Int64Slice()
 	switch {
 	case err != nil && strings.Contains(err.Error(), "OLD cannot tell"):
-		return rights{unknown: true}
+		return permissions{unknown: true}
 	case err != nil:
-		return rights{err: err}
+		return permissions{err: err}
 	case len(answers) != len(lines):
-		return rights{err: errors.New("the answer is not that of a Redis server")}
+		return permissions{err: errors.New("the answer is not that of a Redis server")}
 	}
 	for i, line := range needs {
 		if answers[i] == 0 {
-			r.missing = append(r.missing, right(line))
+			r.missing = append(r.missing, aclRule(line))
 		}
 	}
-	for i, line := range dangers {
+	for i, line := range dangerousCommands {
 		if answers[len(needs)+i] == 1 {
-			r.dangerous = append(r.dangerous, strings.ToUpper(strings.Join(strings.Fields(line)[:words(line)], " ")))
+			r.dangerous = append(r.dangerous, strings.ToUpper(strings.Join(strings.Fields(line)[:commandWords(line)], " ")))
 		}
 	}
 	r.foreign = answers[len(answers)-1] == 1
 	return r
 }
 
-// words is how many words of a line are the name of the command.
-func words(line string) int {
+// commandWords is how many words of a line are the name of the command.
+func commandWords(line string) int {
 	for _, container := range []string{"config", "debug", "acl", "module", "cluster"} {
 		if strings.HasPrefix(line, container+" ") {
 			return 2
@@ -103,9 +103,9 @@ func words(line string) int {
 	return 1
 }
 
-// judgeRights looks at a replica's rights as at a primary's, which it may become; until then it need not have them all.
-func (e *examined) judgeRights() findings {
-	f := judgeRights(e.rights, e.options.Username, e.prefix, e.needs(), e.options.Password != "")
+// checkPermissions looks at a replica's rights as at a primary's, which it may become; until then it need not have them all.
+func (e *serverReport) checkPermissions() findings {
+	f := checkPermissions(e.permissions, e.options.Username, e.prefix, e.requiredCommands(), e.options.Password != "")
 	for i := range f {
 		if one := &f[i]; e.replica() && one.Severity == critical {
 			one.Severity, one.What = warning, "after a failover to it: "+one.What
@@ -114,13 +114,13 @@ func (e *examined) judgeRights() findings {
 	return f
 }
 
-func judgeRights(r rights, user, prefix string, needs []string, password bool) (f findings) {
+func checkPermissions(r permissions, user, prefix string, needs []string, password bool) (f findings) {
 	if user == "" {
 		user = "default"
 	}
 	grant := "ACL SETUSER NAME on >PASSWORD resetkeys ~" + prefix + "* -@all"
 	for _, line := range needs {
-		grant += " " + right(line)
+		grant += " " + aclRule(line)
 	}
 	switch {
 	case r.unknown:

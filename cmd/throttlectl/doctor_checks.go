@@ -9,29 +9,29 @@ import (
 // checkNames are what --ignore takes.
 var checkNames = []string{"reach", "version", "memory", "replication", "role", "clock", "acl", "persistence", "clients", "sentinel", "cluster"}
 
-// judge looks at a server by itself.
-func (e *examined) judge(maxLag time.Duration) (f findings) {
+// check looks at a server by itself.
+func (e *serverReport) check(maxLag time.Duration) (f findings) {
 	if e.err != nil {
-		return e.judgeReach()
+		return e.checkReach()
 	}
 	if e.Role == roleSentinel {
 		return nil
 	}
-	f = append(f, judgeVersion(e.info)...)
-	f = append(f, judgeMemory(e.info)...)
-	f = append(f, e.judgeReplication(maxLag)...)
-	f = append(f, e.judgeRole()...)
-	f = append(f, e.judgeRights()...)
-	f = append(f, e.judgePersistence()...)
-	return append(f, judgeClients(e.info)...)
+	f = append(f, checkVersion(e.info)...)
+	f = append(f, checkMemory(e.info)...)
+	f = append(f, e.checkReplication(maxLag)...)
+	f = append(f, e.checkRole()...)
+	f = append(f, e.checkPermissions()...)
+	f = append(f, e.checkPersistence()...)
+	return append(f, checkClients(e.info)...)
 }
 
-// judgeMemory looks at what happens when the server is full. Counts have a TTL, so the volatile policies evict them first; and
+// checkMemory looks at what happens when the server is full. Counts have a TTL, so the volatile policies evict them first; and
 // a key whose count is evicted has its full quota again.
-func judgeMemory(said map[string]string) (f findings) {
+func checkMemory(said map[string]string) (f findings) {
 	const mend = "CONFIG SET maxmemory-policy noeviction, and in its configuration file: a full server then refuses, " +
 		"which the failure policy handles."
-	policy, limit, used := said["maxmemory_policy"], number(said, "maxmemory"), number(said, "used_memory")
+	policy, limit, used := said["maxmemory_policy"], infoInt(said, "maxmemory"), infoInt(said, "used_memory")
 	switch {
 	case policy == "noeviction" || policy == "":
 	case limit == 0:
@@ -47,7 +47,7 @@ func judgeMemory(said map[string]string) (f findings) {
 			"memory", fmt.Sprintf("maxmemory-policy is %s: when it is full it evicts counts among others, "+
 				"and keys get their quota back", policy), mend)
 	}
-	if n := number(said, "evicted_keys"); n > 0 {
+	if n := infoInt(said, "evicted_keys"); n > 0 {
 		f.add(warning, "memory", fmt.Sprintf("%d keys were evicted since its start", n),
 			"Counts may be among them. CONFIG RESETSTAT after it is mended.")
 	}
@@ -62,18 +62,18 @@ func judgeMemory(said map[string]string) (f findings) {
 	return f
 }
 
-func (e *examined) judgeReplication(maxLag time.Duration) (f findings) {
+func (e *serverReport) checkReplication(maxLag time.Duration) (f findings) {
 	if !e.replica() {
 		return nil
 	}
 	switch age := e.age(); {
 	case e.info["master_link_status"] != "up":
 		f.add(critical, "replication", fmt.Sprintf("its link to the primary %s is down, for %v: it isn't read, "+
-			"and a failover to it loses counts", masterOf(e.info), age),
+			"and a failover to it loses counts", primaryAddr(e.info), age),
 			"See whether the primary runs and can be reached from there (masterauth, masteruser).")
 	case age > maxLag:
 		f.add(critical, "replication", fmt.Sprintf("stale: it hasn't heard of its primary %s for %v, "+
-			"though the link is up", masterOf(e.info), age),
+			"though the link is up", primaryAddr(e.info), age),
 			"The primary hangs, or the network between the two. A failover to it loses counts.")
 	}
 	if e.info["slave_read_only"] == "0" {
@@ -82,11 +82,11 @@ func (e *examined) judgeReplication(maxLag time.Duration) (f findings) {
 	return f
 }
 
-// judgeRole compares what a server is with what the topology, or who knows for it, says.
-func (e *examined) judgeRole() (f findings) {
+// checkRole compares what a server is with what the topology, or who knows for it, says.
+func (e *serverReport) checkRole() (f findings) {
 	switch {
 	case e.Role == rolePrimary && e.replica():
-		f.add(critical, "role", "it is the group's primary, but says that it is a replica of "+masterOf(e.info)+": takes fail",
+		f.add(critical, "role", "it is the group's primary, but says that it is a replica of "+primaryAddr(e.info)+": takes fail",
 			"Publish a topology that names the new primary; sentinels would tell by themselves.")
 	case e.Role == roleReplica && !e.replica():
 		f.add(critical, "role", "it is a replica of the group, but says that it is a primary: what it has is not the group's",
@@ -95,8 +95,8 @@ func (e *examined) judgeRole() (f findings) {
 	return f
 }
 
-// judgePersistence tells what a restart would lose.
-func (e *examined) judgePersistence() (f findings) {
+// checkPersistence tells what a restart would lose.
+func (e *serverReport) checkPersistence() (f findings) {
 	if e.info["rdb_last_bgsave_status"] == "err" {
 		f.add(critical, "persistence", "the last save has failed: by default it refuses all writes now (stop-writes-on-bgsave-error)",
 			"Look at its log and its disk.")
@@ -108,7 +108,7 @@ func (e *examined) judgePersistence() (f findings) {
 	if e.info["aof_enabled"] == "1" || e.known && e.saves || !e.known {
 		return f
 	}
-	if replicas := number(e.info, "connected_slaves"); !e.replica() && replicas > 0 {
+	if replicas := infoInt(e.info, "connected_slaves"); !e.replica() && replicas > 0 {
 		f.add(warning, "persistence", fmt.Sprintf("it keeps nothing on disk: if it is restarted by itself, "+
 			"it comes back empty, and its %d replicas empty themselves after it", replicas),
 			"Turn appendonly on, or see to it that a primary that died is not restarted before a replica was promoted.")
@@ -119,13 +119,13 @@ func (e *examined) judgePersistence() (f findings) {
 	return f
 }
 
-func judgeClients(said map[string]string) (f findings) {
-	connected, most := number(said, "connected_clients"), number(said, "maxclients")
+func checkClients(said map[string]string) (f findings) {
+	connected, most := infoInt(said, "connected_clients"), infoInt(said, "maxclients")
 	if most > 0 && connected*10 >= most*9 {
 		f.add(warning, "clients", fmt.Sprintf("%d of %d clients are connected", connected, most),
 			"Raise maxclients (and the limit of open files), or look who leaves connections open (CLIENT LIST).")
 	}
-	if n := number(said, "rejected_connections"); n > 0 {
+	if n := infoInt(said, "rejected_connections"); n > 0 {
 		f.add(info, "clients", fmt.Sprintf("%d connections were rejected since its start, because of maxclients", n),
 			"CONFIG RESETSTAT after it is mended.")
 	}

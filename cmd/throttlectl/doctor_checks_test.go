@@ -10,7 +10,7 @@ import (
 )
 
 // ill is a group as no test can make it of real servers in a moment.
-func ill() []*examined {
+func ill() []*serverReport {
 	info := func(more ...string) map[string]string {
 		all := map[string]string{
 			"redis_version": "7.4.0", "role": "master", "used_memory": "96468992", "maxmemory": "104857600", "maxmemory_policy": "volatile-lru",
@@ -22,7 +22,7 @@ func ill() []*examined {
 		}
 		return all
 	}
-	return []*examined{
+	return []*serverReport{
 		{member: member{Group: "eu-1", Address: "10.0.0.1:6379", Role: rolePrimary, prefix: "sl:"}, info: info(), rtt: time.Millisecond},
 		{
 			member: member{Group: "eu-1", Address: "10.0.0.2:6379", Role: roleReplica, prefix: "sl:"}, rtt: time.Millisecond, offset: -90 * time.Second,
@@ -40,13 +40,13 @@ func TestDoctorOutput(t *testing.T) {
 	all := ill()
 	var f findings
 	for _, e := range all {
-		for _, one := range e.judge(15 * time.Second) {
+		for _, one := range e.check(15 * time.Second) {
 			one.Group, one.Server = e.Group, e.Address
 			f = append(f, one)
 		}
 		d.Servers = append(d.Servers, e.facts())
 	}
-	f = append(append(f, judgeReplicas(all)...), judgeClocks(all, time.Second)...)
+	f = append(append(f, checkReplicas(all)...), checkClocks(all, time.Second)...)
 	d.Findings = f.sorted()
 	for _, form := range []string{"txt", "json"} {
 		var b bytes.Buffer
@@ -105,7 +105,7 @@ func TestHoles(t *testing.T) {
 		if test.name == "valkey" {
 			said = map[string]string{"redis_version": "7.2.4", "valkey_version": test.version}
 		}
-		f := judgeVersion(said)
+		f := checkVersion(said)
 		if test.severity == 0 {
 			if len(f) > 0 {
 				t.Errorf("%s %s: %+v", test.name, test.version, f)
@@ -125,7 +125,7 @@ func TestHoles(t *testing.T) {
 			t.Errorf("%s %s: %s, want %s", test.name, test.version, f[0].Do, test.to)
 		}
 	}
-	if f := judgeVersion(map[string]string{"redis_version": "7.2.11"}); strings.Contains(f[0].What, "CVE-2025") {
+	if f := checkVersion(map[string]string{"redis_version": "7.2.11"}); strings.Contains(f[0].What, "CVE-2025") {
 		t.Errorf("mended, and told: %+v", f)
 	}
 }
@@ -144,7 +144,7 @@ func TestMiddle(t *testing.T) {
 		{[]time.Duration{0, 4, 5, 6}, 4},
 		{[]time.Duration{0, -4, -5, -6}, -4},
 	} {
-		if got := middle(test.offsets); got != test.want {
+		if got := medianOffset(test.offsets); got != test.want {
 			t.Errorf("%v: %v, want %v", test.offsets, got, test.want)
 		}
 	}

@@ -9,25 +9,25 @@ import (
 // maxBehind is how many bytes a replica may lack of what its primary has written. The two are not asked in one moment.
 const maxBehind = 1 << 20
 
-// judgeReplicas compares replicas with the primary of their group. What a replica says of its primary is an address as it sees
+// checkReplicas compares replicas with the primary of their group. What a replica says of its primary is an address as it sees
 // it; the history that it copies is the same word on both.
-func judgeReplicas(all []*examined) (f findings) {
+func checkReplicas(all []*serverReport) (f findings) {
 	for _, replica := range all {
 		if replica.err != nil || !replica.replica() {
 			continue
 		}
-		i := slices.IndexFunc(all, func(e *examined) bool {
+		i := slices.IndexFunc(all, func(e *serverReport) bool {
 			return e.Group == replica.Group && e.Group != "" && e.Role == rolePrimary && e.err == nil && !e.replica()
 		})
-		if i < 0 || shardsOf(all, replica.Group) > 1 {
+		if i < 0 || countPrimaries(all, replica.Group) > 1 {
 			continue
 		}
 		primary, one := all[i], finding{Check: "replication", Group: replica.Group, Server: replica.Address}
-		behind := behind(primary, replica)
+		behind := replicationLag(primary, replica)
 		switch {
 		case primary.info["master_replid"] != replica.info["master_replid"]:
 			one.Severity = critical
-			one.What = fmt.Sprintf("it doesn't copy the group's primary %s, but %s", primary.Address, masterOf(replica.info))
+			one.What = fmt.Sprintf("it doesn't copy the group's primary %s, but %s", primary.Address, primaryAddr(replica.info))
 			one.Do = "REPLICAOF the group's primary, or mend the topology."
 		case behind > maxBehind:
 			one.Severity = warning
@@ -41,9 +41,9 @@ func judgeReplicas(all []*examined) (f findings) {
 	return f
 }
 
-// shardsOf is how many primaries a group has: a Redis Cluster has several, and which of them a replica belongs to is the
+// countPrimaries is how many primaries a group has: a Redis Cluster has several, and which of them a replica belongs to is the
 // cluster's own business.
-func shardsOf(all []*examined, group string) (n int) {
+func countPrimaries(all []*serverReport, group string) (n int) {
 	for _, e := range all {
 		if e.Group == group && e.Role == rolePrimary {
 			n++
@@ -52,20 +52,20 @@ func shardsOf(all []*examined, group string) (n int) {
 	return n
 }
 
-func behind(primary, replica *examined) int64 {
-	return max(number(primary.info, "master_repl_offset")-number(replica.info, "slave_repl_offset"), 0)
+func replicationLag(primary, replica *serverReport) int64 {
+	return max(infoInt(primary.info, "master_repl_offset")-infoInt(replica.info, "slave_repl_offset"), 0)
 }
 
-// judgeClocks finds clocks that differ from most, of which this host's is one. Applications take the time from the servers, so
+// checkClocks finds clocks that differ from most, of which this host's is one. Applications take the time from the servers, so
 // a server whose clock is off makes windows end early or late where keys are handed over or fail over.
-func judgeClocks(all []*examined, maxSkew time.Duration) (f findings) {
+func checkClocks(all []*serverReport, maxSkew time.Duration) (f findings) {
 	offsets := []time.Duration{0} // this host's
 	for _, e := range all {
 		if e.err == nil && e.Role != roleSentinel {
 			offsets = append(offsets, e.offset)
 		}
 	}
-	most := middle(offsets)
+	most := medianOffset(offsets)
 	for _, e := range all {
 		if e.err != nil || e.Role == roleSentinel {
 			continue
@@ -76,18 +76,18 @@ func judgeClocks(all []*examined, maxSkew time.Duration) (f findings) {
 				against = "this host's, one of the two is wrong"
 			}
 			f = append(f, finding{Severity: critical, Check: "clock", Group: e.Group, Server: e.Address,
-				What: fmt.Sprintf("its clock is %s %s", ahead(off), against), Do: "Let NTP set it, slowly: windows end by it."})
+				What: fmt.Sprintf("its clock is %s %s", describeOffset(off), against), Do: "Let NTP set it, slowly: windows end by it."})
 		}
 	}
 	if most.Abs() > maxSkew {
-		f.add(info, "clock", fmt.Sprintf("this host's clock is %s the servers'", ahead(-most)), "Let NTP set it. "+
+		f.add(info, "clock", fmt.Sprintf("this host's clock is %s the servers'", describeOffset(-most)), "Let NTP set it. "+
 			"Applications go by the servers' clocks.")
 	}
 	return f
 }
 
-// middle is the median; of two in the middle the one that is nearer to this host's.
-func middle(offsets []time.Duration) time.Duration {
+// medianOffset is the median; of two in the middle the one that is nearer to this host's.
+func medianOffset(offsets []time.Duration) time.Duration {
 	slices.Sort(offsets)
 	low, high := offsets[(len(offsets)-1)/2], offsets[len(offsets)/2]
 	if high.Abs() < low.Abs() {
@@ -96,7 +96,7 @@ func middle(offsets []time.Duration) time.Duration {
 	return low
 }
 
-func ahead(d time.Duration) string {
+func describeOffset(d time.Duration) string {
 	if d < 0 {
 		return d.Abs().Round(time.Millisecond).String() + " behind"
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// hole is a known way out of the server's script engine, for whoever may run scripts there, as every user of Sluice may.
-type hole struct {
+// vulnerability is a known way out of the server's script engine, for whoever may run scripts there, as every user of Sluice may.
+type vulnerability struct {
 	id    string
 	what  string
 	fixed []release // the first without it, of every branch that was mended; branches above the last never had it
@@ -28,12 +28,12 @@ func (r release) before(o release) bool {
 	return false
 }
 
-// holesKnown is when the tables were last looked through. The versions are those of the projects' own advisories and release
+// vulnerabilitiesAsOf is when the tables were last looked through. The versions are those of the projects' own advisories and release
 // notes: redis.io/blog for the advisories of October 2025 and May 2026, github.com/redis/redis/releases and
 // github.com/valkey-io/valkey/releases for the rest. Branches that ended before (7.0, say) were never mended there.
-const holesKnown = "June 2026"
+const vulnerabilitiesAsOf = "June 2026"
 
-var redisHoles = []hole{
+var redisVulnerabilities = []vulnerability{
 	{"CVE-2022-24834", "heap overflow in cjson and cmsgpack", []release{{6, 0, 20}, {6, 2, 13}, {7, 0, 12}}},
 	{"CVE-2024-31449", "stack overflow in the bit library", []release{{6, 2, 16}, {7, 2, 6}, {7, 4, 1}}},
 	{"CVE-2024-46981", "use after free by the garbage collector", []release{{6, 2, 17}, {7, 2, 7}, {7, 4, 2}}},
@@ -46,7 +46,7 @@ var redisHoles = []hole{
 
 var october2025 = []release{{6, 2, 20}, {7, 2, 11}, {7, 4, 6}, {8, 0, 4}, {8, 2, 2}}
 
-var valkeyHoles = []hole{
+var valkeyVulnerabilities = []vulnerability{
 	{"CVE-2024-31449", "stack overflow in the bit library", []release{{7, 2, 7}, {8, 0, 1}}},
 	{"CVE-2024-46981", "use after free by the garbage collector", []release{{7, 2, 8}, {8, 0, 2}}},
 	{"CVE-2025-49844", "use after free in the parser, remote code execution", valkeyOctober2025},
@@ -59,9 +59,9 @@ var valkeyHoles = []hole{
 
 var valkeyOctober2025 = []release{{7, 2, 11}, {8, 0, 6}, {8, 1, 4}}
 
-// in reports whether a version has the hole. Versions on a branch that wasn't mended have it, unless the branch is newer than
+// affects reports whether a version has the hole. Versions on a branch that wasn't mended have it, unless the branch is newer than
 // all that were.
-func (h *hole) in(v release) bool {
+func (h *vulnerability) affects(v release) bool {
 	for _, f := range h.fixed {
 		if f.branch() == v.branch() {
 			return v.before(f)
@@ -70,8 +70,8 @@ func (h *hole) in(v release) bool {
 	return v.before(h.fixed[len(h.fixed)-1])
 }
 
-// mended is the nearest release without any of the holes that are known, on the branch of v or else on a newer one.
-func mended(v release, holes []hole) (to release) {
+// hasFix is the nearest release without any of the holes that are known, on the branch of v or else on a newer one.
+func hasFix(v release, holes []vulnerability) (to release) {
 	newest := holes[len(holes)-1]
 	for _, candidate := range newest.fixed {
 		to = candidate
@@ -92,11 +92,11 @@ func mended(v release, holes []hole) (to release) {
 // oldest is the first release that Sluice works with: see backend.Redis.
 var oldest = release{6, 2, 0}
 
-// judgeVersion looks for holes by what INFO says. What a distribution has mended doesn't show in a version.
-func judgeVersion(said map[string]string) (f findings) {
-	name, text, holes := "Redis", said["redis_version"], redisHoles
+// checkVersion looks for holes by what INFO says. What a distribution has mended doesn't show in a version.
+func checkVersion(said map[string]string) (f findings) {
+	name, text, holes := "Redis", said["redis_version"], redisVulnerabilities
 	if valkey := said["valkey_version"]; valkey != "" {
-		name, text, holes = "Valkey", valkey, valkeyHoles
+		name, text, holes = "Valkey", valkey, valkeyVulnerabilities
 	}
 	var v release
 	if _, err := fmt.Sscanf(text, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
@@ -109,15 +109,15 @@ func judgeVersion(said map[string]string) (f findings) {
 	}
 	var ids []string
 	for _, h := range holes {
-		if h.in(v) {
+		if h.affects(v) {
 			ids = append(ids, fmt.Sprintf("%s (%s)", h.id, h.what))
 		}
 	}
 	if len(ids) > 0 {
 		f.add(warning, "version", fmt.Sprintf("%s %v has holes in its script engine that are known by %s: "+
-			"%s", name, v, holesKnown, strings.Join(ids, ", ")),
+			"%s", name, v, vulnerabilitiesAsOf, strings.Join(ids, ", ")),
 			fmt.Sprintf("Upgrade to %v or newer. Distributions mend older versions: if the package is, "+
-				"--ignore version.", mended(v, holes)))
+				"--ignore version.", hasFix(v, holes)))
 	}
 	return f
 }

@@ -9,23 +9,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// examined is what a server has said.
-type examined struct {
+// serverReport is what a server has said.
+type serverReport struct {
 	member
-	err    error // why it said nothing
-	info   map[string]string
-	saves  bool          // whether it saves now and then; only if known
-	known  bool          // whether it may be asked for its configuration
-	offset time.Duration // its clock against this host's
-	rtt    time.Duration // what the offset may be off by, twice
-	rights rights
+	err         error // why it said nothing
+	info        map[string]string
+	saves       bool          // whether it saves now and then; only if known
+	known       bool          // whether it may be asked for its configuration
+	offset      time.Duration // its clock against this host's
+	rtt         time.Duration // what the offset may be off by, twice
+	permissions permissions
 }
 
 // examine asks a server for --timeout at most.
-func (m member) examine(ctx context.Context, timeout time.Duration) *examined {
+func (m member) examine(ctx context.Context, timeout time.Duration) *serverReport {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e := &examined{member: m}
+	e := &serverReport{member: m}
 	if m.Role == roleSentinel {
 		e.err = m.reach(ctx)
 		return e
@@ -44,7 +44,7 @@ func (m member) examine(ctx context.Context, timeout time.Duration) *examined {
 	if e.offset, e.rtt, e.err = clockOf(ctx, client); e.err != nil {
 		return e
 	}
-	e.rights = askRights(ctx, client, m.prefix, e.needs())
+	e.permissions = readPermissions(ctx, client, m.prefix, e.requiredCommands())
 	if ctx.Err() != nil {
 		e.err = fmt.Errorf("it is slow: no answer within %v", timeout)
 	}
@@ -67,22 +67,22 @@ func clockOf(ctx context.Context, client *redis.Client) (offset, rtt time.Durati
 	return offset, rtt, nil
 }
 
-func (e *examined) replica() bool { return e.info["role"] == "slave" }
+func (e *serverReport) replica() bool { return e.info["role"] == "slave" }
 
 // age is since when a replica has not heard of its primary; 0 of others.
-func (e *examined) age() time.Duration {
+func (e *serverReport) age() time.Duration {
 	if !e.replica() {
 		return 0
 	}
-	seconds := number(e.info, "master_last_io_seconds_ago")
+	seconds := infoInt(e.info, "master_last_io_seconds_ago")
 	if seconds < 0 {
-		seconds = number(e.info, "master_link_down_since_seconds")
+		seconds = infoInt(e.info, "master_link_down_since_seconds")
 	}
 	return time.Duration(max(seconds, 0)) * time.Second
 }
 
-// judgeReach tells of a server that doesn't answer as it should.
-func (e *examined) judgeReach() (f findings) {
+// checkReach tells of a server that doesn't answer as it should.
+func (e *serverReport) checkReach() (f findings) {
 	var reply redis.Error
 	switch {
 	case errors.As(e.err, &reply) && redis.HasErrorPrefix(e.err, "LOADING"):

@@ -82,7 +82,7 @@ func TestDoctorFindsEviction(t *testing.T) {
 	for i := range 100 {
 		full.Client().Set(t.Context(), fmt.Sprint("sl:api:", i), strings.Repeat("x", 1000), time.Hour)
 	}
-	set("maxmemory", strconv.FormatInt(number(parseInfo(full.Client().Info(t.Context(), "memory").Val()), "used_memory")-50_000, 10))
+	set("maxmemory", strconv.FormatInt(infoInt(parseInfo(full.Client().Info(t.Context(), "memory").Val()), "used_memory")-50_000, 10))
 	full.Client().Set(t.Context(), "sl:api:last", "x", time.Hour)
 	if got := diagnosed(t, "--redis", "redis://"+full.Addr); !got.has("warning", "memory", full.Addr, "keys were evicted") ||
 		!got.has("warning", "memory", full.Addr, "% of maxmemory are used") {
@@ -343,12 +343,12 @@ func TestDoctorLooksAtRightsInCluster(t *testing.T) {
 // What a replica may not do is no outage: documentation grants it less.
 func TestDoctorLooksAtRightsOnReplica(t *testing.T) {
 	t.Parallel()
-	e := &examined{member: member{prefix: "sl:"}, info: map[string]string{"role": "slave"}, rights: rights{missing: []string{"+set"}}}
-	if f := e.judgeRights(); len(f) != 1 || f[0].Severity != warning || !strings.Contains(f[0].What, "after a failover to it: user default lacks +set") {
+	e := &serverReport{member: member{prefix: "sl:"}, info: map[string]string{"role": "slave"}, permissions: permissions{missing: []string{"+set"}}}
+	if f := e.checkPermissions(); len(f) != 1 || f[0].Severity != warning || !strings.Contains(f[0].What, "after a failover to it: user default lacks +set") {
 		t.Errorf("%+v", f)
 	}
-	if e.info["role"] = "master"; e.judgeRights()[0].Severity != critical {
-		t.Errorf("%+v", e.judgeRights())
+	if e.info["role"] = "master"; e.checkPermissions()[0].Severity != critical {
+		t.Errorf("%+v", e.checkPermissions())
 	}
 }
 

@@ -113,9 +113,9 @@ func (o *flagOptions) ask(cmd *cobra.Command, f func(ctx context.Context, source
 	return f(ctx, source)
 }
 
-// check has package featureflag judge a name and a percentage before anything is done: what a source that can't be
+// validateFlag has package featureflag judge a name and a percentage before anything is done: what a source that can't be
 // written accepts until then is right.
-func check(name string, percent float64) error {
+func validateFlag(name string, percent float64) error {
 	_, err := featureflag.Set(context.Background(), featureflag.Static(0), name, percent)
 	if errors.Is(err, featureflag.ErrReadOnly) {
 		return nil

@@ -17,7 +17,7 @@ func newFlagGet(o *flagOptions) *cobra.Command {
 		Args:  operands("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[0]
-			if err := check(name, 0); err != nil {
+			if err := validateFlag(name, 0); err != nil {
 				return err
 			}
 			return o.ask(cmd, func(ctx context.Context, source featureflag.Source) error {

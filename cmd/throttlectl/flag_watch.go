@@ -48,11 +48,11 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 	flag, err := featureflag.New(featureflag.Config{
 		Name: name, Source: source, Refresh: refresh, Timeout: o.timeout,
 		OnChange: func(s featureflag.State) {
-			if err := o.print(cmd.OutOrStdout(), seen(time.Now(), s)); err != nil {
+			if err := o.print(cmd.OutOrStdout(), newFlagEvent(time.Now(), s)); err != nil {
 				stop(err) // nobody reads any more
 			}
 		},
-		OnError: func(err error) { complain(cmd.ErrOrStderr(), err) },
+		OnError: func(err error) { printError(cmd.ErrOrStderr(), err) },
 	})
 	if err != nil {
 		return usage(err) // it does no I/O: only the configuration can be wrong
@@ -65,8 +65,8 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 	return context.Cause(ctx)
 }
 
-// flagSeen is what a watch saw.
-type flagSeen struct {
+// flagEvent is what a watch saw.
+type flagEvent struct {
 	Time    time.Time          `json:"time"`
 	Name    string             `json:"name"`
 	Percent float64            `json:"percent"` // what applies: 0 if killed
@@ -74,11 +74,11 @@ type flagSeen struct {
 	Reason  featureflag.Reason `json:"reason"`
 }
 
-func seen(now time.Time, s featureflag.State) flagSeen {
-	return flagSeen{Time: now, Name: s.Name, Percent: s.Percent, Version: s.Generation, Reason: s.Reason}
+func newFlagEvent(now time.Time, s featureflag.State) flagEvent {
+	return flagEvent{Time: now, Name: s.Name, Percent: s.Percent, Version: s.Generation, Reason: s.Reason}
 }
 
-func (s flagSeen) text(w io.Writer) {
+func (s flagEvent) text(w io.Writer) {
 	fmt.Fprintf(w, "%s %v%% version %d %s\n", s.Time.Format(timeLayout), s.Percent, s.Version, s.Reason)
 }
 

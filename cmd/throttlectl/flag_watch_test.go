@@ -34,7 +34,7 @@ func TestFlagWatchFile(t *testing.T) {
 		}
 		golden(t, format.golden, steady(s.stdout.String()))
 		if strings.HasSuffix(format.golden, ".json") {
-			var last flagSeen
+			var last flagEvent
 			lines := strings.Split(strings.TrimSpace(s.stdout.String()), "\n")
 			err := json.Unmarshal([]byte(lines[len(lines)-1]), &last)
 			if err != nil || last.Percent != 50 || time.Since(last.Time) > time.Minute || last.Version < 1e11 {

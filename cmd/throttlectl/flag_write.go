@@ -62,7 +62,7 @@ func newFlagRevive(o *flagOptions) *cobra.Command {
 // write changes a flag and prints what was there before, as far as that can be read: a flag that somebody broke must
 // be killable all the same. Another writer may come between the two.
 func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, change func(context.Context, featureflag.Source) (featureflag.Value, error)) error {
-	if err := check(name, percent); err != nil {
+	if err := validateFlag(name, percent); err != nil {
 		return err
 	}
 	return o.ask(cmd, func(ctx context.Context, source featureflag.Source) error {

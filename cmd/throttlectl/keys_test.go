@@ -225,11 +225,11 @@ func TestKeyCommandsRefuseASealedKey(t *testing.T) {
 // moving is a key that changes its owner.
 func moving(t testing.TB, from, to router.Topology) string {
 	t.Helper()
-	before, err := ringOf(from)
+	before, err := topologyRing(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := ringOf(to)
+	after, err := topologyRing(to)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ type loadOptions struct {
 	callers, keys              int
 	zipf                       float64
 	rate                       string
-	lasts                      time.Duration
+	duration                   time.Duration
 	seed                       uint64
 }
 
@@ -88,7 +88,7 @@ func newLoad(g *globals) *cobra.Command {
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
 	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
 	flags.StringVar(&o.rate, "rate", "", "`requests` of all callers, such as 5000/s; as many as possible by default")
-	flags.DurationVar(&o.lasts, "for", defaultLoad, "how long")
+	flags.DurationVar(&o.duration, "for", defaultLoad, "how long")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the order of keys")
 	for _, name := range []string{"callers", "keys", "zipf", "rate", "for", "seed"} {
 		noFiles(cmd, name)
@@ -103,7 +103,7 @@ func (o *loadOptions) attack() (*attack, error) {
 		return nil, err // of the file
 	}
 	errs := []error{err}
-	a := &attack{callers: o.callers, lasts: o.lasts, seed: o.seed}
+	a := &attack{callers: o.callers, duration: o.duration, seed: o.seed}
 	if o.rate != "" {
 		if a.rate, err = parseRate(o.rate); err == nil && a.rate == 0 {
 			err = errors.New("must be more than 0")
@@ -115,10 +115,10 @@ func (o *loadOptions) attack() (*attack, error) {
 	if o.callers < 1 || o.callers > maxCallers {
 		errs = append(errs, fmt.Errorf("--callers = %d: must be from 1 to %d", o.callers, maxCallers))
 	}
-	if o.lasts < minLoad || o.lasts > maxLoad {
-		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.lasts, minLoad, maxLoad))
+	if o.duration < minLoad || o.duration > maxLoad {
+		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minLoad, maxLoad))
 	}
-	a.keys, err = newPopularity(loadPrefix, o.keys, o.zipf)
+	a.keys, err = newKeyDistribution(loadPrefix, o.keys, o.zipf)
 	grace := o.timeout
 	if o.memory {
 		grace = memoryOutOfOrder
@@ -136,11 +136,11 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 		b, err := backend.NewMemory(backend.MemoryConfig{})
 		return b, "memory", err
 	}
-	s, err := o.site()
+	s, err := o.cluster()
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(o.oneServer(), o.judgeRemote(s.remote(), "")); err != nil {
+	if err := errors.Join(o.oneServer(), o.checkRemote(s.remote(), "")); err != nil {
 		return nil, "", err
 	}
 	if len(s.single) > 0 {
@@ -148,7 +148,7 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 		return b, "redis " + s.single[0].Addr, err
 	}
 	where := "topology " + o.topology
-	if newer, err := o.followForce(ctx, s); err != nil {
+	if newer, err := o.followPublished(ctx, s); err != nil {
 		return nil, "", err
 	} else if newer {
 		where += fmt.Sprintf(" (epoch %d is in force)", s.topology.Epoch)
@@ -157,8 +157,8 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 	return b, where, err
 }
 
-// judgeRemote refuses servers that aren't sure to be on this host.
-func (o *loadOptions) judgeRemote(remote []string, from string) error {
+// checkRemote refuses servers that aren't sure to be on this host.
+func (o *loadOptions) checkRemote(remote []string, from string) error {
 	if len(remote) == 0 || o.allowRemote {
 		return nil
 	}
@@ -166,28 +166,28 @@ func (o *loadOptions) judgeRemote(remote []string, from string) error {
 		strings.Join(remote, ", "), from))
 }
 
-// followForce replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
+// followPublished replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
 // judged before they are asked anything; what can't be read is left to the load to find out.
-func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err error) {
+func (o *loadOptions) followPublished(ctx context.Context, s *cluster) (newer bool, err error) {
 	for s.topology.Epoch > 0 { // one of epoch 0 follows nobody
-		boards, done := s.boards(ctx, s.topology.Groups)
-		all := readBoards(ctx, boards)
+		boards, done := s.publishers(ctx, s.topology.Groups)
+		all := readPublished(ctx, boards)
 		done()
 		for _, p := range all {
 			if p.Epoch == s.topology.Epoch && p.Digest != s.topology.Digest() {
-				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, inWords(p.text, s.topology))
+				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, describeChange(p.text, s.topology))
 			}
 		}
-		newest := newestOf(all)
+		newest := newestPublished(all)
 		if newest.Epoch <= s.topology.Epoch {
 			return newer, nil
 		}
-		force, err := s.posted(newest)
+		force, err := s.trustedTopology(newest)
 		if err != nil {
 			return newer, err
 		}
 		s.topology, newer = force, true
-		if err := o.judgeRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
+		if err := o.checkRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
 			return newer, err
 		}
 	}
@@ -196,7 +196,7 @@ func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err
 
 // backend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
 // meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
-func (s *site) backend() (backend.Backend, error) {
+func (s *cluster) backend() (backend.Backend, error) {
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		return backend.OpenRedis(&s.single[0], cfg)
@@ -207,7 +207,7 @@ func (s *site) backend() (backend.Backend, error) {
 }
 
 // remote is the servers that aren't sure to be on this host.
-func (s *site) remote() (all []string) {
+func (s *cluster) remote() (all []string) {
 	check := func(address string) {
 		if !loopback(address) {
 			all = append(all, address)
@@ -267,11 +267,11 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 		return err
 	}
 	a.start = time.Now()
-	shown := startProgress(cmd.ErrOrStderr(), a.lasts, a.soFar)
+	shown := startProgress(cmd.ErrOrStderr(), a.duration, a.soFar)
 	seen, took := a.run(cmd.Context())
 	var short error
-	if cmd.Context().Err() != nil && took < a.lasts {
-		short = fmt.Errorf("interrupted: it was to last %v", a.lasts)
+	if cmd.Context().Err() != nil && took < a.duration {
+		short = fmt.Errorf("interrupted: it was to last %v", a.duration)
 	}
 	shown.end()
 	r := a.report(where, seen, took)

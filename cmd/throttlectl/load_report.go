@@ -67,7 +67,7 @@ func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
 	}
 	r.PerSecond = float64(r.Decisions) / r.Seconds
 	if a.rate > 0 {
-		r.Unsent = max(int64(a.rate*min(took, a.lasts).Seconds())-r.Requests, 0)
+		r.Unsent = max(int64(a.rate*min(took, a.duration).Seconds())-r.Requests, 0)
 	}
 	for i, over := range a.audit.result() {
 		r.Limits = append(r.Limits, loadLimit{a.audit.policy.Limits[i], over.exact, over.all})

@@ -13,10 +13,10 @@ import (
 // attack is a load: callers that ask a Throttler, each one request at a time.
 type attack struct {
 	throttler *throttler.Throttler
-	keys      *popularity
+	keys      *keyDistribution
 	callers   int
 	rate      float64 // requests a second of all callers; 0 for as many as there is time for
-	lasts     time.Duration
+	duration  time.Duration
 	seed      uint64
 	audit     *audit
 
@@ -60,7 +60,7 @@ func (a *attack) run(ctx context.Context) (*tally, time.Duration) {
 	var all sync.WaitGroup
 	for i := range tallies {
 		tallies[i] = newTally()
-		all.Go(func() { a.call(ctx, tallies[i], rand.New(rand.NewPCG(a.seed, uint64(i)))) })
+		all.Go(func() { a.caller(ctx, tallies[i], rand.New(rand.NewPCG(a.seed, uint64(i)))) })
 	}
 	all.Wait()
 	took := time.Since(a.start)
@@ -71,10 +71,10 @@ func (a *attack) run(ctx context.Context) (*tally, time.Duration) {
 	return sum, took
 }
 
-// call is one caller.
-func (a *attack) call(ctx context.Context, t *tally, random *rand.Rand) {
+// caller is one caller.
+func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 	for {
-		due, ok := a.turn(ctx)
+		due, ok := a.nextDue(ctx)
 		if !ok {
 			return
 		}
@@ -88,7 +88,7 @@ func (a *attack) call(ctx context.Context, t *tally, random *rand.Rand) {
 			continue
 		case d.Allowed:
 			t.admitted++
-			a.audit.enter(key, 1, &d)
+			a.audit.record(key, 1, &d)
 		default:
 			t.denied++
 			a.denied.Add(1)
@@ -102,16 +102,16 @@ func (a *attack) call(ctx context.Context, t *tally, random *rand.Rand) {
 	}
 }
 
-// turn waits until the next request is due; false if there is none any more. One that is late, because all callers were
+// nextDue waits until the next request is due; false if there is none any more. One that is late, because all callers were
 // held up, was due all the same: what holds them up must not hide that others would have waited, too.
-func (a *attack) turn(ctx context.Context) (due time.Time, ok bool) {
+func (a *attack) nextDue(ctx context.Context) (due time.Time, ok bool) {
 	n := a.next.Add(1) - 1
 	due = time.Now()
-	over := time.Since(a.start) >= a.lasts && n >= int64(a.callers) // each asks once, however late it comes to it
+	over := time.Since(a.start) >= a.duration && n >= int64(a.callers) // each asks once, however late it comes to it
 	if a.rate > 0 {
 		after := float64(n) / a.rate * float64(time.Second) // may be more than a duration holds
-		over = over || after >= float64(a.lasts)
-		due = a.start.Add(time.Duration(min(after, float64(a.lasts))))
+		over = over || after >= float64(a.duration)
+		due = a.start.Add(time.Duration(min(after, float64(a.duration))))
 	}
 	if over || ctx.Err() != nil {
 		return due, false

@@ -129,12 +129,12 @@ func TestLoadRate(t *testing.T) {
 // At the smallest rate there is, most callers would wait for longer than a duration can be.
 func TestLoadAtSmallestRate(t *testing.T) {
 	t.Parallel()
-	a := &attack{callers: maxCallers, rate: minRate, lasts: time.Minute, start: time.Now()}
-	if _, ok := a.turn(t.Context()); !ok {
+	a := &attack{callers: maxCallers, rate: minRate, duration: time.Minute, start: time.Now()}
+	if _, ok := a.nextDue(t.Context()); !ok {
 		t.Error("nobody asks first")
 	}
 	for range maxCallers {
-		if due, ok := a.turn(t.Context()); ok {
+		if due, ok := a.nextDue(t.Context()); ok {
 			t.Fatalf("request %d is due at %v", a.next.Load(), due)
 		}
 	}
@@ -243,7 +243,7 @@ func post(t testing.TB, server *testserver.Server, topology router.Topology) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	notice, err := noticeOf(topology)
+	notice, err := topologyNotice(topology)
 	if err == nil {
 		_, err = b.Post(t.Context(), notice)
 	}

@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		complain(stderr, err)
+		printError(stderr, err)
 	}
 	return exitCode(err)
 }

@@ -31,7 +31,7 @@ type member struct {
 
 // members finds all servers of the topology, or those given one by one: of sentinels those that they name, of a Redis Cluster
 // all that it has. What can't be found out is a finding.
-func (s *site) members(ctx context.Context, only func(group string) bool) ([]member, findings) {
+func (s *cluster) members(ctx context.Context, only func(group string) bool) ([]member, findings) {
 	var all []member
 	var f findings
 	for _, opts := range s.single {
@@ -42,8 +42,8 @@ func (s *site) members(ctx context.Context, only func(group string) bool) ([]mem
 		lost  findings
 	}
 	groups := slices.DeleteFunc(slices.Clone(s.topology.Groups), func(g router.Group) bool { return !only(g.Name) })
-	for i, a := range each(groups, func(g router.Group) (a answer) {
-		a.found, a.lost = s.group(ctx, &g)
+	for i, a := range askAll(groups, func(g router.Group) (a answer) {
+		a.found, a.lost = s.groupMembers(ctx, &g)
 		return a
 	}) {
 		all = append(all, a.found...)
@@ -55,16 +55,16 @@ func (s *site) members(ctx context.Context, only func(group string) bool) ([]mem
 	return all, f
 }
 
-func (s *site) group(ctx context.Context, g *router.Group) (all []member, f findings) {
+func (s *cluster) groupMembers(ctx context.Context, g *router.Group) (all []member, f findings) {
 	add := func(address, role string, template redis.Options) {
-		all = append(all, member{g.Name, address, role, *at(template, address), s.prefix})
+		all = append(all, member{g.Name, address, role, *withAddress(template, address), s.prefix})
 	}
 	switch {
 	case len(g.Sentinels) > 0:
 		for _, address := range g.Sentinels {
 			add(address, roleSentinel, s.sentinel)
 		}
-		seen, err := s.sight(ctx, g)
+		seen, err := s.sentinelView(ctx, g)
 		if err != nil {
 			f.add(critical, "sentinel", err.Error(), "Start the sentinels; routers that start now have no primary to ask.")
 			return all, f
@@ -73,9 +73,9 @@ func (s *site) group(ctx context.Context, g *router.Group) (all []member, f find
 		for _, address := range seen.replicas {
 			add(address, roleReplica, s.node)
 		}
-		return all, append(f, s.agree(ctx, g, seen)...)
+		return all, append(f, s.checkSentinels(ctx, g, seen)...)
 	case len(g.Cluster) > 0:
-		return s.shards(ctx, g)
+		return s.clusterMembers(ctx, g)
 	}
 	add(g.Primary, rolePrimary, s.node)
 	for _, address := range g.Replicas {
@@ -84,13 +84,13 @@ func (s *site) group(ctx context.Context, g *router.Group) (all []member, f find
 	return all, nil
 }
 
-// agree looks whether all sentinels say the same.
-func (s *site) agree(ctx context.Context, g *router.Group, newest sighting) (f findings) {
+// checkSentinels looks whether all sentinels say the same.
+func (s *cluster) checkSentinels(ctx context.Context, g *router.Group, newest sentinelView) (f findings) {
 	type answer struct {
-		sighting
+		sentinelView
 		err error
 	}
-	for i, a := range each(g.Sentinels, func(address string) answer {
+	for i, a := range askAll(g.Sentinels, func(address string) answer {
 		seen, err := s.askSentinel(ctx, address, g.Master)
 		return answer{seen, err}
 	}) {
@@ -109,16 +109,16 @@ func (s *site) agree(ctx context.Context, g *router.Group, newest sighting) (f f
 	return f
 }
 
-// shards asks any node of a Redis Cluster for all of them.
-func (s *site) shards(ctx context.Context, g *router.Group) (all []member, f findings) {
+// clusterMembers asks any node of a Redis Cluster for all of them.
+func (s *cluster) clusterMembers(ctx context.Context, g *router.Group) (all []member, f findings) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	type answer struct {
 		slots []redis.ClusterSlot
 		err   error
 	}
-	answers := each(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
-		client := redis.NewClient(at(s.node, seed))
+	answers := askAll(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
+		client := redis.NewClient(withAddress(s.node, seed))
 		defer client.Close()
 		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
 		a.slots, a.err = client.ClusterSlots(ctx).Result()
@@ -130,7 +130,7 @@ func (s *site) shards(ctx context.Context, g *router.Group) (all []member, f fin
 	}
 	if err != nil {
 		for _, seed := range g.Cluster {
-			all = append(all, member{g.Name, seed, "", *at(s.node, seed), s.prefix})
+			all = append(all, member{g.Name, seed, "", *withAddress(s.node, seed), s.prefix})
 		}
 		f.add(critical, "cluster", "no node tells where the slots are: "+err.Error(), "Start the cluster; "+
 			"credentials need +cluster|slots.")
@@ -147,7 +147,7 @@ func (s *site) shards(ctx context.Context, g *router.Group) (all []member, f fin
 			}
 			if !known[n.Addr] {
 				known[n.Addr] = true
-				all = append(all, member{g.Name, n.Addr, role, *at(s.node, n.Addr), s.prefix})
+				all = append(all, member{g.Name, n.Addr, role, *withAddress(s.node, n.Addr), s.prefix})
 			}
 		}
 	}
@@ -170,12 +170,12 @@ func parseInfo(text string) map[string]string {
 	return fields
 }
 
-// masterOf is the address of the primary that a replica says it follows.
-func masterOf(info map[string]string) string {
+// primaryAddr is the address of the primary that a replica says it follows.
+func primaryAddr(info map[string]string) string {
 	return net.JoinHostPort(info["master_host"], info["master_port"])
 }
 
-func number(info map[string]string, name string) int64 {
+func infoInt(info map[string]string, name string) int64 {
 	n, _ := strconv.ParseInt(info[name], 10, 64)
 	return n
 }

@@ -48,7 +48,7 @@ func newMigrateStatus(g *globals) *cobra.Command {
 				return usage(err)
 			}
 			if o.watch > 0 {
-				return o.follow(cmd)
+				return o.watchStatus(cmd)
 			}
 			m, err := o.fetch(cmd.Context())
 			if err != nil {
@@ -80,8 +80,8 @@ func (o *statusOptions) validate(cmd *cobra.Command) error {
 	return nil
 }
 
-// follow prints until interrupted.
-func (o *statusOptions) follow(cmd *cobra.Command) error {
+// watchStatus prints until interrupted.
+func (o *statusOptions) watchStatus(cmd *cobra.Command) error {
 	ctx := cmd.Context()
 	tick := time.NewTicker(o.watch)
 	defer tick.Stop()
@@ -91,7 +91,7 @@ func (o *statusOptions) follow(cmd *cobra.Command) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			complain(cmd.ErrOrStderr(), err)
+			printError(cmd.ErrOrStderr(), err)
 		default:
 			if err := o.print(cmd.OutOrStdout(), status{time.Now(), m}); err != nil {
 				return err

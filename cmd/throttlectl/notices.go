@@ -19,8 +19,8 @@ import (
 // Running processes leave the topology that is in force as a notice on the primary of every group (package router tells
 // them to). This is how the tool finds out what is in force, and how it brings something newer into force.
 
-// board is where a group's notice is.
-type board struct {
+// publisher is where a group's notice is.
+type publisher struct {
 	Group string
 	Node  string // the address of the primary; of a Redis Cluster those that the topology names
 	*backend.Redis
@@ -28,7 +28,7 @@ type board struct {
 	err    error                 // why it can't be found
 }
 
-func (b *board) close() {
+func (b *publisher) close() {
 	if b.Redis != nil {
 		_ = b.Redis.Close()
 	}
@@ -37,12 +37,12 @@ func (b *board) close() {
 	}
 }
 
-// boards finds the primaries of groups. Sentinels are asked who it is.
-func (s *site) boards(ctx context.Context, groups []router.Group) ([]*board, func()) {
-	all := make([]*board, len(groups))
+// publishers finds the primaries of groups. Sentinels are asked who it is.
+func (s *cluster) publishers(ctx context.Context, groups []router.Group) ([]*publisher, func()) {
+	all := make([]*publisher, len(groups))
 	var asked sync.WaitGroup
 	for i := range groups {
-		asked.Go(func() { all[i] = s.board(ctx, &groups[i]) })
+		asked.Go(func() { all[i] = s.publisher(ctx, &groups[i]) })
 	}
 	asked.Wait()
 	return all, func() {
@@ -52,29 +52,29 @@ func (s *site) boards(ctx context.Context, groups []router.Group) ([]*board, fun
 	}
 }
 
-func (s *site) board(ctx context.Context, g *router.Group) *board {
-	b := &board{Group: g.Name, Node: g.Primary}
+func (s *cluster) publisher(ctx context.Context, g *router.Group) *publisher {
+	b := &publisher{Group: g.Name, Node: g.Primary}
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	switch {
 	case len(g.Cluster) > 0:
-		client := s.cluster(g)
+		client := s.redisCluster(g)
 		b.Node, b.client = strings.Join(g.Cluster, ","), client
 		b.Redis, b.err = backend.NewRedis(client, cfg)
 		return b
 	case len(g.Sentinels) > 0:
-		var seen sighting
-		if seen, b.err = s.sight(ctx, g); b.err != nil {
+		var seen sentinelView
+		if seen, b.err = s.sentinelView(ctx, g); b.err != nil {
 			b.Node = "sentinels"
 			return b
 		}
 		b.Node = seen.primary
 	}
-	b.Redis, b.err = backend.OpenRedis(at(s.node, b.Node), cfg)
+	b.Redis, b.err = backend.OpenRedis(withAddress(s.node, b.Node), cfg)
 	return b
 }
 
-func (s *site) cluster(g *router.Group) *redis.ClusterClient {
-	n := at(s.node, "")
+func (s *cluster) redisCluster(g *router.Group) *redis.ClusterClient {
+	n := withAddress(s.node, "")
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: g.Cluster, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig,
 		MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1, DialTimeout: s.timeout, ContextTimeoutEnabled: true,
@@ -82,16 +82,16 @@ func (s *site) cluster(g *router.Group) *redis.ClusterClient {
 	})
 }
 
-// sighting is what sentinels say of a group.
-type sighting struct {
+// sentinelView is what sentinels say of a group.
+type sentinelView struct {
 	epoch    int64
 	primary  string
 	replicas []string
 }
 
-// sight asks all sentinels of a group and believes who knows of the newest failover, as routers do; of several, most of them.
-func (s *site) sight(ctx context.Context, g *router.Group) (best sighting, err error) {
-	said := make([]sighting, len(g.Sentinels))
+// sentinelView asks all sentinels of a group and believes who knows of the newest failover, as routers do; of several, most of them.
+func (s *cluster) sentinelView(ctx context.Context, g *router.Group) (best sentinelView, err error) {
+	said := make([]sentinelView, len(g.Sentinels))
 	errs := make([]error, len(g.Sentinels))
 	var asked sync.WaitGroup
 	for i, address := range g.Sentinels {
@@ -114,20 +114,20 @@ func (s *site) sight(ctx context.Context, g *router.Group) (best sighting, err e
 	return best, nil
 }
 
-func (s *site) askSentinel(ctx context.Context, address, master string) (sighting, error) {
+func (s *cluster) askSentinel(ctx context.Context, address, master string) (sentinelView, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	client := redis.NewSentinelClient(at(s.sentinel, address))
+	client := redis.NewSentinelClient(withAddress(s.sentinel, address))
 	defer client.Close()
 	m, err := client.Master(ctx, master).Result()
 	if err != nil {
-		return sighting{}, fmt.Errorf("sentinel %s: %w", address, err)
+		return sentinelView{}, fmt.Errorf("sentinel %s: %w", address, err)
 	}
 	epoch, _ := strconv.ParseInt(m["config-epoch"], 10, 64)
-	seen := sighting{epoch: epoch, primary: net.JoinHostPort(m["ip"], m["port"])}
+	seen := sentinelView{epoch: epoch, primary: net.JoinHostPort(m["ip"], m["port"])}
 	replicas, err := client.Replicas(ctx, master).Result()
 	if err != nil {
-		return sighting{}, fmt.Errorf("sentinel %s: %w", address, err)
+		return sentinelView{}, fmt.Errorf("sentinel %s: %w", address, err)
 	}
 	for _, r := range replicas {
 		seen.replicas = append(seen.replicas, net.JoinHostPort(r["ip"], r["port"]))
@@ -135,8 +135,8 @@ func (s *site) askSentinel(ctx context.Context, address, master string) (sightin
 	return seen, nil
 }
 
-// posted is what a board says.
-type posted struct {
+// published is what a board says.
+type published struct {
 	Group  string `json:"group"`
 	Node   string `json:"node"`
 	Epoch  uint64 `json:"epoch"` // 0: nothing is posted, or nobody answers
@@ -146,14 +146,14 @@ type posted struct {
 	err    error
 }
 
-// readBoards reads all boards at once.
-func readBoards(ctx context.Context, boards []*board) []posted {
-	return each(boards, func(b *board) posted { return b.say(b.Redis.Look, ctx) })
+// readPublished reads all boards at once.
+func readPublished(ctx context.Context, boards []*publisher) []published {
+	return askAll(boards, func(b *publisher) published { return b.published(b.Redis.Look, ctx) })
 }
 
-// post leaves a notice and reads what is there then: of an equal epoch a server keeps what it has.
-func (b *board) post(ctx context.Context, n backend.Notice) posted {
-	return b.say(func(ctx context.Context) (backend.Notice, error) {
+// publish leaves a notice and reads what is there then: of an equal epoch a server keeps what it has.
+func (b *publisher) publish(ctx context.Context, n backend.Notice) published {
+	return b.published(func(ctx context.Context) (backend.Notice, error) {
 		if there, err := b.Redis.Post(ctx, n); err != nil {
 			return there, err
 		}
@@ -161,8 +161,8 @@ func (b *board) post(ctx context.Context, n backend.Notice) posted {
 	}, ctx)
 }
 
-func (b *board) say(ask func(context.Context) (backend.Notice, error), ctx context.Context) posted {
-	p := posted{Group: b.Group, Node: b.Node, err: b.err}
+func (b *publisher) published(ask func(context.Context) (backend.Notice, error), ctx context.Context) published {
+	p := published{Group: b.Group, Node: b.Node, err: b.err}
 	if b.err == nil {
 		var there backend.Notice
 		there, p.err = ask(ctx)
@@ -174,8 +174,8 @@ func (b *board) say(ask func(context.Context) (backend.Notice, error), ctx conte
 	return p
 }
 
-// each asks all at once and keeps the order.
-func each[T, R any](all []T, ask func(T) R) []R {
+// askAll asks all at once and keeps the order.
+func askAll[T, R any](all []T, ask func(T) R) []R {
 	answers := make([]R, len(all))
 	var asked sync.WaitGroup
 	for i, one := range all {
@@ -188,8 +188,8 @@ func each[T, R any](all []T, ask func(T) R) []R {
 // inForce is the topology that running processes use, as far as the boards of the file's groups tell: that of the file, or a
 // newer one. Without any notice there is no such process, or their topology has no epoch; then the file is all there is, and is
 // returned without its epoch, so that a router made of it tells nobody.
-func (s *site) inForce(all []posted) (router.Topology, error) {
-	file, newest := s.topology, newestOf(all)
+func (s *cluster) inForce(all []published) (router.Topology, error) {
+	file, newest := s.topology, newestPublished(all)
 	var errs []error
 	for _, p := range all {
 		if p.err != nil {
@@ -205,14 +205,14 @@ func (s *site) inForce(all []posted) (router.Topology, error) {
 	case file.Epoch == 0:
 		return file, fmt.Errorf("the file has epoch 0, but epoch %d is in force on %s", newest.Epoch, newest.Node)
 	case newest.Epoch > file.Epoch:
-		return s.posted(newest)
+		return s.trustedTopology(newest)
 	case newest.Epoch < file.Epoch:
 		return file, fmt.Errorf("the file's epoch %d is not in force: %s has epoch %d (see throttlectl topology push)",
 			file.Epoch, newest.Node, newest.Epoch)
 	}
 	for _, p := range all {
 		if p.Epoch == file.Epoch && p.Digest != file.Digest() {
-			return file, fmt.Errorf("the file is not the topology of epoch %d that %s has%s", file.Epoch, p.Node, inWords(p.text, file))
+			return file, fmt.Errorf("the file is not the topology of epoch %d that %s has%s", file.Epoch, p.Node, describeChange(p.text, file))
 		}
 	}
 	return file, nil

@@ -69,8 +69,8 @@ func cell(s string) string {
 	}, s)
 }
 
-// complain prints an error. Servers and applications have a say in it, so it is made harmless, line by line.
-func complain(w io.Writer, err error) {
+// printError prints an error. Servers and applications have a say in it, so it is made harmless, line by line.
+func printError(w io.Writer, err error) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		if line != "" {

@@ -52,8 +52,8 @@ func newOwner(g *globals) *cobra.Command {
 	return cmd
 }
 
-// ringOf is the ring that routers make of a topology.
-func ringOf(t router.Topology) (*ring.Ring, error) {
+// topologyRing is the ring that routers make of a topology.
+func topologyRing(t router.Topology) (*ring.Ring, error) {
 	members := make([]ring.Member, len(t.Groups))
 	for i, g := range t.Groups {
 		members[i] = ring.Member{Name: g.Name, Weight: g.Weight}
@@ -62,13 +62,13 @@ func ringOf(t router.Topology) (*ring.Ring, error) {
 }
 
 func owners(t router.Topology, keys []string) (ownerList, error) {
-	now, err := ringOf(t)
+	now, err := topologyRing(t)
 	if err != nil {
 		return nil, err
 	}
 	before := now
 	if t.Previous != nil {
-		if before, err = ringOf(*t.Previous); err != nil {
+		if before, err = topologyRing(*t.Previous); err != nil {
 			return nil, err
 		}
 	}

@@ -41,11 +41,11 @@ func (p *passwordFlags) read() (string, error) {
 	case p.file != "" && p.ask:
 		return "", usage(errors.New("--password-file and --ask-password don't go together"))
 	case p.file != "":
-		return secret(p.file)
+		return readSecret(p.file)
 	case !p.ask:
 		return os.Getenv(passwordEnv), nil
 	case p.asked == nil:
-		typed, err := typedSecret(p.cmd)
+		typed, err := promptSecret(p.cmd)
 		if err != nil {
 			return "", err
 		}
@@ -54,8 +54,8 @@ func (p *passwordFlags) read() (string, error) {
 	return *p.asked, nil
 }
 
-// typedSecret asks the terminal, which doesn't show what is typed.
-func typedSecret(cmd *cobra.Command) (string, error) {
+// promptSecret asks the terminal, which doesn't show what is typed.
+func promptSecret(cmd *cobra.Command) (string, error) {
 	if !isTerminal(cmd.InOrStdin()) {
 		return "", usage(errors.New("--ask-password needs a terminal: --password-file or " + passwordEnv + " do without"))
 	}
@@ -84,8 +84,8 @@ func typedSecret(cmd *cobra.Command) (string, error) {
 	}
 }
 
-// secret is what a file holds; nothing without a file.
-func secret(path string) (string, error) {
+// readSecret is what a file holds; nothing without a file.
+func readSecret(path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}

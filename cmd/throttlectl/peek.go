@@ -43,13 +43,13 @@ func newPeek(g *globals) *cobra.Command {
 			if o.policyFlags.file == "" && len(o.limits) == 0 {
 				return o.peekStored(cmd, args[0])
 			}
-			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {
-				limits, snapshot, err := p.look(ctx, req)
+			return o.withRequest(cmd, args[0], false, func(ctx context.Context, p *keyCounts, req backend.Request) error {
+				limits, snapshot, err := p.limitStates(ctx, req)
 				if err == nil {
-					err = moved(snapshot)
+					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.nothingStored(ctx, p, snapshot, req)
+					err = o.checkStored(ctx, p, snapshot, req)
 				}
 				if err != nil {
 					return err

@@ -57,7 +57,7 @@ func (s *simulation) picture(description string) []byte {
 	if s.cost != s.requests {
 		p.Unit = "cost a second"
 	}
-	for i, c := range s.contenders {
+	for i, c := range s.candidates {
 		top := pictureTop + 24 + float64(i)*panelHeight
 		draw := plot{bottom: top + panelPlot, slice: (pictureRight - pictureLeft) / float64(len(t.offered))}
 		draw.scale = panelPlot / (units * unit) / t.width().Seconds()

@@ -101,16 +101,16 @@ func checkPolicies(path string) (*policiesCheck, error) {
 	c := &policiesCheck{Digest: now.Digest, Version: now.Version, Default: d.Default, Allow: len(d.Allow), Deny: len(d.Deny)}
 	whole := maps.Clone(d.Keys)
 	maps.DeleteFunc(whole, func(key, _ string) bool { return strings.HasSuffix(key, "*") })
-	keys, all := uses(whole), uses(d.Keys)
+	keys, all := countByValue(whole), countByValue(d.Keys)
 	for _, p := range r.Policies() {
 		c.Policies = append(c.Policies, namedPolicy{p.Name, p.Limits, keys[p.Name], all[p.Name] - keys[p.Name], d.Shadow[p.Name]})
 	}
-	c.Findings = d.judge(c.Policies).sorted()
+	c.Findings = d.check(c.Policies).sorted()
 	return c, nil
 }
 
-// uses counts how often each policy is named.
-func uses(entries map[string]string) map[string]int {
+// countByValue counts how often each policy is named.
+func countByValue(entries map[string]string) map[string]int {
 	counts := make(map[string]int)
 	for _, name := range entries {
 		counts[name]++
@@ -121,35 +121,35 @@ func uses(entries map[string]string) map[string]int {
 // refusedPolicies reports all that is wrong with a file.
 func refusedPolicies(err error) *policiesCheck {
 	c := &policiesCheck{Policies: []namedPolicy{}}
-	for _, one := range leaves(err) {
+	for _, one := range joinedErrors(err) {
 		c.Findings.add(critical, "document", one.Error(), "")
 	}
 	c.Findings = c.Findings.sorted()
 	return c
 }
 
-// leaves are the errors that are joined in one.
-func leaves(err error) []error {
+// joinedErrors are the errors that are joined in one.
+func joinedErrors(err error) []error {
 	switch e := err.(type) {
 	case *limit.Error:
 		return []error{e}
 	case interface{ Unwrap() []error }:
 		var all []error
 		for _, inner := range e.Unwrap() {
-			all = append(all, leaves(inner)...)
+			all = append(all, joinedErrors(inner)...)
 		}
 		return all
 	}
 	if inner := errors.Unwrap(err); inner != nil {
-		return leaves(inner)
+		return joinedErrors(inner)
 	}
 	return []error{err}
 }
 
-// judge finds what the document says in vain. It names no key.
-func (d *policiesDocument) judge(all []namedPolicy) (f findings) {
-	f = d.judgeLists()
-	shadows := uses(d.Shadow)
+// check finds what the document says in vain. It names no key.
+func (d *policiesDocument) check(all []namedPolicy) (f findings) {
+	f = d.checkLists()
+	shadows := countByValue(d.Shadow)
 	for _, p := range all {
 		if p.Keys+p.Prefixes+shadows[p.Policy] == 0 && p.Policy != d.Default {
 			f.add(info, "unused", fmt.Sprintf("no key has policy %s by this file", p.Policy), "")

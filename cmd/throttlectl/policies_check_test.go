@@ -130,7 +130,7 @@ func TestVainAddress(t *testing.T) {
 		"addr:010.*":              oneNetwork,
 		"addr:::ffff:10.*":        oneNetwork,
 	} {
-		if got := vainAddress(entry); got != want {
+		if got := addressAdvice(entry); got != want {
 			t.Errorf("%s: %q, want %q", entry, got, want)
 		}
 	}
@@ -146,11 +146,11 @@ func TestVainAddress(t *testing.T) {
 		}
 		key := httplimit.AddrKey(addr)
 		for n := range len(key) + 1 {
-			if advice := vainAddress(key[:n] + "*"); advice != "" {
+			if advice := addressAdvice(key[:n] + "*"); advice != "" {
 				t.Fatalf("%s* matches %s, and is said to match none", key[:n], key)
 			}
 		}
-		if advice := vainAddress(key); advice != "" {
+		if advice := addressAdvice(key); advice != "" {
 			t.Fatalf("%s is said to match none", key)
 		}
 	}

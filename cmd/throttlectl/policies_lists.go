@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
 
-// judgeLists finds entries that can have no effect. It names none, for they are keys, but their places on a list.
-func (d *policiesDocument) judgeLists() (f findings) {
-	if vain := deniedAnyway(d.Allow, d.Deny); len(vain) > 0 {
-		f.add(warning, "lists", "entries of allow that deny has, too, and denies: "+numbered(vain),
+// checkLists finds entries that can have no effect. It names none, for they are keys, but their places on a list.
+func (d *policiesDocument) checkLists() (f findings) {
+	if vain := ineffectiveAllows(d.Allow, d.Deny); len(vain) > 0 {
+		f.add(warning, "lists", "entries of allow that deny has, too, and denies: "+describePositions(vain),
 			"Take them off one list. An entry of deny that ends in a star denies all that begin with it.")
 	}
 	for _, list := range []struct {
@@ -24,12 +24,12 @@ func (d *policiesDocument) judgeLists() (f findings) {
 	}{{"allow", d.Allow}, {"deny", d.Deny}, {"keys", slices.Sorted(maps.Keys(d.Keys))}} {
 		vain := make(map[string][]int) // by what to write instead
 		for i, entry := range list.entries {
-			if advice := vainAddress(entry); advice != "" {
+			if advice := addressAdvice(entry); advice != "" {
 				vain[advice] = append(vain[advice], i)
 			}
 		}
 		for _, advice := range slices.Sorted(maps.Keys(vain)) {
-			what := numbered(vain[advice])
+			what := describePositions(vain[advice])
 			if list.name == "keys" { // these have no order
 				what = strconv.Itoa(len(vain[advice]))
 			}
@@ -40,8 +40,8 @@ func (d *policiesDocument) judgeLists() (f findings) {
 	return f
 }
 
-// numbered is how many entries there are, and which ones, as many as a line is good for.
-func numbered(places []int) string {
+// describePositions is how many entries there are, and which ones, as many as a line is good for.
+func describePositions(places []int) string {
 	const most = 10
 	var all []string
 	for _, i := range places[:min(most, len(places))] {
@@ -53,8 +53,8 @@ func numbered(places []int) string {
 	return fmt.Sprintf("%d (number %s)", len(places), strings.Join(all, ", "))
 }
 
-// deniedAnyway are the places of the entries of allow that match nothing which deny doesn't match, too.
-func deniedAnyway(allow, deny []string) (vain []int) {
+// ineffectiveAllows are the places of the entries of allow that match nothing which deny doesn't match, too.
+func ineffectiveAllows(allow, deny []string) (vain []int) {
 	whole, starts, lengths := make(map[string]bool), make(map[string]bool), make(map[int]bool)
 	for _, entry := range deny {
 		whole[entry] = true
@@ -81,9 +81,9 @@ const (
 		"addr:10.1.*, addr:2001:db8:1:*."
 )
 
-// vainAddress is what to write in place of an entry that is about addresses, and matches no key that httplimit.ClientAddr
+// addressAdvice is what to write in place of an entry that is about addresses, and matches no key that httplimit.ClientAddr
 // makes. It is empty for all others: what is no address may be a key of the application's own.
-func vainAddress(entry string) string {
+func addressAdvice(entry string) string {
 	text, ok := strings.CutPrefix(entry, "addr:")
 	if !ok {
 		return ""

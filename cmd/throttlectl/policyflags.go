@@ -54,7 +54,7 @@ func (p *policyFlags) policy(key string) (limit.Policy, error) {
 	case p.file != "" && p.name == "" && key == "":
 		return limit.Policy{}, usage(errors.New("--policies needs --policy: which of them is meant"))
 	case p.file != "":
-		return p.ofFile(key)
+		return p.fromFile(key)
 	case len(p.limits) == 0:
 		return limit.Policy{}, usage(errors.New("--limit or --policies is needed: " +
 			"100/1m, 240/1h~1m or 10/1s+20, once for each limit of the policy, or the file of policies"))
@@ -67,8 +67,8 @@ func (p *policyFlags) policy(key string) (limit.Policy, error) {
 	return policy, usage(err)
 }
 
-// ofFile is the policy of a name, or else of a key. The file is read once: a command that asks twice gets the same answer.
-func (p *policyFlags) ofFile(key string) (limit.Policy, error) {
+// fromFile is the policy of a name, or else of a key. The file is read once: a command that asks twice gets the same answer.
+func (p *policyFlags) fromFile(key string) (limit.Policy, error) {
 	if p.registry == nil {
 		r, err := throttler.OpenRegistry(p.file, throttler.RegistryConfig{Refresh: -1})
 		if err != nil {
@@ -82,11 +82,11 @@ func (p *policyFlags) ofFile(key string) (limit.Policy, error) {
 	if its := p.registry.Policy(p.name); its != nil {
 		return *its, nil
 	}
-	return limit.Policy{}, fmt.Errorf("%s: no policy %q: there are %s", p.file, p.name, nameList(p.registry.Policies()))
+	return limit.Policy{}, fmt.Errorf("%s: no policy %q: there are %s", p.file, p.name, listNames(p.registry.Policies()))
 }
 
-// nameList names policies, as many as a line is good for.
-func nameList(all []*limit.Policy) string {
+// listNames names policies, as many as a line is good for.
+func listNames(all []*limit.Policy) string {
 	const most = 10
 	var names []string
 	for _, p := range all[:min(most, len(all))] {

@@ -33,7 +33,7 @@ func newReset(g *globals) *cobra.Command {
 		Long:  resetHelp + policyHelp + "\n\n" + serverHelp,
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.ask(cmd, args[0], !dry, func(ctx context.Context, p *place, req backend.Request) error {
+			return o.withRequest(cmd, args[0], !dry, func(ctx context.Context, p *keyCounts, req backend.Request) error {
 				r, err := o.reset(ctx, p, req, dry)
 				if err != nil {
 					return err
@@ -49,14 +49,14 @@ func newReset(g *globals) *cobra.Command {
 
 // reset gives back all that is used. Others may charge between the two looks and the reset: what is printed as given back
 // is what was used before it.
-func (o *keyOptions) reset(ctx context.Context, p *place, req backend.Request, dry bool) (keyReset, error) {
+func (o *keyOptions) reset(ctx context.Context, p *keyCounts, req backend.Request, dry bool) (keyReset, error) {
 	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: p.group, DryRun: dry}
-	before, snapshot, err := p.look(ctx, req)
+	before, snapshot, err := p.limitStates(ctx, req)
 	if err == nil {
-		err = moved(snapshot)
+		err = checkNotSealed(snapshot)
 	}
 	if err == nil {
-		err = o.nothingStored(ctx, p, snapshot, req)
+		err = o.checkStored(ctx, p, snapshot, req)
 	}
 	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
 		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")
@@ -69,7 +69,7 @@ func (o *keyOptions) reset(ctx context.Context, p *place, req backend.Request, d
 		if err := p.Reset(ctx, req); err != nil {
 			return r, err
 		}
-		if after, _, err = p.look(ctx, req); err != nil {
+		if after, _, err = p.limitStates(ctx, req); err != nil {
 			return r, fmt.Errorf("reset, but can't be read back: %w", err)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// judge is what running processes would refuse, or take in a way that nobody means.
-func judge(before, after router.Topology) (f findings) {
+// checkChange is what running processes would refuse, or take in a way that nobody means.
+func checkChange(before, after router.Topology) (f findings) {
 	same := before.Digest() == after.Digest()
 	switch {
 	case after.Epoch == before.Epoch && same && sameAddresses(before, after):
@@ -17,7 +17,7 @@ func judge(before, after router.Topology) (f findings) {
 		return f
 	case after.Epoch == before.Epoch && same:
 		f.add(info, "epoch", "no key changes its owner, so the epoch may stay: addresses are taken over from the file", "")
-		return append(f, judgeGroups(before, after)...)
+		return append(f, checkGroups(before, after)...)
 	case after.Epoch == before.Epoch:
 		f.add(critical, "epoch", fmt.Sprintf("refused: both have epoch %d, and keys change their owner (%s): processes that meet stop deciding",
 			after.Epoch, router.Changes(before, after)), fmt.Sprintf("Give the new one epoch %d, with the old one as \"previous\".", before.Epoch+1))
@@ -29,22 +29,22 @@ func judge(before, after router.Topology) (f findings) {
 		f.add(warning, "epoch", "the old topology has epoch 0: processes that use it ask nobody for a newer one",
 			"Restart them all with the new one at once, or first with the old one under epoch 1.")
 	}
-	f = append(f, judgePrevious(before, after)...)
+	f = append(f, checkPrevious(before, after)...)
 	if before.Seed != after.Seed {
 		f.add(warning, "seed", fmt.Sprintf("the seed changes from %d to %d, which moves nearly every key", before.Seed, after.Seed),
 			"Keep the seed, unless that is what you want.")
 	}
-	return append(f, judgeGroups(before, after)...)
+	return append(f, checkGroups(before, after)...)
 }
 
-func judgePrevious(before, after router.Topology) (f findings) {
+func checkPrevious(before, after router.Topology) (f findings) {
 	switch p := after.Previous; {
 	case after.Epoch <= before.Epoch, before.Epoch == 0 && after.CheckHistory() == nil:
 	case p == nil:
 		f.add(critical, "previous", "refused: the new topology doesn't name the old one as \"previous\", so that "+
 			"a process that starts doesn't know where keys have their counts; throttlectl topology push refuses it, too",
 			`Put the old topology into it as "previous". Once the hand-over is over, "baseline": true takes its place.`)
-	case !slices.ContainsFunc(chainOf(p), func(t router.Topology) bool { return t.Epoch == before.Epoch && t.Digest() == before.Digest() }):
+	case !slices.ContainsFunc(topologyHistory(p), func(t router.Topology) bool { return t.Epoch == before.Epoch && t.Digest() == before.Digest() }):
 		f.add(critical, "previous", fmt.Sprintf("refused: the new topology doesn't name the old one among those before it, but epoch %d; "+
 			"throttlectl topology push refuses it, too", p.Epoch),
 			`Put the old topology into it as "previous", unchanged.`)
@@ -58,8 +58,8 @@ func judgePrevious(before, after router.Topology) (f findings) {
 	return f
 }
 
-// judgeGroups looks at groups that keep their name.
-func judgeGroups(before, after router.Topology) (f findings) {
+// checkGroups looks at groups that keep their name.
+func checkGroups(before, after router.Topology) (f findings) {
 	then := make(map[string]router.Group)
 	for _, g := range before.Groups {
 		then[g.Name] = g
@@ -90,7 +90,7 @@ func kindOf(g router.Group) string {
 	return "primary " + g.Primary
 }
 
-func (o *reshardOptions) judgeTimes(p *reshardPlan) (f findings) {
+func (o *reshardOptions) checkTimes(p *reshardPlan) (f findings) {
 	if p.Moved == 0 {
 		return nil
 	}

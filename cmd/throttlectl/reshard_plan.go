@@ -115,9 +115,9 @@ type reshardPlan struct {
 	Sample     *reshardSample `json:"sample,omitempty"`
 	Keys       int64          `json:"keys,omitempty"`
 	ExtraCalls int64          `json:"extra_calls,omitempty"` // of so many keys
-	Settle     span           `json:"settle"`
-	Window     span           `json:"window"` // the longest one; 0s: none was given
-	HandOver   span           `json:"hand_over"`
+	Settle     duration       `json:"settle"`
+	Window     duration       `json:"window"` // the longest one; 0s: none was given
+	HandOver   duration       `json:"hand_over"`
 	Findings   findings       `json:"findings"`
 
 	shares map[[2]string]float64 // by old and new owner
@@ -141,27 +141,27 @@ type reshardSample struct {
 	Moved int `json:"moved"`
 }
 
-// span is a duration that is text in JSON, too.
-type span time.Duration
+// duration is a duration that is text in JSON, too.
+type duration time.Duration
 
-func (d span) String() string               { return time.Duration(d).String() }
-func (d span) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+func (d duration) String() string               { return time.Duration(d).String() }
+func (d duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // callsToMove is what the first take of a key that moves costs beyond the ordinary: the seal at the old owner, and the take
 // with what was counted there. Router.Update promises it.
 const callsToMove = 2
 
 func (o *reshardOptions) plan(stdin io.Reader, before, after router.Topology) (*reshardPlan, error) {
-	old, err := ringOf(before)
+	old, err := topologyRing(before)
 	if err != nil {
 		return nil, err
 	}
-	next, err := ringOf(after)
+	next, err := topologyRing(after)
 	if err != nil {
 		return nil, err
 	}
-	p := &reshardPlan{From: before.Epoch, To: after.Epoch, Settle: span(o.settle), Window: span(o.window()), Keys: o.keys}
-	p.survey(old, next, before, after)
+	p := &reshardPlan{From: before.Epoch, To: after.Epoch, Settle: duration(o.settle), Window: duration(o.window()), Keys: o.keys}
+	p.countMoves(old, next, before, after)
 	if o.sample != "" {
 		if err := p.count(stdin, o.sample, old, next); err != nil {
 			return nil, err
@@ -171,12 +171,12 @@ func (o *reshardOptions) plan(stdin io.Reader, before, after router.Topology) (*
 	if p.Moved > 0 {
 		p.HandOver = p.Window + p.Settle
 	}
-	p.Findings = append(judge(before, after), o.judgeTimes(p)...).sorted()
+	p.Findings = append(checkChange(before, after), o.checkTimes(p)...).sorted()
 	return p, nil
 }
 
-// survey fills in who gives what to whom.
-func (p *reshardPlan) survey(old, next *ring.Ring, before, after router.Topology) {
+// countMoves fills in who gives what to whom.
+func (p *reshardPlan) countMoves(old, next *ring.Ring, before, after router.Topology) {
 	const points = 1 << 20
 	p.shares = make(map[[2]string]float64)
 	moved := make(map[[2]string]int)

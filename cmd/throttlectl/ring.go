@@ -35,11 +35,11 @@ func newRing(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ringOf(t)
+			r, err := topologyRing(t)
 			if err != nil {
 				return err
 			}
-			p := picture(t, r)
+			p := newRingReport(t, r)
 			if sample != "" {
 				if err := p.count(r, cmd.InOrStdin(), sample); err != nil {
 					return err
@@ -53,15 +53,15 @@ func newRing(g *globals) *cobra.Command {
 	return cmd
 }
 
-// ringPicture is how keys are shared out.
-type ringPicture struct {
-	Epoch  uint64      `json:"epoch"`
-	Seed   uint64      `json:"seed"`
-	Sample int         `json:"sample,omitempty"` // keys counted
-	Groups []ringShare `json:"groups"`
+// ringReport is how keys are shared out.
+type ringReport struct {
+	Epoch  uint64       `json:"epoch"`
+	Seed   uint64       `json:"seed"`
+	Sample int          `json:"sample,omitempty"` // keys counted
+	Groups []groupShare `json:"groups"`
 }
 
-type ringShare struct {
+type groupShare struct {
 	Group         string   `json:"group"`
 	Weight        int      `json:"weight"`
 	Share         float64  `json:"share"`
@@ -71,16 +71,16 @@ type ringShare struct {
 	KeysDeviation *float64 `json:"keys_deviation,omitempty"` // likewise
 }
 
-// picture has the groups in the order of the topology.
-func picture(t router.Topology, r *ring.Ring) *ringPicture {
-	p := &ringPicture{Epoch: t.Epoch, Seed: t.Seed}
+// newRingReport has the groups in the order of the topology.
+func newRingReport(t router.Topology, r *ring.Ring) *ringReport {
+	p := &ringReport{Epoch: t.Epoch, Seed: t.Seed}
 	shares, total := make(map[string]float64), 0
 	for m, share := range r.Shares() {
 		shares[m.Name] = share
 		total += m.Weight
 	}
 	for _, g := range t.Groups {
-		s := ringShare{Group: g.Name, Weight: max(g.Weight, 1), Share: shares[g.Name]}
+		s := groupShare{Group: g.Name, Weight: max(g.Weight, 1), Share: shares[g.Name]}
 		s.Ideal = float64(s.Weight) / float64(total)
 		s.Deviation = s.Share/s.Ideal - 1
 		p.Groups = append(p.Groups, s)
@@ -89,7 +89,7 @@ func picture(t router.Topology, r *ring.Ring) *ringPicture {
 }
 
 // count adds what the groups own of the keys of a file.
-func (p *ringPicture) count(r *ring.Ring, stdin io.Reader, path string) error {
+func (p *ringReport) count(r *ring.Ring, stdin io.Reader, path string) error {
 	owned := make(map[string]int)
 	err := eachKey(stdin, path, func(key string) {
 		owned[r.Owner(key)]++
@@ -133,7 +133,7 @@ func eachKey(stdin io.Reader, path string, f func(key string)) error {
 // barWidth is of the largest bar, in cells.
 const barWidth = 32
 
-func (p *ringPicture) text(w io.Writer) {
+func (p *ringReport) text(w io.Writer) {
 	largest := 0.0
 	for _, g := range p.Groups {
 		largest = max(largest, g.Share, g.Ideal)

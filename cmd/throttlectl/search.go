@@ -33,29 +33,29 @@ var (
 type search struct {
 	policies []string // under the prefix
 	others   []string // starts of other names that end in the key: of another prefix, or of a longer key
-	missed   []error  // why it may be stored elsewhere, too
+	failed   []error  // why it may be stored elsewhere, too
 }
 
 // globbed takes their meaning from the characters that MATCH has one for.
 var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
 // search looks through the names of the servers that count a key, and that have counted it before a change of the topology.
-func (p *place) search(ctx context.Context, key string) (all search) {
+func (p *keyCounts) search(ctx context.Context, key string) (all search) {
 	end := ":" + string(storedname.AppendKey(nil, key))
 	var mu sync.Mutex // guards all
 	p.servers(ctx, func(client *redis.Client, err error) {
 		var names []string
 		if err == nil {
-			names, err = p.names(ctx, client, end)
+			names, err = p.scan(ctx, client, end)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
-			all.missed = append(all.missed, err)
+			all.failed = append(all.failed, err)
 		}
 		for _, name := range names {
 			start := strings.TrimSuffix(name, end)
-			if policy, ours := strings.CutPrefix(start, p.site.prefix); ours && policyPart.MatchString(policy) {
+			if policy, ours := strings.CutPrefix(start, p.cluster.prefix); ours && policyPart.MatchString(policy) {
 				all.policies = append(all.policies, policy)
 			} else {
 				all.others = append(all.others, start)
@@ -70,8 +70,8 @@ func (p *place) search(ctx context.Context, key string) (all search) {
 }
 
 // servers calls f with each server that can have counts of the key, or with the reason why it can't be found.
-func (p *place) servers(ctx context.Context, f func(*redis.Client, error)) {
-	s := p.site
+func (p *keyCounts) servers(ctx context.Context, f func(*redis.Client, error)) {
+	s := p.cluster
 	one := func(opts *redis.Options) {
 		client := redis.NewClient(opts)
 		defer client.Close()
@@ -81,10 +81,10 @@ func (p *place) servers(ctx context.Context, f func(*redis.Client, error)) {
 		one(&s.single[0])
 		return
 	}
-	each(p.owners, func(g router.Group) (none struct{}) {
+	askAll(p.owners, func(g router.Group) (none struct{}) {
 		switch {
 		case len(g.Cluster) > 0:
-			client := s.cluster(&g)
+			client := s.redisCluster(&g)
 			defer client.Close()
 			bounded, cancel := context.WithTimeout(ctx, 2*s.timeout) // to find the nodes, and for the search
 			defer cancel()
@@ -95,22 +95,22 @@ func (p *place) servers(ctx context.Context, f func(*redis.Client, error)) {
 				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
 			}
 		case len(g.Sentinels) > 0:
-			seen, err := s.sight(ctx, &g)
+			seen, err := s.sentinelView(ctx, &g)
 			if err != nil {
 				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
 				return
 			}
-			one(at(s.node, seen.primary))
+			one(withAddress(s.node, seen.primary))
 		default:
-			one(at(s.node, g.Primary))
+			one(withAddress(s.node, g.Primary))
 		}
 		return
 	})
 }
 
-// names are the names of a server that end so and look like those of states, with a state.
-func (p *place) names(ctx context.Context, client *redis.Client, end string) (states []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.site.timeout)
+// scan are the names of a server that end so and look like those of states, with a state.
+func (p *keyCounts) scan(ctx context.Context, client *redis.Client, end string) (states []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.cluster.timeout)
 	defer cancel()
 	server := client.Options().Addr
 	read, cursor := make(map[string]bool), uint64(0)
@@ -120,7 +120,7 @@ func (p *place) names(ctx context.Context, client *redis.Client, end string) (st
 		case redis.HasErrorPrefix(err, "NOPERM"):
 			return nil, fmt.Errorf("%s can't be searched, for that takes the right +scan: %w", server, err)
 		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, p.site.timeout)
+			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, p.cluster.timeout)
 		case err != nil:
 			return states, fmt.Errorf("%s: %w", server, err)
 		}
@@ -155,8 +155,8 @@ func holdsState(ctx context.Context, client *redis.Client, name string) bool {
 	return err == nil && !state.Empty()
 }
 
-// elsewhere says, after "nothing is stored ...", where the key is stored in its place.
-func (a *search) elsewhere(err error) error {
+// wrap says, after "nothing is stored ...", where the key is stored in its place.
+func (a *search) wrap(err error) error {
 	if len(a.policies) > 0 {
 		err = fmt.Errorf("%w: it is stored under the policies %s", err, quotedList(a.policies))
 	}
@@ -164,8 +164,8 @@ func (a *search) elsewhere(err error) error {
 		err = fmt.Errorf("%w: names that end in this key are stored with the prefix and policy %s", err, quotedList(a.others))
 	}
 	switch {
-	case len(a.missed) > 0:
-		return fmt.Errorf("%w: where else it is stored isn't known: %w", err, errors.Join(a.missed...))
+	case len(a.failed) > 0:
+		return fmt.Errorf("%w: where else it is stored isn't known: %w", err, errors.Join(a.failed...))
 	case len(a.policies)+len(a.others) == 0:
 		return fmt.Errorf("%w, nor under any other: it isn't used, or counted on other servers", err)
 	}

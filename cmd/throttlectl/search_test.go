@@ -208,10 +208,10 @@ func TestPeekSaysWhatWasNotSearched(t *testing.T) {
 	if !strings.HasSuffix(got, want) {
 		t.Errorf("no %q in %s", want, got)
 	}
-	s := &site{prefix: "sl:", timeout: 50 * time.Millisecond, single: []redis.Options{{Addr: hanging(t), ContextTimeoutEnabled: true}}}
-	p := &place{site: s}
+	s := &cluster{prefix: "sl:", timeout: 50 * time.Millisecond, single: []redis.Options{{Addr: hanging(t), ContextTimeoutEnabled: true}}}
+	p := &keyCounts{cluster: s}
 	found := p.search(t.Context(), "alice")
-	err := found.elsewhere(errors.New("nothing"))
+	err := found.wrap(errors.New("nothing"))
 	if !strings.Contains(err.Error(), "nothing: where else it is stored isn't known: 127.0.0.1") || !strings.Contains(err.Error(), "not searched to its end within --timeout = 50ms") {
 		t.Error(err)
 	}

@@ -82,8 +82,8 @@ func (f *serverFlags) file() (router.Topology, error) {
 	return router.LoadTopology(f.topology)
 }
 
-// site is the servers that a command is about.
-type site struct {
+// cluster is the servers that a command is about.
+type cluster struct {
 	topology       router.Topology // without groups if there is one server only
 	node, sentinel redis.Options   // of a topology's: templates, without the address
 	single         []redis.Options
@@ -92,8 +92,8 @@ type site struct {
 	trust          router.Config // what a published topology is held to
 }
 
-// site reads the flags. It does no network I/O.
-func (f *serverFlags) site() (*site, error) {
+// cluster reads the flags. It does no network I/O.
+func (f *serverFlags) cluster() (*cluster, error) {
 	switch {
 	case (f.topology == "") == (len(f.redis) == 0):
 		return nil, usage(errors.New("exactly one of --topology and --redis is needed"))
@@ -102,7 +102,7 @@ func (f *serverFlags) site() (*site, error) {
 	case f.db < 0:
 		return nil, usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
 	}
-	s := &site{prefix: f.prefix, timeout: f.timeout, trust: router.Config{AllowedAddresses: f.allow}}
+	s := &cluster{prefix: f.prefix, timeout: f.timeout, trust: router.Config{AllowedAddresses: f.allow}}
 	if f.topologyKey != "" {
 		text, err := os.ReadFile(f.topologyKey)
 		if err == nil {
@@ -147,12 +147,12 @@ func (f *serverFlags) oneServer() error {
 }
 
 // credentials fills in the templates of a topology's servers.
-func (f *serverFlags) credentials(s *site, trusted *x509.CertPool) error {
+func (f *serverFlags) credentials(s *cluster, trusted *x509.CertPool) error {
 	password, err := f.password.read()
 	if err != nil {
 		return err
 	}
-	sentinels, err := secret(f.sentinelPasswordFile)
+	sentinels, err := readSecret(f.sentinelPasswordFile)
 	if err != nil {
 		return err
 	}
@@ -189,8 +189,8 @@ func (f *serverFlags) trusted() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// at is a template with an address.
-func at(template redis.Options, address string) *redis.Options {
+// withAddress is a template with an address.
+func withAddress(template redis.Options, address string) *redis.Options {
 	template.Addr = address
 	if template.TLSConfig != nil {
 		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it

@@ -84,12 +84,12 @@ func TestMadeTraffic(t *testing.T) {
 		}
 		shapes = append(shapes, s)
 	}
-	keys, err := newPopularity("key-", 100, 1)
+	keys, err := newKeyDistribution("key-", 100, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	collect := func(seed uint64) (all []arrival) {
-		for a, err := range made(shapes, keys, seed, 100*time.Second) {
+	collect := func(seed uint64) (all []request) {
+		for a, err := range generate(shapes, keys, seed, 100*time.Second) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,10 +107,10 @@ func TestMadeTraffic(t *testing.T) {
 	if n := float64(len(all)); math.Abs(n-3500) > 5*math.Sqrt(2000) {
 		t.Errorf("%v requests, want about 3500", n)
 	}
-	if !slices.IsSortedFunc(all, func(a, b arrival) int { return int(a.at - b.at) }) {
+	if !slices.IsSortedFunc(all, func(a, b request) int { return int(a.at - b.at) }) {
 		t.Error("not in the order of time")
 	}
-	for a := range made(shapes, keys, 1, time.Hour) { // whoever has seen enough may stop
+	for a := range generate(shapes, keys, 1, time.Hour) { // whoever has seen enough may stop
 		if a.at > simulatedStart.UnixMicro() {
 			break
 		}
@@ -121,7 +121,7 @@ func TestMadeTraffic(t *testing.T) {
 func TestPopularity(t *testing.T) {
 	t.Parallel()
 	for exponent, share := range map[float64]float64{0: 0.01, 1: 0.19277, 2: 0.61162} {
-		p, err := newPopularity("key-", 100, exponent)
+		p, err := newKeyDistribution("key-", 100, exponent)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ type simulateOptions struct {
 	compare     []string
 	shapes      []string
 	csv, svg    string
-	lasts       time.Duration
+	duration    time.Duration
 	keys        int
 	zipf        float64
 	seed        uint64
@@ -67,7 +67,7 @@ func newSimulate(g *globals) *cobra.Command {
 		Long:  simulateHelp,
 		Args:  operands(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			policies, err := o.contenders()
+			policies, err := o.candidates()
 			if err != nil {
 				return err
 			}
@@ -86,7 +86,7 @@ func newSimulate(g *globals) *cobra.Command {
 	flags.StringArrayVar(&o.shapes, "shape", nil, "`shape` of the traffic, such as poisson:8/s; may be given several times")
 	flags.StringVar(&o.csv, "csv", "", "`path` of a CSV file of requests instead; - for stdin")
 	flags.StringVar(&o.svg, "svg", "", "`path` to draw what was offered and admitted over time to")
-	flags.DurationVar(&o.lasts, "for", defaultSimulated, "how long the traffic lasts; of a CSV file by default all of it")
+	flags.DurationVar(&o.duration, "for", defaultSimulated, "how long the traffic lasts; of a CSV file by default all of it")
 	flags.IntVar(&o.keys, "keys", 1, "number of keys, for --shape")
 	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of what is random, for --shape")
@@ -96,8 +96,8 @@ func newSimulate(g *globals) *cobra.Command {
 	return cmd
 }
 
-// contenders are the policy of the file or of --limit, and those of --compare.
-func (o *simulateOptions) contenders() ([]limit.Policy, error) {
+// candidates are the policy of the file or of --limit, and those of --compare.
+func (o *simulateOptions) candidates() ([]limit.Policy, error) {
 	var all []limit.Policy
 	switch {
 	case o.name != "" && o.file == "":
@@ -137,8 +137,8 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
 	if given("shape") == given("csv") {
 		return nil, nil, usage(errors.New("exactly one of --shape and --csv is needed"))
 	}
-	if (given("for") || !given("csv")) && (o.lasts < time.Millisecond || o.lasts > maxSimulated) {
-		return nil, nil, usage(fmt.Errorf("--for = %v: must be from 1ms to %v", o.lasts, maxSimulated))
+	if (given("for") || !given("csv")) && (o.duration < time.Millisecond || o.duration > maxSimulated) {
+		return nil, nil, usage(fmt.Errorf("--for = %v: must be from 1ms to %v", o.duration, maxSimulated))
 	}
 	if given("csv") {
 		for _, name := range []string{"keys", "zipf", "seed"} {
@@ -147,7 +147,7 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
 			}
 		}
 		if !given("for") {
-			o.lasts = 0
+			o.duration = 0
 		}
 		return o.open(cmd.InOrStdin())
 	}
@@ -157,12 +157,12 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
 		s, err := parseShape(text)
 		shapes, errs = append(shapes, s), append(errs, err)
 	}
-	keys, err := newPopularity("key-", o.keys, o.zipf)
+	keys, err := newKeyDistribution("key-", o.keys, o.zipf)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, nil, usage(err)
 	}
-	o.description = fmt.Sprintf("%s for %v", strings.Join(o.shapes, " and "), o.lasts)
-	return made(shapes, keys, o.seed, o.lasts), func() {}, nil
+	o.description = fmt.Sprintf("%s for %v", strings.Join(o.shapes, " and "), o.duration)
+	return generate(shapes, keys, o.seed, o.duration), func() {}, nil
 }
 
 func (o *simulateOptions) open(stdin io.Reader) (traffic, func(), error) {
@@ -171,20 +171,20 @@ func (o *simulateOptions) open(stdin io.Reader) (traffic, func(), error) {
 		return nil, nil, usage(errors.New("--csv is empty"))
 	case "-":
 		o.description = "stdin"
-		return recorded(stdin), func() {}, nil
+		return readCSV(stdin), func() {}, nil
 	}
 	file, err := os.Open(o.csv)
 	if err != nil {
 		return nil, nil, err
 	}
 	o.description = o.csv
-	return recorded(file), func() { _ = file.Close() }, nil
+	return readCSV(file), func() { _ = file.Close() }, nil
 }
 
 // simulate plays, draws and prints.
 func (o *simulateOptions) simulate(ctx context.Context, w io.Writer, policies []limit.Policy, all traffic) error {
 	s := newSimulation(policies)
-	if err := s.play(ctx, all, o.lasts); err != nil {
+	if err := s.play(ctx, all, o.duration); err != nil {
 		return fmt.Errorf("%s: %w", o.description, err)
 	}
 	if s.requests == 0 {
@@ -197,8 +197,8 @@ func (o *simulateOptions) simulate(ctx context.Context, w io.Writer, policies []
 	if err := o.print(w, s.report(o.description)); err != nil {
 		return err
 	}
-	for _, c := range s.contenders {
-		errs = append(errs, c.broken())
+	for _, c := range s.candidates {
+		errs = append(errs, c.checkBound())
 	}
 	return errors.Join(errs...)
 }

@@ -51,7 +51,7 @@ func (s *simulation) report(description string) simulated {
 	r := simulated{
 		Traffic: description, Start: time.UnixMicro(s.first).UTC(), Seconds: since(s.last), Requests: s.requests, Cost: s.cost,
 	}
-	for _, c := range s.contenders {
+	for _, c := range s.candidates {
 		p := simulatedLimit{
 			Limits: c.name, Admitted: c.admitted, AdmittedCost: c.admittedCost, Denied: c.denied, Impossible: c.impossible,
 		}
@@ -60,7 +60,7 @@ func (s *simulation) report(description string) simulated {
 			p.LongestDenial = simulatedRun{c.longest.count, since(c.longest.from), seconds(c.longest.to - c.longest.from), c.longest.key}
 		}
 		for i, peak := range c.peaks {
-			worst := simulatedPeak{Span: s.spans[i].Seconds(), Promised: promise(&c.policy, s.spans[i])}
+			worst := simulatedPeak{Span: s.spans[i].Seconds(), Promised: admissionBound(&c.policy, s.spans[i])}
 			if peak.most > 0 {
 				worst.Admitted, worst.From, worst.Key = peak.most, since(peak.from), peak.key
 			}

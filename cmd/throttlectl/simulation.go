@@ -15,7 +15,7 @@ import (
 // simulation plays one traffic against several policies side by side, on the algebra that every backend runs. Time is
 // that of the traffic.
 type simulation struct {
-	contenders  []*contender
+	candidates  []*candidate
 	spans       []time.Duration // window lengths of all policies, shortest first
 	timeline    timeline
 	requests    int64
@@ -30,11 +30,11 @@ const (
 	heldByKey = 32
 )
 
-// contender is one of the policies.
-type contender struct {
+// candidate is one of the policies.
+type candidate struct {
 	name   string
 	policy limit.Policy
-	keys   map[string]*subject
+	keys   map[string]*simulatedKey
 	sweep  int // at how many keys to look for those that are over
 
 	admitted, admittedCost int64
@@ -45,11 +45,11 @@ type contender struct {
 	peaks                  []peak
 }
 
-// subject is one key under one policy.
-type subject struct {
-	state  limit.State
-	ledger ledger
-	run    denials
+// simulatedKey is one key under one policy.
+type simulatedKey struct {
+	state      limit.State
+	admissions admissionLog
+	run        denials
 }
 
 // denials are denials in a row.
@@ -71,11 +71,11 @@ func newSimulation(policies []limit.Policy) *simulation {
 	slices.Sort(s.spans)
 	s.spans = slices.Compact(s.spans)
 	for _, p := range policies {
-		c := &contender{name: limitsText(&p), policy: p, keys: make(map[string]*subject), sweep: firstSweep}
+		c := &candidate{name: limitsText(&p), policy: p, keys: make(map[string]*simulatedKey), sweep: firstSweep}
 		for _, span := range s.spans {
 			c.peaks = append(c.peaks, peak{length: span.Microseconds()})
 		}
-		s.contenders = append(s.contenders, c)
+		s.candidates = append(s.candidates, c)
 	}
 	return s
 }
@@ -105,7 +105,7 @@ func (s *simulation) play(ctx context.Context, all traffic, lasts time.Duration)
 		if s.requests%1024 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.ask(&a)
+		s.take(&a)
 		if s.held > maxHeld {
 			return fmt.Errorf("too many keys and admissions within %v of each other to remember (%d): simulate less with --for",
 				s.spans[len(s.spans)-1], maxHeld)
@@ -114,14 +114,14 @@ func (s *simulation) play(ctx context.Context, all traffic, lasts time.Duration)
 	return nil
 }
 
-// ask puts a request to all policies.
-func (s *simulation) ask(a *arrival) {
+// take puts a request to all policies.
+func (s *simulation) take(a *request) {
 	s.requests++
 	s.cost += a.cost
 	s.last = a.at
 	s.timeline.offer(a.at, a.cost)
 	at := limit.At{Micros: a.at, Phase: xxhash.Sum64String(a.key)} // the hash that all backends take
-	for i, c := range s.contenders {
+	for i, c := range s.candidates {
 		allowed, grown := c.take(a, at)
 		if allowed {
 			s.timeline.admit(i, a.at, a.cost)
@@ -131,7 +131,7 @@ func (s *simulation) ask(a *arrival) {
 }
 
 // take reports whether the policy admits a request, and by how much what is remembered has grown.
-func (c *contender) take(a *arrival, at limit.At) (allowed bool, grown int) {
+func (c *candidate) take(a *request, at limit.At) (allowed bool, grown int) {
 	if c.policy.CheckCost(a.cost) != nil { // of traffic, it can only be too high for the policy
 		c.denied++
 		c.impossible++
@@ -141,9 +141,9 @@ func (c *contender) take(a *arrival, at limit.At) (allowed bool, grown int) {
 	if k == nil {
 		grown = heldByKey
 		if len(c.keys) >= c.sweep {
-			grown -= c.forget(a.at)
+			grown -= c.evict(a.at)
 		}
-		k = new(subject)
+		k = new(simulatedKey)
 		c.keys[a.key] = k
 	}
 	v := k.state.Take(&c.policy, at, a.cost)
@@ -154,10 +154,10 @@ func (c *contender) take(a *arrival, at limit.At) (allowed bool, grown int) {
 	k.run = denials{}
 	c.admitted++
 	c.admittedCost += a.cost
-	return true, grown + k.ledger.admit(a.key, a.at, a.cost, c.peaks)
+	return true, grown + k.admissions.record(a.key, a.at, a.cost, c.peaks)
 }
 
-func (c *contender) deny(k *subject, a *arrival, wait time.Duration) {
+func (c *candidate) deny(k *simulatedKey, a *request, wait time.Duration) {
 	c.denied++
 	c.wait += wait.Seconds()
 	if k.run.count == 0 {
@@ -170,13 +170,13 @@ func (c *contender) deny(k *subject, a *arrival, wait time.Duration) {
 	}
 }
 
-// forget drops keys that are as good as new. It returns how much is remembered less.
-func (c *contender) forget(now int64) int {
+// evict drops keys that are as good as new. It returns how much is remembered less.
+func (c *candidate) evict(now int64) int {
 	less := 0
 	longest := c.peaks[len(c.peaks)-1].length
 	for key, k := range c.keys {
-		if k.state.Until() <= now && k.ledger.over(now, longest) {
-			less += heldByKey + len(k.ledger.charges)
+		if k.state.Until() <= now && k.admissions.expired(now, longest) {
+			less += heldByKey + len(k.admissions.charges)
 			delete(c.keys, key)
 		}
 	}
@@ -184,11 +184,11 @@ func (c *contender) forget(now int64) int {
 	return less
 }
 
-// broken is an error for each policy that has admitted more than it promises.
-func (c *contender) broken() error {
+// checkBound is an error for each policy that has admitted more than it promises.
+func (c *candidate) checkBound() error {
 	for _, p := range c.peaks {
 		length := time.Duration(p.length) * time.Microsecond
-		if promised := promise(&c.policy, length); p.most > promised {
+		if promised := admissionBound(&c.policy, length); p.most > promised {
 			return fmt.Errorf("%s: admitted %d within %v and promises %d: this is a bug of package limit",
 				c.name, p.most, length, promised)
 		}

@@ -13,13 +13,13 @@ import (
 )
 
 // anyTraffic is requests of some keys with gaps and costs of all sizes.
-func anyTraffic(random *rand.Rand, n int) []arrival {
+func anyTraffic(random *rand.Rand, n int) []request {
 	gaps := []int64{0, 1, 999, 10_000, 300_000, 1_000_000, 5_000_000}
 	at := int64(1_700_000_000_000_000) + random.Int64N(1e9)
-	all := make([]arrival, n)
+	all := make([]request, n)
 	for i := range all {
 		at += gaps[random.IntN(len(gaps))] * random.Int64N(3)
-		all[i] = arrival{at, fmt.Sprint("key-", random.IntN(3)), 1 + random.Int64N(4)*random.Int64N(2)}
+		all[i] = request{at, fmt.Sprint("key-", random.IntN(3)), 1 + random.Int64N(4)*random.Int64N(2)}
 	}
 	return all
 }
@@ -37,8 +37,8 @@ func anyPolicy(t *testing.T, random *rand.Rand) limit.Policy {
 	return p
 }
 
-func playing(all []arrival) traffic {
-	return func(yield func(arrival, error) bool) {
+func playing(all []request) traffic {
+	return func(yield func(request, error) bool) {
 		for _, a := range all {
 			if !yield(a, nil) {
 				return
@@ -59,7 +59,7 @@ func TestSimulation(t *testing.T) {
 		if err := s.play(t.Context(), playing(all), 0); err != nil {
 			t.Fatal(err)
 		}
-		for i, c := range s.contenders {
+		for i, c := range s.candidates {
 			admitted := byBackend(t, policies[i], all)
 			var sum, offered, drawn int64
 			for _, a := range admitted {
@@ -83,11 +83,11 @@ func TestSimulation(t *testing.T) {
 			}
 			for range 20 {
 				length := time.Duration(1+random.Int64N(60_000_000)) * time.Microsecond
-				if most, bound := mostIn(admitted, length.Microseconds()), promise(&c.policy, length); most > bound {
+				if most, bound := mostIn(admitted, length.Microseconds()), admissionBound(&c.policy, length); most > bound {
 					t.Fatalf("seed %d, %s: %d admitted within %v, promised %d", seed, c.name, most, length, bound)
 				}
 			}
-			if err := c.broken(); err != nil {
+			if err := c.checkBound(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -95,7 +95,7 @@ func TestSimulation(t *testing.T) {
 }
 
 // byBackend is what a Memory admits.
-func byBackend(t *testing.T, p limit.Policy, all []arrival) (admitted []arrival) {
+func byBackend(t *testing.T, p limit.Policy, all []request) (admitted []request) {
 	t.Helper()
 	var now int64
 	memory, err := backend.NewMemory(backend.MemoryConfig{Now: func() time.Time { return time.UnixMicro(now) }})
@@ -113,7 +113,7 @@ func byBackend(t *testing.T, p limit.Policy, all []arrival) (admitted []arrival)
 }
 
 // mostIn tries every interval that begins with an admission.
-func mostIn(admitted []arrival, length int64) (most int64) {
+func mostIn(admitted []request, length int64) (most int64) {
 	for i, a := range admitted {
 		sum := int64(0)
 		for _, b := range admitted[i:] {
@@ -130,11 +130,11 @@ func mostIn(admitted []arrival, length int64) (most int64) {
 func TestSimulationByHand(t *testing.T) {
 	t.Parallel()
 	const second = 1_000_000
-	var all []arrival
+	var all []request
 	for _, at := range []int64{0, 9, 10, 11, 12, 13, 30} { // window from 0 to 10, then from 10 to 20
-		all = append(all, arrival{1_700_000_000*second + at*second, "a", 1})
+		all = append(all, request{1_700_000_000*second + at*second, "a", 1})
 	}
-	all = append(all, arrival{all[6].at, "a", 4})
+	all = append(all, request{all[6].at, "a", 4})
 	s := newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.Fixed(2, 10*time.Second)}}})
 	if err := s.play(t.Context(), playing(all), 0); err != nil {
 		t.Fatal(err)
@@ -155,9 +155,9 @@ func TestSimulationIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.PerDay(10)}}})
 	s.held = maxHeld - 100
-	err := s.play(t.Context(), func(yield func(arrival, error) bool) {
+	err := s.play(t.Context(), func(yield func(request, error) bool) {
 		for i := range 10 {
-			if !yield(arrival{at: int64(i), key: fmt.Sprint(i), cost: 1}, nil) {
+			if !yield(request{at: int64(i), key: fmt.Sprint(i), cost: 1}, nil) {
 				return
 			}
 		}
@@ -169,7 +169,7 @@ func TestSimulationIsBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s = newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.PerDay(10)}}})
-	if err := s.play(ctx, playing(make([]arrival, 2048)), 0); err != context.Canceled {
+	if err := s.play(ctx, playing(make([]request, 2048)), 0); err != context.Canceled {
 		t.Errorf("interrupted: %v", err)
 	}
 }
@@ -202,15 +202,15 @@ func TestTimelineWidens(t *testing.T) {
 func TestSimulationForgetsNothingThatCounts(t *testing.T) {
 	t.Parallel()
 	s := newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.TokenBucket(1, time.Second, 10)}}})
-	all := []arrival{{0, "a", 10}}
+	all := []request{{0, "a", 10}}
 	for i := range 3 * firstSweep {
-		all = append(all, arrival{2_000_000 + int64(i), fmt.Sprint(i), 1})
+		all = append(all, request{2_000_000 + int64(i), fmt.Sprint(i), 1})
 	}
-	all = append(all, arrival{3_000_000, "a", 4}, arrival{4_000_000, "a", 4})
+	all = append(all, request{3_000_000, "a", 4}, request{4_000_000, "a", 4})
 	if err := s.play(t.Context(), playing(all), 0); err != nil {
 		t.Fatal(err)
 	}
-	if c := s.contenders[0]; c.denied != 1 {
+	if c := s.candidates[0]; c.denied != 1 {
 		t.Errorf("%d denied, want 4 of the 3 tokens that came back in 3 s, and no more", c.denied)
 	}
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// promise is the most that a policy may admit to a key in any interval of a length, by what package limit says of each of
+// admissionBound is the most that a policy may admit to a key in any interval of a length, by what package limit says of each of
 // its limits.
-func promise(p *limit.Policy, length time.Duration) int64 {
+func admissionBound(p *limit.Policy, length time.Duration) int64 {
 	least := limit.MaxCount
 	for i := range p.Limits {
-		least = min(least, promiseOf(&p.Limits[i], length))
+		least = min(least, limitBound(&p.Limits[i], length))
 	}
 	return least
 }
 
-func promiseOf(l *limit.Limit, length time.Duration) int64 {
+func limitBound(l *limit.Limit, length time.Duration) int64 {
 	times := func(n int64) int64 { // without overflow: more than MaxCount is as good as that
 		if n > limit.MaxCount/l.Max {
 			return limit.MaxCount
@@ -44,33 +44,33 @@ type peak struct {
 	key    string
 }
 
-// ledger is what a key was admitted lately: for as long as the longest interval.
-type ledger struct {
+// admissionLog is what a key was admitted lately: for as long as the longest interval.
+type admissionLog struct {
 	charges []charge
-	tails   []tail // for each length, shortest first
+	windows []trailingWindow // for each length, shortest first
 }
 
 type charge struct{ at, cost int64 }
 
-// tail is the charges within one length of now: from first on.
-type tail struct {
+// trailingWindow is the charges within one length of now: from first on.
+type trailingWindow struct {
 	first int
 	sum   int64
 }
 
-// admit enters a charge, and what it makes of each peak. It returns by how many charges the ledger has grown.
-func (l *ledger) admit(key string, at, cost int64, peaks []peak) int {
+// record enters a charge, and what it makes of each peak. It returns by how many charges the ledger has grown.
+func (l *admissionLog) record(key string, at, cost int64, peaks []peak) int {
 	before := len(l.charges)
 	if last := before - 1; last >= 0 && l.charges[last].at == at {
 		l.charges[last].cost += cost
 	} else {
 		l.charges = append(l.charges, charge{at, cost})
 	}
-	if l.tails == nil {
-		l.tails = make([]tail, len(peaks))
+	if l.windows == nil {
+		l.windows = make([]trailingWindow, len(peaks))
 	}
 	for i := range peaks {
-		t, p := &l.tails[i], &peaks[i]
+		t, p := &l.windows[i], &peaks[i]
 		t.sum += cost
 		for l.charges[t.first].at <= at-p.length {
 			t.sum -= l.charges[t.first].cost
@@ -80,17 +80,17 @@ func (l *ledger) admit(key string, at, cost int64, peaks []peak) int {
 			p.most, p.from, p.key = t.sum, l.charges[t.first].at, key
 		}
 	}
-	if gone := l.tails[len(peaks)-1].first; gone > 64 && gone > len(l.charges)/2 {
+	if gone := l.windows[len(peaks)-1].first; gone > 64 && gone > len(l.charges)/2 {
 		l.charges = l.charges[:copy(l.charges, l.charges[gone:])]
-		for i := range l.tails {
-			l.tails[i].first -= gone
+		for i := range l.windows {
+			l.windows[i].first -= gone
 		}
 	}
 	return len(l.charges) - before
 }
 
-// over reports whether nothing that the ledger holds can be in an interval with a charge from now on.
-func (l *ledger) over(now, longest int64) bool {
+// expired reports whether nothing that the ledger holds can be in an interval with a charge from now on.
+func (l *admissionLog) expired(now, longest int64) bool {
 	n := len(l.charges)
 	return n == 0 || l.charges[n-1].at <= now-longest
 }

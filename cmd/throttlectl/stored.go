@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// nothingStored is the error that none of a policy's limits has counted anything of a key, and names what is stored in its
+// checkStored is the error that none of a policy's limits has counted anything of a key, and names what is stored in its
 // place. A count of 0 would look the same for a key that isn't used and for one that is looked for in the wrong place.
-func (o *keyOptions) nothingStored(ctx context.Context, p *place, snapshot backend.Snapshot, req backend.Request) error {
+func (o *keyOptions) checkStored(ctx context.Context, p *keyCounts, snapshot backend.Snapshot, req backend.Request) error {
 	var there []string
 	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
 		for i := range req.Policy.Limits {
@@ -28,7 +28,7 @@ func (o *keyOptions) nothingStored(ctx context.Context, p *place, snapshot backe
 	err := fmt.Errorf("nothing is stored of this key under prefix %q, policy %q and these limits", o.prefix, req.Policy.Name)
 	if len(there) == 0 {
 		found := p.search(ctx, req.Key)
-		return found.elsewhere(err)
+		return found.wrap(err)
 	}
 	return fmt.Errorf("%w: the policy has counted it under %s", err, strings.Join(there, ", "))
 }
@@ -50,7 +50,7 @@ func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
 	if err := policy.Validate(); err != nil {
 		return usage(err)
 	}
-	return o.open(cmd, key, false, func(ctx context.Context, p *place) error {
+	return o.withKey(cmd, key, false, func(ctx context.Context, p *keyCounts) error {
 		found := search{policies: []string{o.name}}
 		if !named {
 			found = p.search(ctx, key)
@@ -59,12 +59,12 @@ func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
 		for _, policy.Name = range found.policies {
 			snapshot, err := p.Load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
 			if err == nil {
-				err = moved(snapshot)
+				err = checkNotSealed(snapshot)
 			}
 			if err != nil {
 				return err
 			}
-			if one := storedOf(snapshot); len(one) > 0 {
+			if one := storedLimits(snapshot); len(one) > 0 {
 				r.Policies = append(r.Policies, policyStored{policy.Name, one})
 			}
 		}
@@ -72,19 +72,19 @@ func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
 		case len(r.Policies) > 0:
 		case named:
 			found = p.search(ctx, key)
-			return found.elsewhere(fmt.Errorf("nothing is stored of this key under prefix %q and policy %q", o.prefix, o.name))
+			return found.wrap(fmt.Errorf("nothing is stored of this key under prefix %q and policy %q", o.prefix, o.name))
 		default:
 			found.policies = nil // what they had is over
-			return found.elsewhere(fmt.Errorf("nothing is found of this key under prefix %q", o.prefix))
+			return found.wrap(fmt.Errorf("nothing is found of this key under prefix %q", o.prefix))
 		}
-		if err := errors.Join(found.missed...); err != nil {
+		if err := errors.Join(found.failed...); err != nil {
 			r.Incomplete = err.Error()
 		}
 		return o.print(cmd.OutOrStdout(), r)
 	})
 }
 
-func storedOf(snapshot backend.Snapshot) (all []limitStored) {
+func storedLimits(snapshot backend.Snapshot) (all []limitStored) {
 	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
 		s := limitStored{Limit: withoutMax(one.Limit), Reset: instant(one.ResetAt)}
 		if one.Limit.Algorithm != limit.Bucket {

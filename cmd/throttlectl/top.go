@@ -129,16 +129,16 @@ func withTop(u *url.URL, keys int) string {
 	return its.String()
 }
 
-// look asks all processes at once, and sums up what they say.
-func (o *topOptions) look(ctx context.Context, all []*process) *topView {
-	each(all, func(p *process) error { p.look(ctx, o.timeout); return p.err })
+// poll asks all processes at once, and sums up what they say.
+func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
+	askAll(all, func(p *process) error { p.poll(ctx, o.timeout); return p.err })
 	return newTopView(time.Now(), all, o.sort, o.keys)
 }
 
 // blocks prints a block each interval, the first one when it has rates.
 func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 	ctx := cmd.Context()
-	first := o.look(ctx, all)
+	first := o.poll(ctx, all)
 	if o.once && first.answers == 0 {
 		return first.err()
 	}
@@ -150,7 +150,7 @@ func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 		case <-ctx.Done():
 			return o.interrupted(ctx)
 		}
-		v := o.look(ctx, all)
+		v := o.poll(ctx, all)
 		if ctx.Err() != nil {
 			return o.interrupted(ctx)
 		}
@@ -167,7 +167,7 @@ func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 			return err
 		}
 		if err != nil {
-			complain(cmd.ErrOrStderr(), err)
+			printError(cmd.ErrOrStderr(), err)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (o *topOptions) live(ctx context.Context, s *screen, all []*process) error 
 	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
 	for {
-		v := o.look(ctx, all)
+		v := o.poll(ctx, all)
 		if ctx.Err() != nil {
 			return nil
 		}

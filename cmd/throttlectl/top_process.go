@@ -18,40 +18,40 @@ type process struct {
 	err   error // of the latest look
 	stats throttler.Stats
 	last  sample // of the latest answer
-	gain  gain   // by the latest look; of no use after an error
+	delta delta  // by the latest look; of no use after an error
 }
 
 // sample is what a process has counted up to a time.
 type sample struct {
 	at     time.Time
-	counts map[counted]int64
+	counts map[decisionKind]int64
 	shadow throttler.ShadowStats
 }
 
-// counted is what one count is of.
-type counted struct {
+// decisionKind is what one count is of.
+type decisionKind struct {
 	policy string
 	kind   throttler.DecisionCount // without the Count; zero: no verdict
 }
 
-// gain is what a process has counted between two answers.
-type gain struct {
+// delta is what a process has counted between two answers.
+type delta struct {
 	sample
 	over time.Duration // 0: since it started, and for how long isn't known
 }
 
-// look asks the process.
-func (p *process) look(ctx context.Context, timeout time.Duration) {
+// poll asks the process.
+func (p *process) poll(ctx context.Context, timeout time.Duration) {
 	body, err := get(ctx, p.url, p.shown, timeout, maxStats)
 	if err != nil {
 		p.err = err
 		return
 	}
-	p.heard(time.Now(), body)
+	p.record(time.Now(), body)
 }
 
-// heard reads an answer.
-func (p *process) heard(at time.Time, body []byte) {
+// record reads an answer.
+func (p *process) record(at time.Time, body []byte) {
 	var stats throttler.Stats
 	err := json.Unmarshal(body, &stats)
 	if err == nil && stats.Policies == nil {
@@ -61,35 +61,35 @@ func (p *process) heard(at time.Time, body []byte) {
 		p.err = fmt.Errorf("%s: not the statistics that httplimit.StatsHandler serves: %w", p.shown, err)
 		return
 	}
-	now := sampled(at, &stats)
-	p.err, p.stats, p.gain, p.last = nil, stats, now.since(p.last), now
+	now := newSample(at, &stats)
+	p.err, p.stats, p.delta, p.last = nil, stats, now.since(p.last), now
 }
 
-func sampled(at time.Time, stats *throttler.Stats) sample {
-	s := sample{at: at, counts: make(map[counted]int64), shadow: stats.Shadow}
+func newSample(at time.Time, stats *throttler.Stats) sample {
+	s := sample{at: at, counts: make(map[decisionKind]int64), shadow: stats.Shadow}
 	for _, p := range stats.Policies {
 		if p.Errors > 0 {
-			s.counts[counted{policy: p.Policy}] = p.Errors
+			s.counts[decisionKind{policy: p.Policy}] = p.Errors
 		}
 		for _, d := range p.Decisions {
 			n := d.Count
 			d.Count = 0
-			s.counts[counted{p.Policy, d}] = n
+			s.counts[decisionKind{p.Policy, d}] = n
 		}
 	}
 	return s
 }
 
 // since is what was counted since a sample before. A process that has been started anew since has counted all it says.
-func (s sample) since(before sample) gain {
+func (s sample) since(before sample) delta {
 	if before.at.IsZero() {
-		return gain{s, 0}
+		return delta{s, 0}
 	}
 	over := max(s.at.Sub(before.at), time.Millisecond)
 	if s.restarted(before) {
-		return gain{s, over}
+		return delta{s, over}
 	}
-	g := gain{sample{s.at, make(map[counted]int64), minus(s.shadow, before.shadow)}, over}
+	g := delta{sample{s.at, make(map[decisionKind]int64), subtract(s.shadow, before.shadow)}, over}
 	for what, n := range s.counts {
 		g.counts[what] = n - before.counts[what]
 	}
@@ -103,11 +103,11 @@ func (s sample) restarted(before sample) bool {
 			return true
 		}
 	}
-	d := minus(s.shadow, before.shadow)
+	d := subtract(s.shadow, before.shadow)
 	return d.Allowed < 0 || d.Denied < 0 || d.Failed < 0 || d.Dropped < 0
 }
 
-func minus(a, b throttler.ShadowStats) throttler.ShadowStats {
+func subtract(a, b throttler.ShadowStats) throttler.ShadowStats {
 	return throttler.ShadowStats{
 		Allowed: a.Allowed - b.Allowed, Denied: a.Denied - b.Denied, Failed: a.Failed - b.Failed, Dropped: a.Dropped - b.Dropped,
 	}

@@ -187,7 +187,7 @@ func told(t testing.TB, name string, begin time.Time, every time.Duration, bodie
 	t.Helper()
 	p := &process{shown: "http://" + name + "/debug/sluice"}
 	for i, body := range bodies {
-		p.heard(begin.Add(time.Duration(i)*every), []byte(body))
+		p.record(begin.Add(time.Duration(i)*every), []byte(body))
 		if p.err != nil {
 			t.Fatal(p.err)
 		}

@@ -87,7 +87,7 @@ var (
 func newTopView(now time.Time, all []*process, order string, keys int) *topView {
 	v := &topView{Time: instant(now)}
 	for _, p := range all {
-		v.rates = v.rates || p.err == nil && p.gain.over > 0
+		v.rates = v.rates || p.err == nil && p.delta.over > 0
 	}
 	byName, denied := make(map[string]*policyView), make(map[string]*throttler.DeniedKey)
 	for _, p := range all {
@@ -128,14 +128,14 @@ func (v *topView) add(p *process, byName map[string]*policyView) {
 		its.Denied += s.Denied
 		its.Errors += s.Errors
 	}
-	seconds := p.gain.over.Seconds()
+	seconds := p.delta.over.Seconds()
 	switch {
 	case v.rates && seconds == 0:
 		return
 	case !v.rates:
 		seconds = 1
 	}
-	for what, n := range p.gain.counts {
+	for what, n := range p.delta.counts {
 		byName[what.policy].add(what.kind, float64(n)/seconds)
 	}
 	if !v.rates || p.stats.Shadow == (throttler.ShadowStats{}) {
@@ -144,7 +144,7 @@ func (v *topView) add(p *process, byName map[string]*policyView) {
 	if v.Shadow == nil {
 		v.Shadow = new(shadowView)
 	}
-	s := p.gain.shadow
+	s := p.delta.shadow
 	v.Shadow.Allowed += float64(s.Allowed) / seconds
 	v.Shadow.Denied += float64(s.Denied) / seconds
 	v.Shadow.Failed += float64(s.Failed) / seconds

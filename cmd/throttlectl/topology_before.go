@@ -12,49 +12,49 @@ import (
 // What comes before a topology that is pushed decides where processes that start look for counts. What is in force must be
 // among it: its groups have the counts.
 
-// scene is how things are before a push.
-type scene struct {
-	boards []*board
-	before []posted
+// publishState is how things are before a push.
+type publishState struct {
+	publishers []*publisher
+	before     []published
 }
 
-func (c *scene) close() {
-	for _, b := range c.boards {
+func (c *publishState) close() {
+	for _, b := range c.publishers {
 		b.close()
 	}
 }
 
-// survey reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
+// publishState reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
 // others. Where nothing is known yet, those of the topologies that the file names are read, the newest first.
-func (s *site) survey(ctx context.Context) *scene {
-	c, named := new(scene), chainOf(s.topology.Previous)
+func (s *cluster) publishState(ctx context.Context) *publishState {
+	c, named := new(publishState), topologyHistory(s.topology.Previous)
 	for next := s.topology.Groups; len(next) > 0; {
-		boards, _ := s.boards(ctx, next) // they are closed with the scene
-		c.boards, c.before = append(c.boards, boards...), append(c.before, readBoards(ctx, boards)...)
+		boards, _ := s.publishers(ctx, next) // they are closed with the scene
+		c.publishers, c.before = append(c.publishers, boards...), append(c.before, readPublished(ctx, boards)...)
 		next = nil
-		if newest := newestOf(c.before); newest.Epoch > 0 {
+		if newest := newestPublished(c.before); newest.Epoch > 0 {
 			if i := slices.IndexFunc(named, func(t router.Topology) bool { return t.Epoch == newest.Epoch }); i >= 0 {
-				next = c.unasked(named[i].Groups)
+				next = c.unread(named[i].Groups)
 			}
 			continue
 		}
 		for len(next) == 0 && len(named) > 0 {
-			next, named = c.unasked(named[0].Groups), named[1:]
+			next, named = c.unread(named[0].Groups), named[1:]
 		}
 	}
 	return c
 }
 
-// unasked are the groups whose boards were not read yet.
-func (c *scene) unasked(groups []router.Group) []router.Group {
+// unread are the groups whose boards were not read yet.
+func (c *publishState) unread(groups []router.Group) []router.Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g router.Group) bool {
-		return slices.ContainsFunc(c.boards, func(b *board) bool { return b.Group == g.Name })
+		return slices.ContainsFunc(c.publishers, func(b *publisher) bool { return b.Group == g.Name })
 	})
 }
 
-// posted is the topology that a board has, if the tool may go by it: it leads to no server that the file doesn't know, unless it is
+// trustedTopology is the topology that a board has, if the tool may go by it: it leads to no server that the file doesn't know, unless it is
 // signed or the server allowed.
-func (s *site) posted(p posted) (router.Topology, error) {
+func (s *cluster) trustedTopology(p published) (router.Topology, error) {
 	t, err := router.ParseTopology([]byte(p.text))
 	switch {
 	case err != nil:
@@ -70,8 +70,8 @@ func (s *site) posted(p posted) (router.Topology, error) {
 	return t, nil
 }
 
-// newestOf is the first notice of the largest epoch.
-func newestOf(all []posted) (newest posted) {
+// newestPublished is the first notice of the largest epoch.
+func newestPublished(all []published) (newest published) {
 	for _, p := range all {
 		if p.Epoch > newest.Epoch {
 			newest = p
@@ -80,8 +80,8 @@ func newestOf(all []posted) (newest posted) {
 	return newest
 }
 
-// chainOf is a topology and all before it, the newest first, each without what came before it.
-func chainOf(t *router.Topology) (all []router.Topology) {
+// topologyHistory is a topology and all before it, the newest first, each without what came before it.
+func topologyHistory(t *router.Topology) (all []router.Topology) {
 	for ; t != nil; t = t.Previous {
 		one := *t
 		one.Previous = nil
@@ -90,18 +90,18 @@ func chainOf(t *router.Topology) (all []router.Topology) {
 	return all
 }
 
-// continues refuses a topology that doesn't name the one in force among those before it.
-func continues(file router.Topology, c *scene) error {
-	newest := newestOf(c.before)
+// checkContinues refuses a topology that doesn't name the one in force among those before it.
+func checkContinues(file router.Topology, c *publishState) error {
+	newest := newestPublished(c.before)
 	if newest.Epoch == 0 || newest.Epoch >= file.Epoch {
 		return nil
 	}
-	for _, t := range chainOf(file.Previous) {
+	for _, t := range topologyHistory(file.Previous) {
 		switch {
 		case t.Epoch != newest.Epoch:
 		case t.Digest() != newest.Digest:
 			return fmt.Errorf(`refused, and nothing was published: the file's "previous" of epoch %d is not what %s has as that%s`,
-				t.Epoch, newest.Node, inWords(newest.text, t))
+				t.Epoch, newest.Node, describeChange(newest.text, t))
 		default:
 			return nil
 		}
@@ -110,8 +110,8 @@ func continues(file router.Topology, c *scene) error {
 		`as "previous", so that processes that start know where keys have their counts`, newest.Epoch)
 }
 
-// inWords is what a topology changes against one that is published.
-func inWords(published string, t router.Topology) string {
+// describeChange is what a topology changes against one that is published.
+func describeChange(published string, t router.Topology) string {
 	there, err := router.ParseTopology([]byte(published))
 	if err != nil {
 		return ""
@@ -122,9 +122,9 @@ func inWords(published string, t router.Topology) string {
 	return ""
 }
 
-// differs says in words what a published topology has that the file hasn't, although the keys have the same owners; empty if
+// describeDifference says in words what a published topology has that the file hasn't, although the keys have the same owners; empty if
 // nothing. How either is laid out doesn't matter.
-func differs(published string, file router.Topology) string {
+func describeDifference(published string, file router.Topology) string {
 	there, err := router.ParseTopology([]byte(published))
 	switch {
 	case err != nil:
@@ -135,7 +135,7 @@ func differs(published string, file router.Topology) string {
 		return "no signature"
 	case len(file.Signature) > 0 && !slices.Equal(there.Signature, file.Signature):
 		return "another signature"
-	case !slices.EqualFunc(chainOf(there.Previous), chainOf(file.Previous), func(a, b router.Topology) bool {
+	case !slices.EqualFunc(topologyHistory(there.Previous), topologyHistory(file.Previous), func(a, b router.Topology) bool {
 		return a.Digest() == b.Digest() && sameAddresses(a, b)
 	}):
 		return `another "previous"`

@@ -30,11 +30,11 @@ func newTopologyCheck(g *globals) *cobra.Command {
 		ValidArgsFunction: jsonFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.topology = args[0]
-			s, err := f.site()
+			s, err := f.cluster()
 			if err != nil {
 				return err
 			}
-			c := s.check(cmd.Context())
+			c := s.checkTopology(cmd.Context())
 			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
 				return err
 			}
@@ -66,14 +66,14 @@ type memberStatus struct {
 	Error     string `json:"error,omitempty"`
 }
 
-// check asks every server for --timeout at most, each time.
-func (s *site) check(ctx context.Context) *topologyCheck {
+// checkTopology asks every server for --timeout at most, each time.
+func (s *cluster) checkTopology(ctx context.Context) *topologyCheck {
 	c := &topologyCheck{Epoch: s.topology.Epoch, Digest: s.topology.Digest()}
 	all, f := s.members(ctx, func(string) bool { return true })
-	boards, done := s.boards(ctx, s.topology.Groups)
+	boards, done := s.publishers(ctx, s.topology.Groups)
 	defer done()
-	notices := readBoards(ctx, boards)
-	reached := each(all, func(m member) error {
+	notices := readPublished(ctx, boards)
+	reached := askAll(all, func(m member) error {
 		ctx, cancel := context.WithTimeout(ctx, s.timeout) // its own: one that hangs takes no time from the others
 		defer cancel()
 		return m.reach(ctx)
@@ -98,7 +98,7 @@ func (s *site) check(ctx context.Context) *topologyCheck {
 		}
 		c.Servers = append(c.Servers, status)
 	}
-	c.Findings = append(f, judgePosted(s.topology, notices, s.trust.TopologyKeys)...).sorted()
+	c.Findings = append(f, checkPublished(s.topology, notices, s.trust.TopologyKeys)...).sorted()
 	return c
 }
 
@@ -113,8 +113,8 @@ func (m *member) reach(ctx context.Context) error {
 	return client.Time(ctx).Err() // PING is a right that applications need not have
 }
 
-// judgePosted compares what is in force with the file, and both with the keys of those who may publish, if there are any.
-func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKey) (f findings) {
+// checkPublished compares what is in force with the file, and both with the keys of those who may publish, if there are any.
+func checkPublished(file router.Topology, notices []published, keys []ed25519.PublicKey) (f findings) {
 	var newest uint64
 	for _, p := range notices {
 		newest = max(newest, p.Epoch)
@@ -128,7 +128,7 @@ func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKe
 		f.add(critical, "history", "processes can't start with the file: "+err.Error(), "")
 	}
 	if len(keys) > 0 {
-		f = append(f, judgeSignatures(file, notices, keys)...)
+		f = append(f, checkSignatures(file, notices, keys)...)
 	}
 	for _, p := range notices {
 		one := finding{Check: "posted", Group: p.Group, Server: p.Node}
@@ -137,7 +137,7 @@ func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKe
 			one.Severity, one.What = warning, "its notice can't be read: "+p.Error
 		case p.Epoch == file.Epoch && p.Digest != file.Digest():
 			one.Severity = critical
-			one.What = fmt.Sprintf("another topology of epoch %d is in force%s", p.Epoch, inWords(p.text, file))
+			one.What = fmt.Sprintf("another topology of epoch %d is in force%s", p.Epoch, describeChange(p.text, file))
 			one.Do = fmt.Sprintf("Give the file epoch %d, with that one as \"previous\"; until then processes that have the file decide nothing.", p.Epoch+1)
 		case p.Epoch > file.Epoch:
 			one.Severity = warning
@@ -150,7 +150,7 @@ func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKe
 			one.What = fmt.Sprintf("the file's epoch %d is not in force here: it has %s", file.Epoch, epochWord(p.Epoch))
 			one.Do = "throttlectl topology push publishes it. Where it is in force elsewhere, processes bring it here within seconds."
 		default:
-			other := differs(p.text, file)
+			other := describeDifference(p.text, file)
 			if other == "" {
 				continue
 			}
@@ -168,8 +168,8 @@ func judgePosted(file router.Topology, notices []posted, keys []ed25519.PublicKe
 	return f
 }
 
-// judgeSignatures finds what processes with these TopologyKeys refuse.
-func judgeSignatures(file router.Topology, notices []posted, keys []ed25519.PublicKey) (f findings) {
+// checkSignatures finds what processes with these TopologyKeys refuse.
+func checkSignatures(file router.Topology, notices []published, keys []ed25519.PublicKey) (f findings) {
 	if err := file.Verify(keys...); err != nil && len(file.Signature) > 0 {
 		f.add(critical, "signature", "processes with these keys can't start with the file: "+err.Error(), "throttlectl topology sign")
 	}

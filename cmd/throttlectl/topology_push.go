@@ -46,7 +46,7 @@ func newTopologyPush(g *globals) *cobra.Command {
 		ValidArgsFunction: jsonFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.topology = args[0]
-			s, err := o.site()
+			s, err := o.cluster()
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func newTopologyPush(g *globals) *cobra.Command {
 }
 
 // push publishes the file. Where it was refused there is no report.
-func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) {
+func (o *pushOptions) push(ctx context.Context, s *cluster) (*topologyPush, error) {
 	file := s.topology
 	if file.Epoch == 0 {
 		return nil, errors.New("the file has epoch 0, which is for a topology that is never changed: number it from 1 on")
@@ -72,13 +72,13 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 	if err := file.CheckHistory(); err != nil {
 		return nil, fmt.Errorf("refused, and nothing was published: %w", err)
 	}
-	c := s.survey(ctx)
+	c := s.publishState(ctx)
 	defer c.close()
-	boards, before := c.boards, c.before
-	if err := errors.Join(o.refuse(file, before), continues(file, c)); err != nil {
+	boards, before := c.publishers, c.before
+	if err := errors.Join(o.checkMayPublish(file, before), checkContinues(file, c)); err != nil {
 		return nil, err
 	}
-	notice, err := noticeOf(file)
+	notice, err := topologyNotice(file)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 		}
 	}
 	if !o.dry {
-		after = each(boards, func(b *board) posted { return b.post(ctx, notice) })
+		after = askAll(boards, func(b *publisher) published { return b.publish(ctx, notice) })
 	}
 	for i := range boards {
 		a := after[i]
@@ -99,15 +99,15 @@ func (o *pushOptions) push(ctx context.Context, s *site) (*topologyPush, error) 
 		switch {
 		case a.err != nil:
 			errs = append(errs, fmt.Errorf("group %s: %w", a.Group, a.err))
-		case !o.dry && (a.Epoch != file.Epoch || a.Digest != notice.Digest || differs(a.text, file) != ""):
+		case !o.dry && (a.Epoch != file.Epoch || a.Digest != notice.Digest || describeDifference(a.text, file) != ""):
 			errs = append(errs, fmt.Errorf("group %s: somebody has published epoch %d meanwhile", a.Group, a.Epoch))
 		}
 	}
 	return p, errors.Join(errs...)
 }
 
-// refuse is why nothing may be left.
-func (o *pushOptions) refuse(file router.Topology, before []posted) error {
+// checkMayPublish is why nothing may be left.
+func (o *pushOptions) checkMayPublish(file router.Topology, before []published) error {
 	var errs []error
 	reached := 0
 	for _, p := range before {
@@ -116,13 +116,13 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.err))
 		case p.err != nil:
 		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or what has the same owners
-			if other := differs(p.text, file); other != "" {
+			if other := describeDifference(p.text, file); other != "" {
 				errs = append(errs, fmt.Errorf(`group %s: epoch %d is published with %s. To publish the file, write it as epoch %d with epoch %d as "previous"`,
 					p.Group, p.Epoch, other, p.Epoch+1, p.Epoch))
 			}
 		case p.Epoch == file.Epoch:
 			errs = append(errs, fmt.Errorf(`group %s: another topology of epoch %d is in force: write epoch %d, with that as "previous"%s`,
-				p.Group, p.Epoch, p.Epoch+1, inWords(p.text, file)))
+				p.Group, p.Epoch, p.Epoch+1, describeChange(p.text, file)))
 		case p.Epoch > file.Epoch:
 			errs = append(errs, fmt.Errorf("group %s: epoch %d is in force, above %d: a change is taken back by another, "+
 				"with a larger epoch. If processes refuse what is there, throttlectl topology withdraw takes it away",
@@ -144,8 +144,8 @@ func (o *pushOptions) refuse(file router.Topology, before []posted) error {
 	return nil
 }
 
-// noticeOf is what is left, as routers do it.
-func noticeOf(file router.Topology) (backend.Notice, error) {
+// topologyNotice is what is left, as routers do it.
+func topologyNotice(file router.Topology) (backend.Notice, error) {
 	text, err := json.Marshal(file)
 	return backend.Notice{Version: int64(file.Epoch), Digest: file.Digest(), Text: string(text)}, err
 }

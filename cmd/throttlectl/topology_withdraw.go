@@ -34,7 +34,7 @@ func newTopologyWithdraw(g *globals) *cobra.Command {
 			if f.topology == "" {
 				return usage(errors.New("--topology is needed: the JSON file of the groups"))
 			}
-			s, err := f.site()
+			s, err := f.cluster()
 			if err != nil {
 				return err
 			}
@@ -61,8 +61,8 @@ type withdrawnNode struct {
 	Error     string `json:"error,omitempty"`
 }
 
-func (s *site) withdraw(ctx context.Context, epoch uint64) (*withdrawal, error) {
-	boards, done := s.boards(ctx, s.topology.Groups)
+func (s *cluster) withdraw(ctx context.Context, epoch uint64) (*withdrawal, error) {
+	boards, done := s.publishers(ctx, s.topology.Groups)
 	defer done()
 	w, found := &withdrawal{Epoch: epoch}, false
 	var errs []error
@@ -86,12 +86,12 @@ func (s *site) withdraw(ctx context.Context, epoch uint64) (*withdrawal, error) 
 }
 
 // withdrawFrom deletes the notice of an epoch, unless another comes meanwhile.
-func (s *site) withdrawFrom(ctx context.Context, b *board, epoch uint64) (before string, done bool, err error) {
+func (s *cluster) withdrawFrom(ctx context.Context, b *publisher, epoch uint64) (before string, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	client := b.client
 	if client == nil {
-		node := redis.NewClient(at(s.node, b.Node))
+		node := redis.NewClient(withAddress(s.node, b.Node))
 		defer node.Close()
 		client = node
 	}

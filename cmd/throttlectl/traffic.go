@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// arrival is one request.
-type arrival struct {
+// request is one request.
+type request struct {
 	at   int64 // Unix microseconds
 	key  string
 	cost int64
 }
 
 // traffic yields requests in the order of time. An error is the last that it yields, and is of the request beside it.
-type traffic = iter.Seq2[arrival, error]
+type traffic = iter.Seq2[request, error]
 
-// popularity draws keys: the nth most popular one is asked for 1/n^exponent times as often as the first, which is Zipf's
+// keyDistribution draws keys: the nth most popular one is asked for 1/n^exponent times as often as the first, which is Zipf's
 // law. With exponent 0 all are as likely.
-type popularity struct {
+type keyDistribution struct {
 	names []string
 	sums  []float64 // of the weights up to each name's own
 }
 
-const maxPopularity = 1 << 20 // keys
+const maxKeys = 1 << 20 // keys
 
-func newPopularity(prefix string, keys int, exponent float64) (*popularity, error) {
+func newKeyDistribution(prefix string, keys int, exponent float64) (*keyDistribution, error) {
 	switch {
-	case keys < 1 || keys > maxPopularity:
-		return nil, fmt.Errorf("--keys = %d: must be from 1 to %d", keys, maxPopularity)
+	case keys < 1 || keys > maxKeys:
+		return nil, fmt.Errorf("--keys = %d: must be from 1 to %d", keys, maxKeys)
 	case !(exponent >= 0 && exponent <= 10):
 		return nil, fmt.Errorf("--zipf = %v: must be from 0 to 10", exponent)
 	}
-	p := &popularity{make([]string, keys), make([]float64, keys)}
+	p := &keyDistribution{make([]string, keys), make([]float64, keys)}
 	sum := 0.0
 	for i := range keys {
 		sum += math.Pow(float64(i+1), -exponent)
@@ -44,7 +44,7 @@ func newPopularity(prefix string, keys int, exponent float64) (*popularity, erro
 	return p, nil
 }
 
-func (p *popularity) draw(random *rand.Rand) string {
+func (p *keyDistribution) draw(random *rand.Rand) string {
 	n := len(p.sums)
 	if n == 1 {
 		return p.names[0]
@@ -56,12 +56,12 @@ func (p *popularity) draw(random *rand.Rand) string {
 // simulatedStart is when made traffic begins: at a multiple of every window up to a day, as aligned windows do.
 var simulatedStart = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// made is the traffic of all shapes together, for a while. The same seed makes the same traffic.
-func made(shapes []shape, keys *popularity, seed uint64, lasts time.Duration) traffic {
-	return func(yield func(arrival, error) bool) {
+// generate is the traffic of all shapes together, for a while. The same seed makes the same traffic.
+func generate(shapes []shape, keys *keyDistribution, seed uint64, lasts time.Duration) traffic {
+	return func(yield func(request, error) bool) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		for at := range merged(shapes, seed, lasts) {
-			a := arrival{at: simulatedStart.UnixMicro() + at.Microseconds(), key: keys.draw(random), cost: 1}
+			a := request{at: simulatedStart.UnixMicro() + at.Microseconds(), key: keys.draw(random), cost: 1}
 			if !yield(a, nil) {
 				return
 			}

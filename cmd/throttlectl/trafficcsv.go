@@ -36,14 +36,14 @@ func (e *lineError) Unwrap() error { return e.Err }
 // columns are the places of what is looked for in a line; -1 for nowhere.
 type columns struct{ time, key, cost int }
 
-// recorded is the traffic in a CSV file. Its errors are lineErrors, and come with the request if there is one.
-func recorded(in io.Reader) traffic {
-	return func(yield func(arrival, error) bool) {
+// readCSV is the traffic in a CSV file. Its errors are lineErrors, and come with the request if there is one.
+func readCSV(in io.Reader) traffic {
+	return func(yield func(request, error) bool) {
 		lines := bufio.NewScanner(in)
 		lines.Buffer(nil, maxLine)
 		where := columns{0, 1, 2}
 		n, first, last, sum := 0, int64(-1), int64(math.MinInt64), int64(0)
-		fail := func(a arrival, err error) { yield(a, &lineError{n, err}) }
+		fail := func(a request, err error) { yield(a, &lineError{n, err}) }
 		for lines.Scan() {
 			n++
 			fields, err := split(strings.TrimPrefix(lines.Text(), "\ufeff"))
@@ -56,9 +56,9 @@ func recorded(in io.Reader) traffic {
 					continue
 				}
 			}
-			var a arrival
+			var a request
 			if err == nil {
-				a, err = where.arrival(fields)
+				a, err = where.request(fields)
 			}
 			if err == nil && a.at < last {
 				err = errors.New("is earlier than the line before: sort the file by time")
@@ -83,7 +83,7 @@ func recorded(in io.Reader) traffic {
 		}
 		if err := lines.Err(); err != nil {
 			n++
-			fail(arrival{}, err)
+			fail(request{}, err)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func nameColumns(fields []string) (columns, bool) {
 	return where, where.time >= 0
 }
 
-func (c columns) arrival(fields []string) (a arrival, err error) {
+func (c columns) request(fields []string) (a request, err error) {
 	field := func(i int) string {
 		if i < 0 || i >= len(fields) {
 			return ""

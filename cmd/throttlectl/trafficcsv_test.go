@@ -16,20 +16,20 @@ func TestRecorded(t *testing.T) {
 	const at = 1_700_000_000_000_000
 	for name, test := range map[string]struct {
 		text string
-		want []arrival
+		want []request
 	}{
-		"seconds":         {"1700000000\n1700000000.25\n", []arrival{{at, "-", 1}, {at + 250_000, "-", 1}}},
-		"milliseconds":    {"1700000000000\n1700000000250\n", []arrival{{at, "-", 1}, {at + 250_000, "-", 1}}},
-		"RFC 3339":        {"2023-11-14T22:13:20Z\n2023-11-14T23:13:20.000001+01:00", []arrival{{at, "-", 1}, {at + 1, "-", 1}}},
-		"key and cost":    {"1700000000,user:1,7\r\n1700000000, user:2 ,\r\n", []arrival{{at, "user:1", 7}, {at, "user:2", 1}}},
-		"quotes":          {"1700000000,\"a,\"\"b\"\"\",2\n", []arrival{{at, `a,"b"`, 2}}},
-		"header":          {"\ufeffMethod,Cost,Timestamp,Key\nGET,3,1700000000,k\n", []arrival{{at, "k", 3}}},
-		"header, no more": {"time\n1700000000,x,9\n", []arrival{{at, "-", 1}}},
-		"blank lines":     {"\n1700000000\n  \n", []arrival{{at, "-", 1}}},
+		"seconds":         {"1700000000\n1700000000.25\n", []request{{at, "-", 1}, {at + 250_000, "-", 1}}},
+		"milliseconds":    {"1700000000000\n1700000000250\n", []request{{at, "-", 1}, {at + 250_000, "-", 1}}},
+		"RFC 3339":        {"2023-11-14T22:13:20Z\n2023-11-14T23:13:20.000001+01:00", []request{{at, "-", 1}, {at + 1, "-", 1}}},
+		"key and cost":    {"1700000000,user:1,7\r\n1700000000, user:2 ,\r\n", []request{{at, "user:1", 7}, {at, "user:2", 1}}},
+		"quotes":          {"1700000000,\"a,\"\"b\"\"\",2\n", []request{{at, `a,"b"`, 2}}},
+		"header":          {"\ufeffMethod,Cost,Timestamp,Key\nGET,3,1700000000,k\n", []request{{at, "k", 3}}},
+		"header, no more": {"time\n1700000000,x,9\n", []request{{at, "-", 1}}},
+		"blank lines":     {"\n1700000000\n  \n", []request{{at, "-", 1}}},
 		"nothing":         {"", nil},
 	} {
-		var got []arrival
-		for a, err := range recorded(strings.NewReader(test.text)) {
+		var got []request
+		for a, err := range readCSV(strings.NewReader(test.text)) {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				break
@@ -63,7 +63,7 @@ func TestRecordedRefuses(t *testing.T) {
 		"1700000000\n1700000000,\"s3cret\",\"s3cret\",\"\n": "line 2: has quotes",
 	} {
 		var last error
-		for _, err := range recorded(strings.NewReader(text)) {
+		for _, err := range readCSV(strings.NewReader(text)) {
 			last = err
 		}
 		if _, typed := errors.AsType[*lineError](last); !typed {
@@ -101,8 +101,8 @@ func TestLongLog(t *testing.T) {
 	const lines = 400_000
 	s := newSimulation([]limit.Policy{{Limits: []limit.Limit{limit.Sliding(5, time.Minute, time.Second)}}})
 	most := 0
-	watched := func(yield func(arrival, error) bool) {
-		for a, err := range recorded(&log{lines: lines}) {
+	watched := func(yield func(request, error) bool) {
+		for a, err := range readCSV(&log{lines: lines}) {
 			most = max(most, s.held)
 			if !yield(a, err) {
 				return
@@ -112,7 +112,7 @@ func TestLongLog(t *testing.T) {
 	if err := s.play(t.Context(), watched, 0); err != nil {
 		t.Fatal(err)
 	}
-	c := s.contenders[0]
+	c := s.candidates[0]
 	if s.requests != lines || c.admitted != lines/2 || c.longest.count != 5 {
 		t.Errorf("%d requests, %d admitted, %d denied in a row", s.requests, c.admitted, c.longest.count)
 	}

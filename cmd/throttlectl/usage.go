@@ -36,13 +36,13 @@ func newUsage(g *globals) *cobra.Command {
 				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
-			return o.ask(cmd, args[0], false, func(ctx context.Context, p *place, req backend.Request) error {
+			return o.withRequest(cmd, args[0], false, func(ctx context.Context, p *keyCounts, req backend.Request) error {
 				snapshot, err := p.Load(ctx, req)
 				if err == nil {
-					err = moved(snapshot)
+					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.nothingStored(ctx, p, snapshot, req)
+					err = o.checkStored(ctx, p, snapshot, req)
 				}
 				if err != nil {
 					return err
