@@ -43,42 +43,41 @@ func (o *keyOptions) register(cmd *cobra.Command) {
 }
 
 // withRequest calls f with the place of a key and a request under the policy of the flags.
-func (o *keyOptions) withRequest(cmd *cobra.Command, key string, changes bool, f func(context.Context, *keyCounts, backend.Request) error) error {
+func (o *keyOptions) withRequest(ctx context.Context, key string, changes bool, f func(*keyCounts, backend.Request) error) error {
 	policy, err := o.policy(key)
 	if err != nil {
 		return err
 	}
-	return o.withKey(cmd, key, changes, func(ctx context.Context, p *keyCounts) error {
-		return f(ctx, p, backend.Request{Key: key, Policy: &policy, Cost: 1})
+	return o.withKey(ctx, key, changes, func(p *keyCounts) error {
+		return f(p, backend.Request{Key: key, Policy: &policy, Cost: 1})
 	})
 }
 
 // withKey calls f with the place of a key.
-func (o *keyOptions) withKey(cmd *cobra.Command, key string, changes bool, f func(context.Context, *keyCounts) error) error {
+func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f func(*keyCounts) error) error {
 	if key == "" {
 		return usage(errors.New("KEY is empty"))
 	}
 	if err := o.oneServer(); err != nil {
 		return err
 	}
-	s, err := o.cluster()
+	s, err := o.cluster(ctx)
 	if err != nil {
 		return err
 	}
 	// Each question has --timeout for itself: the search for what is in force asks all groups, and one that hangs must not
 	// take the time that the key's own group needs.
-	ctx := cmd.Context()
-	p, err := s.openKey(ctx, key, changes)
+	p, err := openKey(ctx, s, key, changes)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	return f(ctx, p)
+	return f(p)
 }
 
 // openKey opens where a key is counted, going by the topology that running processes use. A command that changes nothing
 // leaves no notice either.
-func (s *cluster) openKey(ctx context.Context, key string, changes bool) (*keyCounts, error) {
+func openKey(ctx context.Context, s *cluster, key string, changes bool) (*keyCounts, error) {
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		b, err := backend.OpenRedis(&s.single[0], cfg)

@@ -38,8 +38,8 @@ type doctorOptions struct {
 	maxLag, maxSkew time.Duration
 }
 
-func newDoctor(g *globals) *cobra.Command {
-	o := &doctorOptions{serverFlags: serverFlags{globals: g}}
+func newDoctor(g *Factory) *cobra.Command {
+	o := &doctorOptions{serverFlags: serverFlags{Factory: g}}
 	cmd := &cobra.Command{
 		Use:               "doctor",
 		Short:             "Examine the servers: holes, eviction, replication, clocks, rights, ...",
@@ -51,7 +51,7 @@ func newDoctor(g *globals) *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			s, err := o.cluster()
+			s, err := o.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func newDoctor(g *globals) *cobra.Command {
 			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
 				return err
 			}
-			if err := o.print(cmd.OutOrStdout(), d); err != nil {
+			if err := o.print(d); err != nil {
 				return err
 			}
 			return d.Findings.err(least)
@@ -131,7 +131,7 @@ type diagnosis struct {
 func (o *doctorOptions) examine(ctx context.Context, s *cluster) *diagnosis {
 	wanted := func(group string) bool { return len(o.groups) == 0 || slices.Contains(o.groups, group) }
 	members, f := s.members(ctx, wanted)
-	all := askAll(members, func(m member) *serverReport { return m.examine(ctx, o.timeout) })
+	all := askAll(members, func(m member) *serverReport { return examine(ctx, m, o.Timeout) })
 	for _, e := range all {
 		for _, one := range e.check(o.maxLag) {
 			one.Group, one.Server = e.Group, e.Address

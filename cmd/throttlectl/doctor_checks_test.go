@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func TestDoctorOutput(t *testing.T) {
 	d.Findings = f.sorted()
 	for _, form := range []string{"txt", "json"} {
 		var b bytes.Buffer
-		if err := (&globals{json: form == "json"}).print(&b, d); err != nil {
+		if err := (&Factory{Streams: Streams{Out: &b}, JSON: form == "json"}).print(d); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "doctor."+form, b.String())
@@ -158,7 +159,7 @@ func TestInterruptedIsNoFinding(t *testing.T) {
 	file := topologyFile(t, threeGroups)
 	for _, args := range [][]string{{"doctor", "--topology", file}, {"topology", "check", file}} {
 		var b bytes.Buffer
-		if code := run(ctx, args, &b, io.Discard); code != exitFailure || b.Len() > 0 {
+		if code := run(ctx, Streams{os.Stdin, &b, io.Discard}, args); code != exitFailure || b.Len() > 0 {
 			t.Errorf("%v: exit code %d, %s", args, code, b.String())
 		}
 	}

@@ -22,7 +22,7 @@ type serverReport struct {
 }
 
 // examine asks a server for --timeout at most.
-func (m member) examine(ctx context.Context, timeout time.Duration) *serverReport {
+func examine(ctx context.Context, m member, timeout time.Duration) *serverReport {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	e := &serverReport{member: m}

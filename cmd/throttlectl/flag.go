@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/featureflag"
@@ -14,7 +12,7 @@ import (
 
 // flagOptions say where the flags are.
 type flagOptions struct {
-	*globals
+	*Factory
 	file, redis, redisKey string
 	password              passwordFlags
 }
@@ -28,8 +26,8 @@ const flagHelp = `Read and change percentage flags, where the applications read 
 
 Every change raises the flag's version. Applications follow at their next refresh; those that read Redis, at once.`
 
-func newFlag(g *globals) *cobra.Command {
-	o := &flagOptions{globals: g}
+func newFlag(g *Factory) *cobra.Command {
+	o := &flagOptions{Factory: g}
 	cmd := group(&cobra.Command{
 		Use:   "flag",
 		Short: "Read and change percentage flags",
@@ -43,7 +41,7 @@ func newFlag(g *globals) *cobra.Command {
 	)
 	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
 	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server, better without a password: redis://user@host:port/db")
-	o.password.register(cmd.PersistentFlags())
+	o.password.register(g, cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&o.redisKey, "redis-key", "", "`key` of the hash of flags, with --redis")
 	return cmd
 }
@@ -66,8 +64,7 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 		// No default: with a wrong key, set would make a flag that nobody reads.
 		return nil, nil, usage(errors.New("--redis needs --redis-key, the key that the applications read"))
 	}
-	o.password.cmd = cmd
-	opts, err := redisOptions(o.redis, &o.password, o.timeout)
+	opts, err := o.password.options(cmd.Context(), o.redis)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,40 +72,14 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 	return featureflag.Redis(client, o.redisKey), func() { _ = client.Close() }, nil
 }
 
-// redisOptions reads the URL of --redis, but not into its errors: it may hold a password.
-func redisOptions(text string, password *passwordFlags, timeout time.Duration) (*redis.Options, error) {
-	opts, err := redis.ParseURL(text)
-	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
-		return nil, usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
-			"a password in it has %2F, %3F and %23 for / ? and #"))
-	}
-	switch {
-	case opts.Password == "":
-		if opts.Password, err = password.read(); err != nil {
-			return nil, err
-		}
-	case password.given():
-		return nil, usage(errors.New("--redis: the URL has a password, and another is given"))
-	}
-	// After the URL's own parameters, so that none of them brings back what a tool must not do: send a command twice,
-	// outlast its deadline, or greet a server with commands that its ACL may not allow.
-	opts.MaxRetries = -1
-	opts.DialerRetries = 1
-	opts.DialTimeout = timeout
-	opts.ContextTimeoutEnabled = true
-	opts.DisableIdentity = true
-	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return opts, nil
-}
-
-// ask calls f with the source, for --timeout at most.
-func (o *flagOptions) ask(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
+// withSource calls f with the source, for --timeout at most.
+func (o *flagOptions) withSource(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
 	source, done, err := o.source(cmd)
 	if err != nil {
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.Timeout)
 	defer cancel()
 	return f(ctx, source)
 }

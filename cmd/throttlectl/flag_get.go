@@ -20,12 +20,12 @@ func newFlagGet(o *flagOptions) *cobra.Command {
 			if err := validateFlag(name, 0); err != nil {
 				return err
 			}
-			return o.ask(cmd, func(ctx context.Context, source featureflag.Source) error {
+			return o.withSource(cmd, func(ctx context.Context, source featureflag.Source) error {
 				v, err := source.Load(ctx, name)
 				if err != nil {
 					return fmt.Errorf("flag %q: %w", name, err)
 				}
-				return o.print(cmd.OutOrStdout(), flagValue{name, v})
+				return o.print(flagValue{name, v})
 			})
 		},
 	}

@@ -46,13 +46,13 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
 	flag, err := featureflag.New(featureflag.Config{
-		Name: name, Source: source, Refresh: refresh, Timeout: o.timeout,
+		Name: name, Source: source, Refresh: refresh, Timeout: o.Timeout,
 		OnChange: func(s featureflag.State) {
-			if err := o.print(cmd.OutOrStdout(), newFlagEvent(time.Now(), s)); err != nil {
+			if err := o.print(newFlagEvent(time.Now(), s)); err != nil {
 				stop(err) // nobody reads any more
 			}
 		},
-		OnError: func(err error) { printError(cmd.ErrOrStderr(), err) },
+		OnError: func(err error) { o.printError(err) },
 	})
 	if err != nil {
 		return usage(err) // it does no I/O: only the configuration can be wrong

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestFlagWatchEndsWithItsReader(t *testing.T) {
 	code := make(chan int, 1)
 	path := flags(t, stored)
 	go func() {
-		code <- run(t.Context(), []string{"flag", "watch", "use-redis", "--file", path, "--refresh", "5ms"}, w, &stderr)
+		code <- run(t.Context(), Streams{os.Stdin, w, &stderr}, []string{"flag", "watch", "use-redis", "--file", path, "--refresh", "5ms"})
 	}()
 	select {
 	case got := <-code:

@@ -65,7 +65,7 @@ func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, ch
 	if err := validateFlag(name, percent); err != nil {
 		return err
 	}
-	return o.ask(cmd, func(ctx context.Context, source featureflag.Source) error {
+	return o.withSource(cmd, func(ctx context.Context, source featureflag.Source) error {
 		r := flagChange{Name: name}
 		old, err := source.Load(ctx, name)
 		switch {
@@ -77,7 +77,7 @@ func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, ch
 		if r.New, err = change(ctx, source); err != nil {
 			return err
 		}
-		return o.print(cmd.OutOrStdout(), r)
+		return o.print(r)
 	})
 }
 

@@ -58,8 +58,8 @@ type loadOptions struct {
 	seed                       uint64
 }
 
-func newLoad(g *globals) *cobra.Command {
-	o := &loadOptions{serverFlags: serverFlags{globals: g}}
+func newLoad(g *Factory) *cobra.Command {
+	o := &loadOptions{serverFlags: serverFlags{Factory: g}}
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Put load on servers, and see how they limit it",
@@ -75,7 +75,7 @@ func newLoad(g *globals) *cobra.Command {
 				return err
 			}
 			defer b.Close()
-			return o.load(cmd, a, b, where)
+			return o.load(cmd.Context(), a, b, where)
 		},
 	}
 	o.serverFlags.register(cmd)
@@ -119,7 +119,7 @@ func (o *loadOptions) attack() (*attack, error) {
 		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minLoad, maxLoad))
 	}
 	a.keys, err = newKeyDistribution(loadPrefix, o.keys, o.zipf)
-	grace := o.timeout
+	grace := o.Timeout
 	if o.memory {
 		grace = memoryOutOfOrder
 	}
@@ -136,15 +136,15 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 		b, err := backend.NewMemory(backend.MemoryConfig{})
 		return b, "memory", err
 	}
-	s, err := o.cluster()
+	s, err := o.cluster(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(o.oneServer(), o.checkRemote(s.remote(), "")); err != nil {
+	if err := errors.Join(o.oneServer(), o.checkRemote(remoteServers(s), "")); err != nil {
 		return nil, "", err
 	}
 	if len(s.single) > 0 {
-		b, err := s.backend()
+		b, err := openBackend(s)
 		return b, "redis " + s.single[0].Addr, err
 	}
 	where := "topology " + o.topology
@@ -153,7 +153,7 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 	} else if newer {
 		where += fmt.Sprintf(" (epoch %d is in force)", s.topology.Epoch)
 	}
-	b, err := s.backend()
+	b, err := openBackend(s)
 	return b, where, err
 }
 
@@ -187,16 +187,16 @@ func (o *loadOptions) followPublished(ctx context.Context, s *cluster) (newer bo
 			return newer, err
 		}
 		s.topology, newer = force, true
-		if err := o.checkRemote(s.remote(), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
+		if err := o.checkRemote(remoteServers(s), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
 			return newer, err
 		}
 	}
 	return newer, nil
 }
 
-// backend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
+// openBackend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
 // meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
-func (s *cluster) backend() (backend.Backend, error) {
+func openBackend(s *cluster) (backend.Backend, error) {
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
 		return backend.OpenRedis(&s.single[0], cfg)
@@ -206,8 +206,8 @@ func (s *cluster) backend() (backend.Backend, error) {
 	return router.Open(topology, router.Config{Redis: &s.node, Sentinel: &s.sentinel, Backend: cfg, ReadTimeout: s.timeout})
 }
 
-// remote is the servers that aren't sure to be on this host.
-func (s *cluster) remote() (all []string) {
+// remoteServers is the servers that aren't sure to be on this host.
+func remoteServers(s *cluster) (all []string) {
 	check := func(address string) {
 		if !loopback(address) {
 			all = append(all, address)
@@ -244,7 +244,7 @@ func loopback(address string) bool {
 }
 
 // load runs the attack and prints what came of it.
-func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, where string) error {
+func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
 	var lease *backend.Lease
 	if o.lease {
 		var err error
@@ -260,17 +260,17 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	}
 	defer t.Close()
 	a.throttler = t
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
-	err = t.Ping(ctx)
+	pinging, cancel := context.WithTimeout(ctx, o.Timeout)
+	err = t.Ping(pinging)
 	cancel()
 	if err != nil {
 		return err
 	}
 	a.start = time.Now()
-	shown := startProgress(cmd.ErrOrStderr(), a.duration, a.soFar)
-	seen, took := a.run(cmd.Context())
+	shown := startProgress(o.ErrOut, a.duration, a.soFar)
+	seen, took := a.run(ctx)
 	var short error
-	if cmd.Context().Err() != nil && took < a.duration {
+	if ctx.Err() != nil && took < a.duration {
 		short = fmt.Errorf("interrupted: it was to last %v", a.duration)
 	}
 	shown.end()
@@ -278,7 +278,7 @@ func (o *loadOptions) load(cmd *cobra.Command, a *attack, b backend.Backend, whe
 	if lease != nil {
 		r.lease(lease.Stats())
 	}
-	return errors.Join(o.print(cmd.OutOrStdout(), r), r.err(), short)
+	return errors.Join(o.print(r), r.err(), short)
 }
 
 // soFar is a line for the progress.

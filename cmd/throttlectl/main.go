@@ -22,7 +22,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -34,18 +33,16 @@ func main() {
 	logging.Disable() // go-redis would write to stderr, too, what it returns as an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends what the first one didn't
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(ctx, Streams{os.Stdin, os.Stdout, os.Stderr}, os.Args[1:]))
 }
 
 // run is the whole program, but for signals. It returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot()
+func run(ctx context.Context, s Streams, args []string) int {
+	root := newRoot(s)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
-	root.SetOut(stdout)
-	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		printError(stderr, err)
+		s.printError(err)
 	}
 	return exitCode(err)
 }

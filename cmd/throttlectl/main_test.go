@@ -38,7 +38,7 @@ func execute(t testing.TB, args ...string) outcome {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*soon) // or a watch that should have been refused would go on
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := run(ctx, args, &stdout, &stderr)
+	code := run(ctx, Streams{os.Stdin, &stdout, &stderr}, args)
 	return outcome{code, stdout.String(), stderr.String()}
 }
 
@@ -107,7 +107,7 @@ func start(t testing.TB, args ...string) *session {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.code <- run(ctx, args, &s.stdout, &s.stderr)
+		s.code <- run(ctx, Streams{os.Stdin, &s.stdout, &s.stderr}, args)
 	}()
 	t.Cleanup(func() { // before the servers that it talks to are gone
 		cancel()

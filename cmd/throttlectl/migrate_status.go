@@ -30,14 +30,14 @@ go to stderr and the watch goes on until interrupted, with exit code 0.`
 
 // statusOptions are the flags of migrate status.
 type statusOptions struct {
-	*globals
+	*Factory
 	url, name string
 	redacted  string // the URL without secrets
 	watch     time.Duration
 }
 
-func newMigrateStatus(g *globals) *cobra.Command {
-	o := &statusOptions{globals: g}
+func newMigrateStatus(g *Factory) *cobra.Command {
+	o := &statusOptions{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "status --url URL",
 		Short: "Print how a migration stands in a running application",
@@ -48,13 +48,13 @@ func newMigrateStatus(g *globals) *cobra.Command {
 				return usage(err)
 			}
 			if o.watch > 0 {
-				return o.watchStatus(cmd)
+				return o.watchStatus(cmd.Context())
 			}
 			m, err := o.fetch(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := o.print(cmd.OutOrStdout(), status{migration: m}); err != nil {
+			if err := o.print(status{migration: m}); err != nil {
 				return err
 			}
 			return m.unreachable()
@@ -81,8 +81,7 @@ func (o *statusOptions) validate(cmd *cobra.Command) error {
 }
 
 // watchStatus prints until interrupted.
-func (o *statusOptions) watchStatus(cmd *cobra.Command) error {
-	ctx := cmd.Context()
+func (o *statusOptions) watchStatus(ctx context.Context) error {
 	tick := time.NewTicker(o.watch)
 	defer tick.Stop()
 	for {
@@ -91,9 +90,9 @@ func (o *statusOptions) watchStatus(cmd *cobra.Command) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			printError(cmd.ErrOrStderr(), err)
+			o.printError(err)
 		default:
-			if err := o.print(cmd.OutOrStdout(), status{time.Now(), m}); err != nil {
+			if err := o.print(status{time.Now(), m}); err != nil {
 				return err
 			}
 		}
@@ -106,7 +105,7 @@ func (o *statusOptions) watchStatus(cmd *cobra.Command) error {
 }
 
 func (o *statusOptions) fetch(ctx context.Context) (*migration, error) {
-	body, err := get(ctx, o.url, o.redacted, o.timeout, maxBody)
+	body, err := get(ctx, o.url, o.redacted, o.Timeout, maxBody)
 	if err != nil {
 		return nil, err
 	}

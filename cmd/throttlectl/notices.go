@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/router"
@@ -26,6 +25,8 @@ type publisher struct {
 	*backend.Redis
 	client redis.UniversalClient // of a Redis Cluster, which the backend doesn't close
 	err    error                 // why it can't be found
+
+	cluster *cluster
 }
 
 func (b *publisher) close() {
@@ -53,11 +54,11 @@ func (s *cluster) publishers(ctx context.Context, groups []router.Group) ([]*pub
 }
 
 func (s *cluster) publisher(ctx context.Context, g *router.Group) *publisher {
-	b := &publisher{Group: g.Name, Node: g.Primary}
+	b := &publisher{Group: g.Name, Node: g.Primary, cluster: s}
 	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
 	switch {
 	case len(g.Cluster) > 0:
-		client := s.redisCluster(g)
+		client := s.redisCluster(g.Cluster)
 		b.Node, b.client = strings.Join(g.Cluster, ","), client
 		b.Redis, b.err = backend.NewRedis(client, cfg)
 		return b
@@ -71,15 +72,6 @@ func (s *cluster) publisher(ctx context.Context, g *router.Group) *publisher {
 	}
 	b.Redis, b.err = backend.OpenRedis(withAddress(s.node, b.Node), cfg)
 	return b
-}
-
-func (s *cluster) redisCluster(g *router.Group) *redis.ClusterClient {
-	n := withAddress(s.node, "")
-	return redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: g.Cluster, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig,
-		MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1, DialTimeout: s.timeout, ContextTimeoutEnabled: true,
-		DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
 }
 
 // sentinelView is what sentinels say of a group.
@@ -133,6 +125,41 @@ func (s *cluster) askSentinel(ctx context.Context, address, master string) (sent
 		seen.replicas = append(seen.replicas, net.JoinHostPort(r["ip"], r["port"]))
 	}
 	return seen, nil
+}
+
+// withdraw deletes the topology of an epoch, unless another is published meanwhile, and says what was there before.
+func (b *publisher) withdraw(ctx context.Context, epoch uint64) (before string, done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cluster.timeout)
+	defer cancel()
+	client := b.client
+	if client == nil {
+		node := redis.NewClient(withAddress(b.cluster.node, b.Node))
+		defer node.Close()
+		client = node
+	}
+	name := b.cluster.prefix + "topology"
+	before = "none"
+	err = client.Watch(ctx, func(tx *redis.Tx) error {
+		stored, err := tx.Get(ctx, name).Result()
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		version, _, _ := strings.Cut(stored, " ")
+		there, err := strconv.ParseUint(version, 10, 64)
+		if before = epochWord(there); err != nil {
+			before, there = "no topology", 0
+		}
+		if there != epoch {
+			return nil
+		}
+		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, name).Err() })
+		done = err == nil
+		return err
+	}, name)
+	return before, done, err
 }
 
 // published is what a board says.

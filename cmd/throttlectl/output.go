@@ -18,9 +18,11 @@ type result interface {
 }
 
 // print writes a result, all at once: whoever reads along sees whole lines.
-func (g *globals) print(w io.Writer, r result) error {
+func (f *Factory) print(r result) error { return f.printTo(f.Out, r) }
+
+func (f *Factory) printTo(w io.Writer, r result) error {
 	var b bytes.Buffer
-	if g.json {
+	if f.JSON {
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
 		if err := enc.Encode(r); err != nil {
@@ -70,14 +72,14 @@ func cell(s string) string {
 }
 
 // printError prints an error. Servers and applications have a say in it, so it is made harmless, line by line.
-func printError(w io.Writer, err error) {
+func (s Streams) printError(err error) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		if line != "" {
 			lines[i] = cell(line)
 		}
 	}
-	fmt.Fprintln(w, "throttlectl:", strings.Join(lines, "\n"))
+	fmt.Fprintln(s.ErrOut, "throttlectl:", strings.Join(lines, "\n"))
 }
 
 func yesNo(yes bool) string {

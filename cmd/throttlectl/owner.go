@@ -15,8 +15,8 @@ const ownerHelp = `Print the group that owns a key by a topology file, and the n
 says so, whether or not it is in force and whether or not its servers are alive. PREVIOUS is the owner by the topology
 before, if the file still names it and it was another one: from there the key brings its counts.`
 
-func newOwner(g *globals) *cobra.Command {
-	f := &serverFlags{globals: g}
+func newOwner(g *Factory) *cobra.Command {
+	f := &serverFlags{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "owner KEY...",
 		Short: "Print the group and the nodes that own a key",
@@ -37,11 +37,11 @@ func newOwner(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !f.json {
-				return f.print(cmd.OutOrStdout(), all)
+			if !f.JSON {
+				return f.print(all)
 			}
 			for _, o := range all {
-				if err := f.print(cmd.OutOrStdout(), o); err != nil {
+				if err := f.print(o); err != nil {
 					return err
 				}
 			}

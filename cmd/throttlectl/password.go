@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 )
 
 // passwordEnv is where redis-cli, too, looks for a password: a command line can be read by everybody on the host.
@@ -23,11 +20,12 @@ type passwordFlags struct {
 	file string
 	ask  bool
 
-	cmd   *cobra.Command // whose terminal is asked
-	asked *string        // what was typed there, once
+	*Factory
+	asked *string // what was typed on the terminal, once
 }
 
-func (p *passwordFlags) register(flags *pflag.FlagSet) {
+func (p *passwordFlags) register(f *Factory, flags *pflag.FlagSet) {
+	p.Factory = f
 	flags.StringVar(&p.file, "password-file", "", "`file` with the password for the servers; without it, "+passwordEnv+" has it")
 	flags.BoolVar(&p.ask, "ask-password", false, "ask for the password for the servers on the terminal")
 }
@@ -36,7 +34,7 @@ func (p *passwordFlags) register(flags *pflag.FlagSet) {
 func (p *passwordFlags) given() bool { return p.file != "" || p.ask }
 
 // read returns the password; empty for none.
-func (p *passwordFlags) read() (string, error) {
+func (p *passwordFlags) read(ctx context.Context) (string, error) {
 	switch {
 	case p.file != "" && p.ask:
 		return "", usage(errors.New("--password-file and --ask-password don't go together"))
@@ -45,7 +43,7 @@ func (p *passwordFlags) read() (string, error) {
 	case !p.ask:
 		return os.Getenv(passwordEnv), nil
 	case p.asked == nil:
-		typed, err := promptSecret(p.cmd)
+		typed, err := p.prompt(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -54,34 +52,12 @@ func (p *passwordFlags) read() (string, error) {
 	return *p.asked, nil
 }
 
-// promptSecret asks the terminal, which doesn't show what is typed.
-func promptSecret(cmd *cobra.Command) (string, error) {
-	if !isTerminal(cmd.InOrStdin()) {
+// prompt asks for the password on the terminal.
+func (p *passwordFlags) prompt(ctx context.Context) (string, error) {
+	if !isTerminal(p.In) {
 		return "", usage(errors.New("--ask-password needs a terminal: --password-file or " + passwordEnv + " do without"))
 	}
-	in := int(cmd.InOrStdin().(*os.File).Fd())
-	before, err := term.GetState(in)
-	if err != nil {
-		return "", err
-	}
-	type answer struct {
-		text []byte
-		err  error
-	}
-	typed := make(chan answer, 1)
-	fmt.Fprint(cmd.ErrOrStderr(), "Password: ")
-	defer fmt.Fprintln(cmd.ErrOrStderr())
-	go func() {
-		text, err := term.ReadPassword(in)
-		typed <- answer{text, err}
-	}()
-	select {
-	case a := <-typed:
-		return string(a.text), a.err
-	case <-cmd.Context().Done(): // Ctrl-C, for example; whoever reads stays until the program ends
-		_ = term.Restore(in, before)
-		return "", context.Cause(cmd.Context())
-	}
+	return readPassword(ctx, p.In.(*os.File), p.ErrOut)
 }
 
 // readSecret is what a file holds; nothing without a file.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 
@@ -32,8 +31,8 @@ log in as an operator. Named policies and limits need no search.
 
 `
 
-func newPeek(g *globals) *cobra.Command {
-	o := &keyOptions{serverFlags: serverFlags{globals: g}}
+func newPeek(g *Factory) *cobra.Command {
+	o := &keyOptions{serverFlags: serverFlags{Factory: g}}
 	cmd := &cobra.Command{
 		Use:   "peek KEY",
 		Short: "Print what is counted of a key, limit by limit",
@@ -41,20 +40,20 @@ func newPeek(g *globals) *cobra.Command {
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.policyFlags.file == "" && len(o.limits) == 0 {
-				return o.peekStored(cmd, args[0])
+				return o.peekStored(cmd.Context(), args[0], cmd.Flags().Changed("policy"))
 			}
-			return o.withRequest(cmd, args[0], false, func(ctx context.Context, p *keyCounts, req backend.Request) error {
-				limits, snapshot, err := p.limitStates(ctx, req)
+			return o.withRequest(cmd.Context(), args[0], false, func(p *keyCounts, req backend.Request) error {
+				limits, snapshot, err := p.limitStates(cmd.Context(), req)
 				if err == nil {
 					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.checkStored(ctx, p, snapshot, req)
+					err = o.checkStored(cmd.Context(), p, snapshot, req)
 				}
 				if err != nil {
 					return err
 				}
-				return o.print(cmd.OutOrStdout(), keyState{
+				return o.print(keyState{
 					Key: req.Key, Policy: req.Policy.Name, Group: p.group, Epoch: p.epoch, Limits: limits,
 				})
 			})

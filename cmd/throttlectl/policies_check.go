@@ -27,7 +27,7 @@ effect is one of allow that deny denies, or an address that isn't written as htt
   KEYS, PREFIXES  how many have this policy
   SHADOW          the policy that is asked, too, and enforced on nobody`
 
-func newPoliciesCheck(g *globals) *cobra.Command {
+func newPoliciesCheck(g *Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "check FILE",
 		Short:             "Validate a file of policies, and print what it holds",
@@ -39,7 +39,7 @@ func newPoliciesCheck(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := g.print(cmd.OutOrStdout(), c); err != nil {
+			if err := g.print(c); err != nil {
 				return err
 			}
 			return c.Findings.err(warning)

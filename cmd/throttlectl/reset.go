@@ -24,8 +24,8 @@ It doesn't ask: it is about one key that you name, and gives rather than takes. 
 
 `
 
-func newReset(g *globals) *cobra.Command {
-	o := &keyOptions{serverFlags: serverFlags{globals: g}}
+func newReset(g *Factory) *cobra.Command {
+	o := &keyOptions{serverFlags: serverFlags{Factory: g}}
 	var dry bool
 	cmd := &cobra.Command{
 		Use:   "reset KEY",
@@ -33,12 +33,12 @@ func newReset(g *globals) *cobra.Command {
 		Long:  resetHelp + policyHelp + "\n\n" + serverHelp,
 		Args:  operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.withRequest(cmd, args[0], !dry, func(ctx context.Context, p *keyCounts, req backend.Request) error {
-				r, err := o.reset(ctx, p, req, dry)
+			return o.withRequest(cmd.Context(), args[0], !dry, func(p *keyCounts, req backend.Request) error {
+				r, err := o.reset(cmd.Context(), p, req, dry)
 				if err != nil {
 					return err
 				}
-				return o.print(cmd.OutOrStdout(), r)
+				return o.print(r)
 			})
 		},
 	}

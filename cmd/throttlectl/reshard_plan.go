@@ -27,15 +27,15 @@ keys of a file are counted, too.`
 
 // reshardOptions are the flags of reshard plan.
 type reshardOptions struct {
-	*globals
+	*Factory
 	limits        []string // of all policies
 	settle, drain time.Duration
 	keys          int64
 	sample        string
 }
 
-func newReshardPlan(g *globals) *cobra.Command {
-	o := &reshardOptions{globals: g}
+func newReshardPlan(g *Factory) *cobra.Command {
+	o := &reshardOptions{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "plan OLD NEW",
 		Short: "Print what a new topology would move, and at what cost",
@@ -59,11 +59,11 @@ func newReshardPlan(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p, err := o.plan(cmd.InOrStdin(), before, after)
+			p, err := o.plan(before, after)
 			if err != nil {
 				return err
 			}
-			if err := o.print(cmd.OutOrStdout(), p); err != nil {
+			if err := o.print(p); err != nil {
 				return err
 			}
 			return p.Findings.err(warning)
@@ -151,7 +151,7 @@ func (d duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // with what was counted there. Router.Update promises it.
 const callsToMove = 2
 
-func (o *reshardOptions) plan(stdin io.Reader, before, after router.Topology) (*reshardPlan, error) {
+func (o *reshardOptions) plan(before, after router.Topology) (*reshardPlan, error) {
 	old, err := topologyRing(before)
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (o *reshardOptions) plan(stdin io.Reader, before, after router.Topology) (*
 	p := &reshardPlan{From: before.Epoch, To: after.Epoch, Settle: duration(o.settle), Window: duration(o.window()), Keys: o.keys}
 	p.countMoves(old, next, before, after)
 	if o.sample != "" {
-		if err := p.count(stdin, o.sample, old, next); err != nil {
+		if err := p.count(o.In, o.sample, old, next); err != nil {
 			return nil, err
 		}
 	}

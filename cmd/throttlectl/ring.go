@@ -21,8 +21,8 @@ const ringHelp = `Print how a topology shares the keys out over its groups. No s
   KEYS       with --sample: how many of these keys it owns, and how far that is off the ideal. Keys are spread evenly,
              requests need not be: one hot key is one group's load`
 
-func newRing(g *globals) *cobra.Command {
-	f := &serverFlags{globals: g}
+func newRing(g *Factory) *cobra.Command {
+	f := &serverFlags{Factory: g}
 	var sample string
 	cmd := &cobra.Command{
 		Use:               "ring --topology FILE",
@@ -41,11 +41,11 @@ func newRing(g *globals) *cobra.Command {
 			}
 			p := newRingReport(t, r)
 			if sample != "" {
-				if err := p.count(r, cmd.InOrStdin(), sample); err != nil {
+				if err := p.count(r, f.In, sample); err != nil {
 					return err
 				}
 			}
-			return f.print(cmd.OutOrStdout(), p)
+			return f.print(p)
 		},
 	}
 	f.registerTopology(cmd)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -20,20 +21,26 @@ Exit codes:
   3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
      reshard plan something that should not be, load more admitted than the limits say`
 
-// globals are the flags of all commands.
-type globals struct {
-	json    bool
-	timeout time.Duration
+// Streams are where a command reads and writes.
+type Streams struct {
+	In          io.Reader
+	Out, ErrOut io.Writer
+}
+
+// Factory is what every command is made with: the streams, and the flags that all commands have.
+type Factory struct {
+	Streams
+	JSON    bool
+	Timeout time.Duration
 }
 
 const defaultTimeout = 5 * time.Second
 
-// newRoot returns the whole tree of commands. A new command is a function that takes the globals and returns a
-// cobra.Command with Args by operands and with RunE, entered here. All that RunE returns is a failure, unless it is
-// made by usage; all that is found out before RunE is usage. No other command may have a PersistentPreRunE: cobra runs
-// only the innermost one.
-func newRoot() *cobra.Command {
-	g := new(globals)
+// newRoot returns the tree of commands. A command is made by a function that takes a Factory and returns a cobra.Command
+// with RunE, and with Args made by operands. An error that RunE returns is a failure unless usage made it; an error before
+// RunE is a usage error. No other command may have a PersistentPreRunE: cobra runs only the innermost one.
+func newRoot(s Streams) *cobra.Command {
+	g := &Factory{Streams: s}
 	root := group(&cobra.Command{
 		Use:           "throttlectl",
 		Short:         "The operator's tool for applications that use Sluice",
@@ -41,8 +48,8 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true, // run reports them
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if g.timeout <= 0 {
-				return fmt.Errorf("--timeout = %v: must be more than 0", g.timeout)
+			if g.Timeout <= 0 {
+				return fmt.Errorf("--timeout = %v: must be more than 0", g.Timeout)
 			}
 			return nil
 		},
@@ -62,8 +69,11 @@ func newRoot() *cobra.Command {
 		newSimulate(g),
 		newLoad(g),
 	)
-	root.PersistentFlags().BoolVar(&g.json, "json", false, "print JSON, one object a line")
-	root.PersistentFlags().DurationVar(&g.timeout, "timeout", defaultTimeout, "bound for each question to a server")
+	root.PersistentFlags().BoolVar(&g.JSON, "json", false, "print JSON, one object a line")
+	root.PersistentFlags().DurationVar(&g.Timeout, "timeout", defaultTimeout, "bound for each question to a server")
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.ErrOut)
 	// Groups are runnable only in order to refuse: see group.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
 		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))

@@ -145,7 +145,7 @@ func TestErrorsHoldNoPassword(t *testing.T) {
 // Rules that newRoot states for those who add commands.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	root := newRoot()
+	root := newRoot(Streams{})
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
 		if cmd.RunE == nil || cmd.Args == nil || cmd.Short == "" || cmd.Run != nil {

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
+
+	"golang.org/x/term"
 )
 
 // screen draws pages in place, on the second screen that terminals have: afterwards all is as it was.
@@ -33,8 +33,7 @@ func (s *screen) draw(page string) error {
 	return err
 }
 
-// terminal is one that somebody sits at. stty handles it: there is one wherever there are terminals, and every system has
-// other calls for it.
+// terminal is an interactive terminal; in is nil if input comes from elsewhere.
 type terminal struct{ in, out *os.File }
 
 // terminalOf is nil if the output isn't a terminal.
@@ -47,52 +46,61 @@ func terminalOf(in io.Reader, out io.Writer) *terminal {
 	return t
 }
 
-func stty(file *os.File, args ...string) (string, error) {
-	cmd := exec.Command("stty", args...)
-	cmd.Stdin = file
-	text, err := cmd.Output()
-	return strings.TrimSpace(string(text)), err
-}
-
-// rows is how many lines the terminal shows, 0 if that isn't known. It is asked anew each time: windows change.
+// rows is how many lines the terminal shows, 0 if that isn't known. Windows change, so it is asked for each page.
 func (t *terminal) rows() int {
-	text, err := stty(t.out, "size")
-	var rows, columns int
-	if _, bad := fmt.Sscan(text, &rows, &columns); err != nil || bad != nil {
+	_, rows, err := term.GetSize(int(t.out.Fd()))
+	if err != nil {
 		return 0
 	}
 	return rows
 }
 
-// keys calls pressed with each key, without waiting for a line, until ctx ends. The function it returns waits for that and
-// makes the terminal as it was. Where that can't be done, no key is read.
+// keys calls pressed with each key, without waiting for a line, until ctx ends. Ctrl-C is a key, too: the terminal sends no
+// signals meanwhile. The returned function restores the terminal. Where the terminal can't be set up, no key is read.
 func (t *terminal) keys(ctx context.Context, pressed func(key byte)) (restore func()) {
 	if t.in == nil {
 		return func() {}
 	}
-	before, err := stty(t.in, "-g")
-	if err == nil {
-		_, err = stty(t.in, "-icanon", "-echo", "min", "0", "time", "1") // a read ends after 0.1 s: so it can be stopped
-	}
+	before, err := term.MakeRaw(int(t.in.Fd()))
 	if err != nil {
 		return func() {}
 	}
-	ctx, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	go func() { // a blocked Read ends with the program
 		for key := make([]byte, 1); ctx.Err() == nil; {
 			n, err := t.in.Read(key)
+			if err != nil {
+				return
+			}
 			if n == 1 {
 				pressed(key[0])
-			} else if !errors.Is(err, io.EOF) { // which is what nothing within 0.1 s is told as
-				return
 			}
 		}
 	}()
-	return func() {
-		stop()
-		<-done
-		_, _ = stty(t.in, before)
+	return func() { _ = term.Restore(int(t.in.Fd()), before) }
+}
+
+// readPassword prompts for a password, which the terminal doesn't show, and restores the terminal if ctx ends before.
+func readPassword(ctx context.Context, in *os.File, prompt io.Writer) (string, error) {
+	before, err := term.GetState(int(in.Fd()))
+	if err != nil {
+		return "", err
+	}
+	type answer struct {
+		text []byte
+		err  error
+	}
+	typed := make(chan answer, 1)
+	fmt.Fprint(prompt, "Password: ")
+	defer fmt.Fprintln(prompt)
+	go func() {
+		text, err := term.ReadPassword(int(in.Fd()))
+		typed <- answer{text, err}
+	}()
+	select {
+	case a := <-typed:
+		return string(a.text), a.err
+	case <-ctx.Done(): // the reader stays until the program ends
+		_ = term.Restore(int(in.Fd()), before)
+		return "", context.Cause(ctx)
 	}
 }

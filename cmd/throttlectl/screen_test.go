@@ -160,7 +160,7 @@ func TestTopLive(t *testing.T) {
 	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 9)
 	})
-	o := &topOptions{globals: &globals{timeout: soon}, urls: []string{app.url}, interval: minInterval, sort: "name", keys: 1}
+	o := &topOptions{Factory: &Factory{Timeout: soon}, urls: []string{app.url}, interval: minInterval, sort: "name", keys: 1}
 	all, err := o.processes()
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/router"
 )
 
 // A search goes through the names of a server in steps, so that it holds up nobody, and ends after --timeout or so many names.
@@ -43,7 +42,7 @@ var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]
 func (p *keyCounts) search(ctx context.Context, key string) (all search) {
 	end := ":" + string(storedname.AppendKey(nil, key))
 	var mu sync.Mutex // guards all
-	p.servers(ctx, func(client *redis.Client, err error) {
+	p.cluster.eachPrimary(ctx, p.owners, func(client *redis.Client, err error) {
 		var names []string
 		if err == nil {
 			names, err = p.scan(ctx, client, end)
@@ -67,45 +66,6 @@ func (p *keyCounts) search(ctx context.Context, key string) (all search) {
 		*list = slices.Compact(*list)
 	}
 	return all
-}
-
-// servers calls f with each server that can have counts of the key, or with the reason why it can't be found.
-func (p *keyCounts) servers(ctx context.Context, f func(*redis.Client, error)) {
-	s := p.cluster
-	one := func(opts *redis.Options) {
-		client := redis.NewClient(opts)
-		defer client.Close()
-		f(client, nil)
-	}
-	if len(s.single) > 0 {
-		one(&s.single[0])
-		return
-	}
-	askAll(p.owners, func(g router.Group) (none struct{}) {
-		switch {
-		case len(g.Cluster) > 0:
-			client := s.redisCluster(&g)
-			defer client.Close()
-			bounded, cancel := context.WithTimeout(ctx, 2*s.timeout) // to find the nodes, and for the search
-			defer cancel()
-			if err := client.ForEachMaster(bounded, func(_ context.Context, node *redis.Client) error {
-				f(node, nil)
-				return nil
-			}); err != nil {
-				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
-			}
-		case len(g.Sentinels) > 0:
-			seen, err := s.sentinelView(ctx, &g)
-			if err != nil {
-				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
-				return
-			}
-			one(withAddress(s.node, seen.primary))
-		default:
-			one(withAddress(s.node, g.Primary))
-		}
-		return
-	})
 }
 
 // scan are the names of a server that end so and look like those of states, with a state.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/router"
@@ -17,7 +17,7 @@ import (
 
 // serverFlags say which servers are meant, and how to log in there.
 type serverFlags struct {
-	*globals
+	*Factory
 	topology string
 	redis    []string
 	prefix   string
@@ -53,8 +53,7 @@ func (f *serverFlags) registerLogin(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.prefix, "prefix", "sl:", "start of the names of stored keys, as the applications have it")
 	flags.StringVar(&f.user, "user", "", "`name` to log in with at the servers of a topology")
-	f.password.cmd = cmd
-	f.password.register(flags)
+	f.password.register(f.Factory, flags)
 	flags.StringVar(&f.sentinelUser, "sentinel-user", "", "`name` to log in with at sentinels")
 	flags.StringVar(&f.sentinelPasswordFile, "sentinel-password-file", "", "`file` with the password for sentinels")
 	flags.IntVar(&f.db, "db", 0, "`number` of the database on the servers of a topology")
@@ -93,7 +92,7 @@ type cluster struct {
 }
 
 // cluster reads the flags. It does no network I/O.
-func (f *serverFlags) cluster() (*cluster, error) {
+func (f *serverFlags) cluster(ctx context.Context) (*cluster, error) {
 	switch {
 	case (f.topology == "") == (len(f.redis) == 0):
 		return nil, usage(errors.New("exactly one of --topology and --redis is needed"))
@@ -102,7 +101,7 @@ func (f *serverFlags) cluster() (*cluster, error) {
 	case f.db < 0:
 		return nil, usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
 	}
-	s := &cluster{prefix: f.prefix, timeout: f.timeout, trust: router.Config{AllowedAddresses: f.allow}}
+	s := &cluster{prefix: f.prefix, timeout: f.Timeout, trust: router.Config{AllowedAddresses: f.allow}}
 	if f.topologyKey != "" {
 		text, err := os.ReadFile(f.topologyKey)
 		if err == nil {
@@ -117,7 +116,7 @@ func (f *serverFlags) cluster() (*cluster, error) {
 		return nil, err
 	}
 	for _, url := range f.redis {
-		opts, err := redisOptions(url, &f.password, f.timeout)
+		opts, err := f.password.options(ctx, url)
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +134,7 @@ func (f *serverFlags) cluster() (*cluster, error) {
 	if s.topology, err = f.file(); err != nil {
 		return nil, err
 	}
-	return s, f.credentials(s, trusted)
+	return s, f.credentials(ctx, s, trusted)
 }
 
 // oneServer refuses more servers than a command can ask.
@@ -147,8 +146,8 @@ func (f *serverFlags) oneServer() error {
 }
 
 // credentials fills in the templates of a topology's servers.
-func (f *serverFlags) credentials(s *cluster, trusted *x509.CertPool) error {
-	password, err := f.password.read()
+func (f *serverFlags) credentials(ctx context.Context, s *cluster, trusted *x509.CertPool) error {
+	password, err := f.password.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,18 +159,11 @@ func (f *serverFlags) credentials(s *cluster, trusted *x509.CertPool) error {
 	if f.tls || trusted != nil {
 		secure = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}
 	}
-	s.node = toolOptions(f.user, password, f.db, secure, f.timeout)
-	s.sentinel = toolOptions(f.sentinelUser, sentinels, 0, secure, f.timeout)
+	s.node = redis.Options{Username: f.user, Password: password, DB: f.db, TLSConfig: secure}
+	s.sentinel = redis.Options{Username: f.sentinelUser, Password: sentinels, TLSConfig: secure}
+	harden(&s.node, f.Timeout)
+	harden(&s.sentinel, f.Timeout)
 	return nil
-}
-
-// toolOptions are those of redisOptions for what was not given as a URL.
-func toolOptions(user, password string, db int, secure *tls.Config, timeout time.Duration) redis.Options {
-	return redis.Options{
-		Username: user, Password: password, DB: db, TLSConfig: secure,
-		MaxRetries: -1, DialerRetries: 1, DialTimeout: timeout, ContextTimeoutEnabled: true, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
 }
 
 func (f *serverFlags) trusted() (*x509.CertPool, error) {
@@ -187,15 +179,6 @@ func (f *serverFlags) trusted() (*x509.CertPool, error) {
 		return nil, fmt.Errorf("--ca: %s has no certificate", f.ca)
 	}
 	return pool, nil
-}
-
-// withAddress is a template with an address.
-func withAddress(template redis.Options, address string) *redis.Options {
-	template.Addr = address
-	if template.TLSConfig != nil {
-		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it
-	}
-	return &template
 }
 
 // groupNames completes the value of a flag with the groups of the topology that the command line names so far.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -47,7 +46,7 @@ const (
 
 // simulateOptions are the flags of simulate.
 type simulateOptions struct {
-	*globals
+	*Factory
 	policyFlags
 	compare     []string
 	shapes      []string
@@ -59,8 +58,8 @@ type simulateOptions struct {
 	description string // of the traffic
 }
 
-func newSimulate(g *globals) *cobra.Command {
-	o := &simulateOptions{globals: g}
+func newSimulate(g *Factory) *cobra.Command {
+	o := &simulateOptions{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Play traffic against policies, without a server",
@@ -76,7 +75,7 @@ func newSimulate(g *globals) *cobra.Command {
 				return err
 			}
 			defer done()
-			return o.simulate(cmd.Context(), cmd.OutOrStdout(), policies, all)
+			return o.simulate(cmd.Context(), policies, all)
 		},
 	}
 	o.register(cmd)
@@ -149,7 +148,7 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
 		if !given("for") {
 			o.duration = 0
 		}
-		return o.open(cmd.InOrStdin())
+		return o.open()
 	}
 	var shapes []shape
 	var errs []error
@@ -165,13 +164,13 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic, func(), error) {
 	return generate(shapes, keys, o.seed, o.duration), func() {}, nil
 }
 
-func (o *simulateOptions) open(stdin io.Reader) (traffic, func(), error) {
+func (o *simulateOptions) open() (traffic, func(), error) {
 	switch o.csv {
 	case "":
 		return nil, nil, usage(errors.New("--csv is empty"))
 	case "-":
 		o.description = "stdin"
-		return readCSV(stdin), func() {}, nil
+		return readCSV(o.In), func() {}, nil
 	}
 	file, err := os.Open(o.csv)
 	if err != nil {
@@ -182,7 +181,7 @@ func (o *simulateOptions) open(stdin io.Reader) (traffic, func(), error) {
 }
 
 // simulate plays, draws and prints.
-func (o *simulateOptions) simulate(ctx context.Context, w io.Writer, policies []limit.Policy, all traffic) error {
+func (o *simulateOptions) simulate(ctx context.Context, policies []limit.Policy, all traffic) error {
 	s := newSimulation(policies)
 	if err := s.play(ctx, all, o.duration); err != nil {
 		return fmt.Errorf("%s: %w", o.description, err)
@@ -194,7 +193,7 @@ func (o *simulateOptions) simulate(ctx context.Context, w io.Writer, policies []
 	if o.svg != "" {
 		errs = append(errs, os.WriteFile(o.svg, s.picture(o.description), 0o644))
 	}
-	if err := o.print(w, s.report(o.description)); err != nil {
+	if err := o.print(s.report(o.description)); err != nil {
 		return err
 	}
 	for _, c := range s.candidates {

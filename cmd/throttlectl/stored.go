@@ -7,8 +7,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -43,14 +41,13 @@ func withoutMax(l limit.Limit) string {
 }
 
 // peekStored prints all that is stored of a key, or what is under the policy that is named.
-func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
-	named := cmd.Flags().Changed("policy")
+func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) error {
 	// Load gives the whole state, whatever the limits: this one has a router ask all groups that may still have some of it.
 	policy := limit.Policy{Name: o.name, Limits: []limit.Limit{limit.Fixed(1, limit.MaxWindow)}}
 	if err := policy.Validate(); err != nil {
 		return usage(err)
 	}
-	return o.withKey(cmd, key, false, func(ctx context.Context, p *keyCounts) error {
+	return o.withKey(ctx, key, false, func(p *keyCounts) error {
 		found := search{policies: []string{o.name}}
 		if !named {
 			found = p.search(ctx, key)
@@ -80,7 +77,7 @@ func (o *keyOptions) peekStored(cmd *cobra.Command, key string) error {
 		if err := errors.Join(found.failed...); err != nil {
 			r.Incomplete = err.Error()
 		}
-		return o.print(cmd.OutOrStdout(), r)
+		return o.print(r)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,15 +53,12 @@ func pseudoTerminal(t testing.TB) (screen, tty *os.File) {
 // On a real terminal q ends it, without Enter, and the terminal is as before.
 func TestTopOnTerminal(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("stty"); err != nil {
-		t.Fatal(err)
-	}
 	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
 	typed, tty := pseudoTerminal(t)
-	if _, err := stty(tty, "rows", "4", "cols", "80"); err != nil {
+	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 4, Col: 80}); err != nil {
 		t.Fatal(err)
 	}
-	before, err := stty(tty, "-g")
+	before, err := term.GetState(int(tty.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +75,7 @@ func TestTopOnTerminal(t *testing.T) {
 
 	code := make(chan int, 1)
 	go func() {
-		root := newRoot()
-		root.SetArgs([]string{"top", "--interval", "100ms", "--url", app.url})
-		root.SetIn(tty)
-		root.SetOut(tty)
-		root.SetErr(tty)
-		code <- exitCode(root.ExecuteContext(t.Context()))
+		code <- run(t.Context(), Streams{tty, tty, tty}, []string{"top", "--interval", "100ms", "--url", app.url})
 	}()
 	await := func(text string) {
 		t.Helper()
@@ -95,7 +86,7 @@ func TestTopOnTerminal(t *testing.T) {
 		}
 	}
 	await("PROCESS")
-	if during, err := stty(tty, "-g"); err != nil || during == before {
+	if during, err := term.GetState(int(tty.Fd())); err != nil || *during == *before {
 		t.Errorf("keys would wait for Enter: %v", err)
 	}
 	if _, err := typed.Write([]byte("xq")); err != nil {
@@ -110,8 +101,8 @@ func TestTopOnTerminal(t *testing.T) {
 		t.Fatal("q doesn't end it")
 	}
 	await("\x1b[?1049l")
-	if after, err := stty(tty, "-g"); err != nil || after != before {
-		t.Errorf("the terminal was %s and is %s, %v", before, after, err)
+	if after, err := term.GetState(int(tty.Fd())); err != nil || *after != *before {
+		t.Errorf("the terminal was %+v and is %+v, %v", before, after, err)
 	}
 	if bytes.Contains([]byte(shown.String()), []byte("POLICY")) {
 		t.Error("more lines than the terminal has")
@@ -148,12 +139,8 @@ func TestPasswordIsAskedFor(t *testing.T) {
 		defer interrupt()
 		code := make(chan int, 1)
 		go func() {
-			root := newRoot()
-			root.SetArgs(with(apiFlags, "peek", "k", "--ask-password", "--timeout", soon.String(), "--redis", "redis://"+server.Addr))
-			root.SetIn(tty)
-			root.SetOut(&stdout)
-			root.SetErr(tty)
-			code <- exitCode(root.ExecuteContext(ctx))
+			args := with(apiFlags, "peek", "k", "--ask-password", "--timeout", soon.String(), "--redis", "redis://"+server.Addr)
+			code <- run(ctx, Streams{tty, &stdout, tty}, args)
 		}()
 		silent := func() bool { // once it is, what is typed isn't shown
 			mode, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)

@@ -43,11 +43,12 @@ const (
 	mostKeys     = 1000 // that a handler serves
 	maxStats     = 16 << 20
 	minInterval  = 100 * time.Millisecond
+	ctrlC        = 3
 )
 
 // topOptions are the flags of top.
 type topOptions struct {
-	*globals
+	*Factory
 	urls     []string
 	interval time.Duration
 	once     bool
@@ -55,8 +56,8 @@ type topOptions struct {
 	keys     int
 }
 
-func newTop(g *globals) *cobra.Command {
-	o := &topOptions{globals: g}
+func newTop(g *Factory) *cobra.Command {
+	o := &topOptions{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "top --url URL",
 		Short: "Show live what running applications decide",
@@ -67,10 +68,10 @@ func newTop(g *globals) *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
-			if t := terminalOf(cmd.InOrStdin(), cmd.OutOrStdout()); t != nil && !o.once && !o.json {
+			if t := terminalOf(o.In, o.Out); t != nil && !o.once && !o.JSON {
 				return o.onTerminal(cmd.Context(), t, all)
 			}
-			return o.blocks(cmd, all)
+			return o.blocks(cmd.Context(), all)
 		},
 	}
 	flags := cmd.Flags()
@@ -131,13 +132,12 @@ func withTop(u *url.URL, keys int) string {
 
 // poll asks all processes at once, and sums up what they say.
 func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
-	askAll(all, func(p *process) error { p.poll(ctx, o.timeout); return p.err })
+	askAll(all, func(p *process) error { p.poll(ctx, o.Timeout); return p.err })
 	return newTopView(time.Now(), all, o.sort, o.keys)
 }
 
 // blocks prints a block each interval, the first one when it has rates.
-func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
-	ctx := cmd.Context()
+func (o *topOptions) blocks(ctx context.Context, all []*process) error {
 	first := o.poll(ctx, all)
 	if o.once && first.answers == 0 {
 		return first.err()
@@ -155,10 +155,10 @@ func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 			return o.interrupted(ctx)
 		}
 		if v.answers > 0 {
-			if n > 0 && !o.json {
-				fmt.Fprintln(cmd.OutOrStdout())
+			if n > 0 && !o.JSON {
+				fmt.Fprintln(o.Out)
 			}
-			if err := o.print(cmd.OutOrStdout(), v); err != nil {
+			if err := o.print(v); err != nil {
 				return err
 			}
 		}
@@ -167,7 +167,7 @@ func (o *topOptions) blocks(cmd *cobra.Command, all []*process) error {
 			return err
 		}
 		if err != nil {
-			printError(cmd.ErrOrStderr(), err)
+			o.printError(err)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (o *topOptions) onTerminal(ctx context.Context, t *terminal, all []*process
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	restore := t.keys(ctx, func(key byte) {
-		if key == 'q' || key == 'Q' {
+		if key == 'q' || key == 'Q' || key == ctrlC {
 			quit()
 		}
 	})
@@ -207,7 +207,7 @@ func (o *topOptions) live(ctx context.Context, s *screen, all []*process) error 
 			return nil
 		}
 		var page bytes.Buffer
-		if err := o.print(&page, v); err != nil {
+		if err := o.printTo(&page, v); err != nil {
 			return err
 		}
 		if err := s.draw(page.String()); err != nil {

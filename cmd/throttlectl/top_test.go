@@ -221,15 +221,15 @@ func TestTopView(t *testing.T) {
 		told(t, "new", begin, time.Second, said(50_000, 70_000, "")),
 		{shown: "http://away/debug/sluice", err: fmt.Errorf("it is\naway")},
 	}
-	g := new(globals)
+	g := new(Factory)
 	for suffix, json := range map[string]bool{".txt": false, ".json": true} {
 		for name, v := range map[string]*topView{
 			"top":       newTopView(now, all, "decisions", 10),
 			"top_first": newTopView(now, []*process{told(t, "app", begin, 0, said(1000, 100, ""))}, "name", 10),
 		} {
-			g.json = json
+			g.JSON = json
 			var b strings.Builder
-			if err := g.print(&b, v); err != nil {
+			if err := g.printTo(&b, v); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, name+suffix, b.String())

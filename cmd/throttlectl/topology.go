@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-func newTopology(g *globals) *cobra.Command {
+func newTopology(g *Factory) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "topology",
 		Short: "Check, sign and publish a topology, or take one back",

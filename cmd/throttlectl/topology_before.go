@@ -24,9 +24,9 @@ func (c *publishState) close() {
 	}
 }
 
-// publishState reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
+// readState reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
 // others. Where nothing is known yet, those of the topologies that the file names are read, the newest first.
-func (s *cluster) publishState(ctx context.Context) *publishState {
+func readState(ctx context.Context, s *cluster) *publishState {
 	c, named := new(publishState), topologyHistory(s.topology.Previous)
 	for next := s.topology.Groups; len(next) > 0; {
 		boards, _ := s.publishers(ctx, next) // they are closed with the scene

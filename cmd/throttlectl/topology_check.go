@@ -20,8 +20,8 @@ throttlectl doctor looks at the servers themselves.
   POSTED  the epoch of the topology that running processes have left on the primary, which is the one in force; - for none.
           They leave it within seconds`
 
-func newTopologyCheck(g *globals) *cobra.Command {
-	f := &serverFlags{globals: g}
+func newTopologyCheck(g *Factory) *cobra.Command {
+	f := &serverFlags{Factory: g}
 	cmd := &cobra.Command{
 		Use:               "check FILE",
 		Short:             "Validate a topology, reach every server, compare it with what is in force",
@@ -30,15 +30,15 @@ func newTopologyCheck(g *globals) *cobra.Command {
 		ValidArgsFunction: jsonFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.topology = args[0]
-			s, err := f.cluster()
+			s, err := f.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			c := s.checkTopology(cmd.Context())
+			c := checkTopology(cmd.Context(), s)
 			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
 				return err
 			}
-			if err := f.print(cmd.OutOrStdout(), c); err != nil {
+			if err := f.print(c); err != nil {
 				return err
 			}
 			return c.Findings.err(warning)
@@ -67,7 +67,7 @@ type memberStatus struct {
 }
 
 // checkTopology asks every server for --timeout at most, each time.
-func (s *cluster) checkTopology(ctx context.Context) *topologyCheck {
+func checkTopology(ctx context.Context, s *cluster) *topologyCheck {
 	c := &topologyCheck{Epoch: s.topology.Epoch, Digest: s.topology.Digest()}
 	all, f := s.members(ctx, func(string) bool { return true })
 	boards, done := s.publishers(ctx, s.topology.Groups)

@@ -36,8 +36,8 @@ type pushOptions struct {
 	dry, partial bool
 }
 
-func newTopologyPush(g *globals) *cobra.Command {
-	o := &pushOptions{serverFlags: serverFlags{globals: g}}
+func newTopologyPush(g *Factory) *cobra.Command {
+	o := &pushOptions{serverFlags: serverFlags{Factory: g}}
 	cmd := &cobra.Command{
 		Use:               "push FILE",
 		Short:             "Publish a topology, so that running processes take it over",
@@ -46,7 +46,7 @@ func newTopologyPush(g *globals) *cobra.Command {
 		ValidArgsFunction: jsonFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.topology = args[0]
-			s, err := o.cluster()
+			s, err := o.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ func newTopologyPush(g *globals) *cobra.Command {
 			if p == nil {
 				return err
 			}
-			return errors.Join(o.print(cmd.OutOrStdout(), p), err)
+			return errors.Join(o.print(p), err)
 		},
 	}
 	o.registerLogin(cmd)
@@ -72,7 +72,7 @@ func (o *pushOptions) push(ctx context.Context, s *cluster) (*topologyPush, erro
 	if err := file.CheckHistory(); err != nil {
 		return nil, fmt.Errorf("refused, and nothing was published: %w", err)
 	}
-	c := s.publishState(ctx)
+	c := readState(ctx, s)
 	defer c.close()
 	boards, before := c.publishers, c.before
 	if err := errors.Join(o.checkMayPublish(file, before), checkContinues(file, c)); err != nil {

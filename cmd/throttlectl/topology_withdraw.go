@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 )
 
@@ -19,8 +17,8 @@ This is for a topology that processes refuse (they say so: "topology rejected"),
 larger than that of the one in force, which processes bring back within ten seconds. One that they have taken over is
 taken back by another with a larger epoch: throttlectl topology push.`
 
-func newTopologyWithdraw(g *globals) *cobra.Command {
-	f := &serverFlags{globals: g}
+func newTopologyWithdraw(g *Factory) *cobra.Command {
+	f := &serverFlags{Factory: g}
 	cmd := &cobra.Command{
 		Use:   "withdraw EPOCH",
 		Short: "Take away a published topology that processes refuse",
@@ -34,12 +32,12 @@ func newTopologyWithdraw(g *globals) *cobra.Command {
 			if f.topology == "" {
 				return usage(errors.New("--topology is needed: the JSON file of the groups"))
 			}
-			s, err := f.cluster()
+			s, err := f.cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			w, err := s.withdraw(cmd.Context(), epoch)
-			return errors.Join(f.print(cmd.OutOrStdout(), w), err)
+			w, err := withdraw(cmd.Context(), s, epoch)
+			return errors.Join(f.print(w), err)
 		},
 	}
 	f.registerTopology(cmd)
@@ -61,7 +59,7 @@ type withdrawnNode struct {
 	Error     string `json:"error,omitempty"`
 }
 
-func (s *cluster) withdraw(ctx context.Context, epoch uint64) (*withdrawal, error) {
+func withdraw(ctx context.Context, s *cluster, epoch uint64) (*withdrawal, error) {
 	boards, done := s.publishers(ctx, s.topology.Groups)
 	defer done()
 	w, found := &withdrawal{Epoch: epoch}, false
@@ -70,7 +68,7 @@ func (s *cluster) withdraw(ctx context.Context, epoch uint64) (*withdrawal, erro
 		node := withdrawnNode{Group: b.Group, Node: b.Node, Before: "none"}
 		err := b.err
 		if err == nil {
-			node.Before, node.Withdrawn, err = s.withdrawFrom(ctx, b, epoch)
+			node.Before, node.Withdrawn, err = b.withdraw(ctx, epoch)
 		}
 		if err != nil {
 			node.Error = err.Error()
@@ -83,41 +81,6 @@ func (s *cluster) withdraw(ctx context.Context, epoch uint64) (*withdrawal, erro
 		errs = append(errs, fmt.Errorf("nothing was taken away: epoch %d is not published there", epoch))
 	}
 	return w, errors.Join(errs...)
-}
-
-// withdrawFrom deletes the notice of an epoch, unless another comes meanwhile.
-func (s *cluster) withdrawFrom(ctx context.Context, b *publisher, epoch uint64) (before string, done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	client := b.client
-	if client == nil {
-		node := redis.NewClient(withAddress(s.node, b.Node))
-		defer node.Close()
-		client = node
-	}
-	name := s.prefix + "topology"
-	before = "none"
-	err = client.Watch(ctx, func(tx *redis.Tx) error {
-		stored, err := tx.Get(ctx, name).Result()
-		if errors.Is(err, redis.Nil) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		version, _, _ := strings.Cut(stored, " ")
-		there, err := strconv.ParseUint(version, 10, 64)
-		if before = epochWord(there); err != nil {
-			before, there = "no topology", 0
-		}
-		if there != epoch {
-			return nil
-		}
-		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, name).Err() })
-		done = err == nil
-		return err
-	}, name)
-	return before, done, err
 }
 
 func (w *withdrawal) text(out io.Writer) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"time"
@@ -18,8 +17,8 @@ remember when they were charged.
 
 `
 
-func newUsage(g *globals) *cobra.Command {
-	o := &keyOptions{serverFlags: serverFlags{globals: g}}
+func newUsage(g *Factory) *cobra.Command {
+	o := &keyOptions{serverFlags: serverFlags{Factory: g}}
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "usage KEY",
@@ -36,19 +35,19 @@ func newUsage(g *globals) *cobra.Command {
 				return usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
-			return o.withRequest(cmd, args[0], false, func(ctx context.Context, p *keyCounts, req backend.Request) error {
-				snapshot, err := p.Load(ctx, req)
+			return o.withRequest(cmd.Context(), args[0], false, func(p *keyCounts, req backend.Request) error {
+				snapshot, err := p.Load(cmd.Context(), req)
 				if err == nil {
 					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.checkStored(ctx, p, snapshot, req)
+					err = o.checkStored(cmd.Context(), p, snapshot, req)
 				}
 				if err != nil {
 					return err
 				}
 				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
-				return o.print(cmd.OutOrStdout(), keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
+				return o.print(keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
 			})
 		},
 	}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// harden keeps a client from what a tool must not do: send a command twice, outlast its deadline, or greet a server with
+// commands that its ACL may not allow.
+func harden(opts *redis.Options, timeout time.Duration) {
+	opts.MaxRetries = -1
+	opts.DialerRetries = 1
+	opts.DialTimeout = timeout
+	opts.ContextTimeoutEnabled = true
+	opts.DisableIdentity = true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// options parses the URL of --redis. Its errors are without the URL, which may hold a password.
+func (p *passwordFlags) options(ctx context.Context, url string) (*redis.Options, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
+		return nil, usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
+			"a password in it has %2F, %3F and %23 for / ? and #"))
+	}
+	switch {
+	case opts.Password == "":
+		if opts.Password, err = p.read(ctx); err != nil {
+			return nil, err
+		}
+	case p.given():
+		return nil, usage(errors.New("--redis: the URL has a password, and another is given"))
+	}
+	harden(opts, p.Timeout) // after the URL's own parameters
+	return opts, nil
+}
+
+// withAddress is a template with an address.
+func withAddress(template redis.Options, address string) *redis.Options {
+	template.Addr = address
+	if template.TLSConfig != nil {
+		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it
+	}
+	return &template
+}
+
+func (s *cluster) redisCluster(seeds []string) *redis.ClusterClient {
+	n := withAddress(s.node, "")
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: seeds, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig, MaxRetries: n.MaxRetries, MaxRedirects: -1,
+		DialerRetries: n.DialerRetries, DialTimeout: n.DialTimeout, ContextTimeoutEnabled: n.ContextTimeoutEnabled,
+		DisableIdentity: n.DisableIdentity, MaintNotificationsConfig: n.MaintNotificationsConfig,
+	})
+}
