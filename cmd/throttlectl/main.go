@@ -27,22 +27,14 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/root"
 )
 
 func main() {
 	logging.Disable() // go-redis would write to stderr, too, what it returns as an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends what the first one didn't
-	os.Exit(run(ctx, Streams{os.Stdin, os.Stdout, os.Stderr}, os.Args[1:]))
-}
-
-// run is the whole program, but for signals. It returns the exit code.
-func run(ctx context.Context, s Streams, args []string) int {
-	root := newRoot(s)
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
-	err := root.ExecuteContext(ctx)
-	if err != nil {
-		s.printError(err)
-	}
-	return exitCode(err)
+	os.Exit(root.Run(ctx, cli.Streams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, os.Args[1:]))
 }

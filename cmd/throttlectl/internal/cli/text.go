@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Duration is a duration that is text in JSON, too.
+type Duration time.Duration
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// Timestamp is a time as it is printed everywhere: in UTC, with milliseconds, so that servers and logs can be compared.
+type Timestamp time.Time
+
+func (i Timestamp) IsZero() bool { return time.Time(i).IsZero() }
+
+func (i Timestamp) String() string {
+	if i.IsZero() {
+		return "-"
+	}
+	return time.Time(i).UTC().Format(TimeLayout)
+}
+
+// MarshalText makes it the same in JSON.
+func (i Timestamp) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+
+// TimeLayout is RFC 3339 with milliseconds, all of them, so that lines stay aligned.
+const TimeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+func Percent(part float64) string { return fmt.Sprintf("%.2f%%", 100*part) }
+
+// Cell is text of foreign origin, fit for a table and harmless to a terminal.
+func Cell(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+func YesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// ShortDuration is a duration without the zeros that Go prints: 10m, not 10m0s.
+func ShortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// SecondsText is seconds as a duration, to the millisecond.
+func SecondsText(seconds float64) string {
+	return ShortDuration(time.Duration(math.Round(seconds*1e3)) * time.Millisecond)
+}
+
+func Limits(all []limit.Limit) string {
+	var texts []string
+	for _, l := range all {
+		texts = append(texts, l.String())
+	}
+	return strings.Join(texts, " ")
+}

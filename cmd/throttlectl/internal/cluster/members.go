@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
+	"github.com/sluice-go/sluice/router"
+)
+
+const (
+	RolePrimary  = "primary"
+	RoleReplica  = "replica"
+	RoleSentinel = "sentinel"
+)
+
+// Member is a server of a topology.
+type Member struct {
+	Group   string
+	Address string
+	Role    string // as the topology has it, or who knows for it; empty if nobody does
+	Options redis.Options
+	Prefix  string
+}
+
+// Members finds all servers of the topology, or those given one by one: of sentinels those that they name, of a Redis Cluster
+// all that it has. What can't be found out is a finding.
+func (s *Cluster) Members(ctx context.Context, only func(group string) bool) ([]Member, finding.List) {
+	var all []Member
+	var f finding.List
+	for _, opts := range s.Single {
+		all = append(all, Member{Address: opts.Addr, Options: opts, Prefix: s.Prefix})
+	}
+	type answer struct {
+		found []Member
+		lost  finding.List
+	}
+	groups := slices.DeleteFunc(slices.Clone(s.Topology.Groups), func(g router.Group) bool { return !only(g.Name) })
+	for i, a := range AskAll(groups, func(g router.Group) (a answer) {
+		a.found, a.lost = s.groupMembers(ctx, &g)
+		return a
+	}) {
+		all = append(all, a.found...)
+		for _, one := range a.lost {
+			one.Group = groups[i].Name
+			f = append(f, one)
+		}
+	}
+	return all, f
+}
+
+func (s *Cluster) groupMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
+	add := func(address, role string, template redis.Options) {
+		all = append(all, Member{g.Name, address, role, *WithAddress(template, address), s.Prefix})
+	}
+	switch {
+	case len(g.Sentinels) > 0:
+		for _, address := range g.Sentinels {
+			add(address, RoleSentinel, s.Sentinel)
+		}
+		seen, err := s.sentinelView(ctx, g)
+		if err != nil {
+			f.Add(finding.Critical, "sentinel", err.Error(), "Start the sentinels; routers that start now have no primary to ask.")
+			return all, f
+		}
+		add(seen.primary, RolePrimary, s.Node)
+		for _, address := range seen.replicas {
+			add(address, RoleReplica, s.Node)
+		}
+		return all, append(f, s.checkSentinels(ctx, g, seen)...)
+	case len(g.Cluster) > 0:
+		return s.clusterMembers(ctx, g)
+	}
+	add(g.Primary, RolePrimary, s.Node)
+	for _, address := range g.Replicas {
+		add(address, RoleReplica, s.Node)
+	}
+	return all, nil
+}
+
+// checkSentinels looks whether all sentinels say the same.
+func (s *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest sentinelView) (f finding.List) {
+	type answer struct {
+		sentinelView
+		err error
+	}
+	for i, a := range AskAll(g.Sentinels, func(address string) answer {
+		seen, err := s.askSentinel(ctx, address, g.Master)
+		return answer{seen, err}
+	}) {
+		var reply redis.Error
+		switch one := (finding.Finding{Severity: finding.Warning, Check: "sentinel", Server: g.Sentinels[i]}); {
+		case errors.As(a.err, &reply):
+			one.What, one.Do = "refuses: "+reply.Error(), "Have it monitor the master by that name, and look at the credentials."
+			f = append(f, one)
+		case a.err != nil: // that it can't be reached is found out by itself
+		case a.primary != newest.primary:
+			one.What = fmt.Sprintf("names %s as primary, others name %s", a.primary, newest.primary)
+			one.Do = "Look whether it is cut off from the others; SENTINEL RESET makes it look anew."
+			f = append(f, one)
+		}
+	}
+	return f
+}
+
+// clusterMembers asks any node of a Redis Cluster for all of them.
+func (s *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	type answer struct {
+		slots []redis.ClusterSlot
+		err   error
+	}
+	answers := AskAll(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
+		client := redis.NewClient(WithAddress(s.Node, seed))
+		defer client.Close()
+		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
+		a.slots, a.err = client.ClusterSlots(ctx).Result()
+		return a
+	})
+	slots, err := answers[0].slots, answers[0].err
+	if i := slices.IndexFunc(answers, func(a answer) bool { return a.err == nil }); i >= 0 {
+		slots, err = answers[i].slots, nil
+	}
+	if err != nil {
+		for _, seed := range g.Cluster {
+			all = append(all, Member{g.Name, seed, "", *WithAddress(s.Node, seed), s.Prefix})
+		}
+		f.Add(finding.Critical, "cluster", "no node tells where the slots are: "+err.Error(), "Start the cluster; "+
+			"credentials need +cluster|slots.")
+		return all, f
+	}
+	const slotsOfACluster = 16384
+	covered, known := 0, make(map[string]bool)
+	for _, r := range slots {
+		covered += r.End - r.Start + 1
+		for i, n := range r.Nodes {
+			role := RoleReplica
+			if i == 0 {
+				role = RolePrimary
+			}
+			if !known[n.Addr] {
+				known[n.Addr] = true
+				all = append(all, Member{g.Name, n.Addr, role, *WithAddress(s.Node, n.Addr), s.Prefix})
+			}
+		}
+	}
+	if covered < slotsOfACluster {
+		f.Add(finding.Critical, "cluster", fmt.Sprintf("%d of %d slots have no server: "+
+			"keys there have no verdict", slotsOfACluster-covered, slotsOfACluster),
+			"Bring the missing shards back (redis-cli --cluster check).")
+	}
+	return all, f
+}
+
+func (m *Member) Reach(ctx context.Context) error {
+	if m.Role == RoleSentinel {
+		client := redis.NewSentinelClient(&m.Options)
+		defer client.Close()
+		return client.Ping(ctx).Err()
+	}
+	client := redis.NewClient(&m.Options)
+	defer client.Close()
+	return client.Time(ctx).Err() // PING is a right that applications need not have
+}

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+)
+
+// harden keeps a client from what a tool must not do: send a command twice, outlast its deadline, or greet a server with
+// commands that its ACL may not allow.
+func harden(opts *redis.Options, timeout time.Duration) {
+	opts.MaxRetries = -1
+	opts.DialerRetries = 1
+	opts.DialTimeout = timeout
+	opts.ContextTimeoutEnabled = true
+	opts.DisableIdentity = true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// Options parses the URL of --redis. Its errors are without the URL, which may hold a password.
+func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
+		return nil, cli.Usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
+			"a password in it has %2F, %3F and %23 for / ? and #"))
+	}
+	switch {
+	case opts.Password == "":
+		if opts.Password, err = p.read(ctx); err != nil {
+			return nil, err
+		}
+	case p.Given():
+		return nil, cli.Usage(errors.New("--redis: the URL has a password, and another is given"))
+	}
+	harden(opts, p.Timeout) // after the URL's own parameters
+	return opts, nil
+}
+
+// WithAddress is a template with an address.
+func WithAddress(template redis.Options, address string) *redis.Options {
+	template.Addr = address
+	if template.TLSConfig != nil {
+		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it
+	}
+	return &template
+}
+
+func (s *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
+	n := WithAddress(s.Node, "")
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: seeds, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig, MaxRetries: n.MaxRetries, MaxRedirects: -1,
+		DialerRetries: n.DialerRetries, DialTimeout: n.DialTimeout, ContextTimeoutEnabled: n.ContextTimeoutEnabled,
+		DisableIdentity: n.DisableIdentity, MaintNotificationsConfig: n.MaintNotificationsConfig,
+	})
+}

@@ -1,0 +1,110 @@
+package flags
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/featureflag"
+)
+
+func newFlagSet(o *flagOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "set NAME PERCENT",
+		Short: "Store a percentage, 0 to 100, for example 12.5 or 12.5%",
+		Long: `Store a percentage, 0 to 100, for example 12.5 or 12.5%. A flag that isn't there is made. A killed flag stays
+killed, and gets the percentage when it is revived.`,
+		Args: cli.Operands("NAME", "PERCENT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			percent, err := strconv.ParseFloat(strings.TrimSuffix(args[1], "%"), 64)
+			if err != nil {
+				return cli.Usage(fmt.Errorf("PERCENT = %q: must be a number from 0 to 100", args[1]))
+			}
+			return o.write(cmd, args[0], percent, func(ctx context.Context, s featureflag.Source) (featureflag.Value, error) {
+				return featureflag.Set(ctx, s, args[0], percent)
+			})
+		},
+	}
+}
+
+func newFlagKill(o *flagOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "kill NAME",
+		Short: "Make the flag 0 % everywhere, and keep its percentage for revive",
+		Args:  cli.Operands("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.write(cmd, args[0], 0, func(ctx context.Context, s featureflag.Source) (featureflag.Value, error) {
+				return featureflag.Kill(ctx, s, args[0])
+			})
+		},
+	}
+}
+
+func newFlagRevive(o *flagOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "revive NAME",
+		Short: "End what kill began",
+		Args:  cli.Operands("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.write(cmd, args[0], 0, func(ctx context.Context, s featureflag.Source) (featureflag.Value, error) {
+				return featureflag.Revive(ctx, s, args[0])
+			})
+		},
+	}
+}
+
+// write changes a flag and prints what was there before, as far as that can be read: a flag that somebody broke must
+// be killable all the same. Another writer may come between the two.
+func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, change func(context.Context, featureflag.Source) (featureflag.Value, error)) error {
+	if err := validateFlag(name, percent); err != nil {
+		return err
+	}
+	return o.withSource(cmd, func(ctx context.Context, source featureflag.Source) error {
+		r := flagChange{Name: name}
+		old, err := source.Load(ctx, name)
+		switch {
+		case err == nil:
+			r.Old = &old
+		case !errors.Is(err, featureflag.ErrNotFound) && !errors.Is(err, fs.ErrNotExist):
+			r.OldError = err.Error()
+		}
+		if r.New, err = change(ctx, source); err != nil {
+			return err
+		}
+		return o.Print(r)
+	})
+}
+
+// flagChange is what a flag was and what it is.
+type flagChange struct {
+	Name     string             `json:"name"`
+	Old      *featureflag.Value `json:"old"`                 // null: there was none that can be read
+	OldError string             `json:"old_error,omitempty"` // why it couldn't be read; empty: there was none
+	New      featureflag.Value  `json:"new"`
+}
+
+func (c flagChange) Text(w io.Writer) {
+	old := "none"
+	switch {
+	case c.Old != nil:
+		old = describe(*c.Old)
+	case c.OldError != "":
+		old = "unreadable"
+	}
+	fmt.Fprintf(w, "%s: %s -> %s\n", c.Name, old, describe(c.New))
+}
+
+func describe(v featureflag.Value) string {
+	killed := ""
+	if v.Killed {
+		killed = "killed, "
+	}
+	return fmt.Sprintf("%v%% (%sversion %d)", v.Percent, killed, v.Version)
+}

@@ -1,0 +1,111 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/limit"
+)
+
+const resetHelp = `Give a key its full quota back, under every limit of a policy, and print what was given back. What was charged before is
+refunded rather than deleted, so that no process that remembers it can bring it back. Requests that come meanwhile are
+counted as ever.
+
+Where there is nothing to give back the exit code is 1, and nothing is changed; what is stored of the key in other places is
+said, as peek does.
+
+It doesn't ask: it is about one key that you name, and gives rather than takes. --dry-run shows what it would give.
+
+`
+
+func NewReset(g *cli.Factory) *cobra.Command {
+	o := &keyOptions{Flags: cluster.Flags{Factory: g}}
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "reset KEY",
+		Short: "Give a key its full quota back",
+		Long:  resetHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
+		Args:  cli.Operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.withRequest(cmd.Context(), args[0], !dry, func(p *keyCounts, req backend.Request) error {
+				r, err := o.reset(cmd.Context(), p, req, dry)
+				if err != nil {
+					return err
+				}
+				return o.Print(r)
+			})
+		},
+	}
+	o.register(cmd)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing, and print what would be given back")
+	return cmd
+}
+
+// reset gives back all that is used. Others may charge between the two looks and the reset: what is printed as given back
+// is what was used before it.
+func (o *keyOptions) reset(ctx context.Context, p *keyCounts, req backend.Request, dry bool) (keyReset, error) {
+	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: p.group, DryRun: dry}
+	before, snapshot, err := p.limitStates(ctx, req)
+	if err == nil {
+		err = checkNotSealed(snapshot)
+	}
+	if err == nil {
+		err = o.checkStored(ctx, p, snapshot, req)
+	}
+	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
+		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")
+	}
+	if err != nil {
+		return r, err
+	}
+	after := before
+	if !dry {
+		if err := p.Reset(ctx, req); err != nil {
+			return r, err
+		}
+		if after, _, err = p.limitStates(ctx, req); err != nil {
+			return r, fmt.Errorf("reset, but can't be read back: %w", err)
+		}
+	}
+	for i, l := range before {
+		r.Limits = append(r.Limits, limitReset{Limit: l.Limit, GivenBack: l.Used, Remaining: after[i].Remaining, Quota: l.Quota})
+	}
+	return r, nil
+}
+
+// keyReset is what a reset has done.
+type keyReset struct {
+	Key    string       `json:"key"`
+	Policy string       `json:"policy"`
+	Group  string       `json:"group,omitempty"`
+	DryRun bool         `json:"dry_run,omitempty"`
+	Limits []limitReset `json:"limits"`
+}
+
+type limitReset struct {
+	Limit     limit.Limit `json:"limit"`
+	GivenBack int64       `json:"given_back"`
+	Remaining int64       `json:"remaining"`
+	Quota     int64       `json:"quota"`
+}
+
+func (r keyReset) Text(w io.Writer) {
+	given := "GIVEN BACK"
+	if r.DryRun {
+		given = "WOULD GIVE BACK"
+	}
+	fmt.Fprintf(w, "KEY\tPOLICY\tGROUP\n%s\t%s\t%s\n\n", cli.Cell(r.Key), cli.Cell(r.Policy), cli.Cell(r.Group))
+	fmt.Fprintf(w, "LIMIT\t%s\tREMAINING\tQUOTA\n", given)
+	for _, l := range r.Limits {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", l.Limit, l.GivenBack, l.Remaining, l.Quota)
+	}
+}

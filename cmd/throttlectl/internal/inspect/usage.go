@@ -1,0 +1,76 @@
+package inspect
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/limit"
+)
+
+const usageHelp = `Print the cost that was charged to a key and not given back within the last interval. It is told by the sliding limit of
+the policy with the finest precision whose window covers the interval, and blurred by that precision: other limits don't
+remember when they were charged.
+
+`
+
+func NewUsage(g *cli.Factory) *cobra.Command {
+	o := &keyOptions{Flags: cluster.Flags{Factory: g}}
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "usage KEY",
+		Short: "Print what a key has used in the last minute, hour, ...",
+		Long:  usageHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
+		Args:  cli.Operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			policy, err := o.Policy(args[0])
+			if err != nil {
+				return err
+			}
+			var nothing limit.State
+			if _, _, ok := nothing.Usage(&policy, limit.At{}, interval); !ok {
+				return cli.Usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
+					"such as 240/1h~1m", interval))
+			}
+			return o.withRequest(cmd.Context(), args[0], false, func(p *keyCounts, req backend.Request) error {
+				snapshot, err := p.Load(cmd.Context(), req)
+				if err == nil {
+					err = checkNotSealed(snapshot)
+				}
+				if err == nil {
+					err = o.checkStored(cmd.Context(), p, snapshot, req)
+				}
+				if err != nil {
+					return err
+				}
+				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
+				return o.Print(keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
+			})
+		},
+	}
+	o.register(cmd)
+	cmd.Flags().DurationVar(&interval, "interval", time.Minute, "how far to look back")
+	cli.NoFiles(cmd, "interval")
+	return cmd
+}
+
+// keyUsage is what a key has used lately.
+type keyUsage struct {
+	Key      string      `json:"key"`
+	Policy   string      `json:"policy"`
+	Group    string      `json:"group,omitempty"`
+	Interval string      `json:"interval"`
+	Used     int64       `json:"used"`
+	By       limit.Limit `json:"by"` // the limit that tells
+}
+
+func (u keyUsage) Text(w io.Writer) {
+	fmt.Fprint(w, "KEY\tPOLICY\tGROUP\tINTERVAL\tUSED\tBY\n")
+	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", cli.Cell(u.Key), cli.Cell(u.Policy), cli.Cell(u.Group), u.Interval, u.Used, u.By)
+}

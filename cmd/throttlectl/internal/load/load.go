@@ -1,0 +1,301 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/traffic"
+	"github.com/sluice-go/sluice/router"
+	"github.com/sluice-go/sluice/throttler"
+)
+
+const loadHelp = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
+admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 3 if
+it was more, and otherwise 1 if the load was interrupted: the report is of what was asked until then.
+
+  throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
+  throttlectl load --redis redis://localhost:6379/0 --limit 100/1s --limit 1000/1m --callers 64 --lease
+  throttlectl load --topology groups.json --limit 50/1s+100 --rate 5000/s --keys 100000 --zipf 1.1
+
+` + cluster.ServerHelp + `
+  --memory           this process
+
+The keys are throttlectl-load-1 and so on: none of the applications', and left to expire. The load is real all the same, so
+servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others. Where
+a newer topology than the file's is in force, the load goes by that, and its servers are judged, too. It tells nobody of its
+topology, and doesn't follow one that is pushed while it runs.
+
+What is printed:
+  LATENCY         of every request, from when it was due: with --rate a late answer makes others wait
+  NOT EXACT       decisions that say that they can be off, by cause
+  ABOVE LIMIT     cost that exact decisions admitted above a limit, in the windows that it counts: 0 is what is promised
+  BY ALL          the same, of all decisions: those that are not exact may exceed a limit by a stated bound`
+
+const (
+	defaultLoad      = 10 * time.Second
+	maxLoad          = 24 * time.Hour
+	minLoad          = 100 * time.Millisecond
+	maxCallers       = 1 << 14
+	loadPrefix       = "throttlectl-load-"
+	memoryOutOfOrder = time.Second // is how much later than another decision one may be entered
+)
+
+// loadOptions are the flags of load.
+type loadOptions struct {
+	cluster.Flags
+	policies.Selector
+	memory, lease, allowRemote bool
+	callers, keys              int
+	zipf                       float64
+	rate                       string
+	duration                   time.Duration
+	seed                       uint64
+}
+
+func New(g *cli.Factory) *cobra.Command {
+	o := &loadOptions{Flags: cluster.Flags{Factory: g}}
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Put load on servers, and see how they limit it",
+		Long:  loadHelp,
+		Args:  cli.Operands(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := o.attack()
+			if err != nil {
+				return err
+			}
+			b, where, err := o.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return o.load(cmd.Context(), a, b, where)
+		},
+	}
+	o.Flags.Register(cmd)
+	o.Selector.Register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.memory, "memory", false, "count in this process, without a server")
+	flags.BoolVar(&o.lease, "lease", false, "answer from leases where possible")
+	flags.BoolVar(&o.allowRemote, "allow-remote", false, "put load on servers that are not, or may not be, on this host")
+	flags.IntVar(&o.callers, "callers", 16, "how many ask at the same time")
+	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
+	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
+	flags.StringVar(&o.rate, "rate", "", "`requests` of all callers, such as 5000/s; as many as possible by default")
+	flags.DurationVar(&o.duration, "for", defaultLoad, "how long")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of the order of keys")
+	for _, name := range []string{"callers", "keys", "zipf", "rate", "for", "seed"} {
+		cli.NoFiles(cmd, name)
+	}
+	return cmd
+}
+
+// attack reads the flags, but for the servers.
+func (o *loadOptions) attack() (*attack, error) {
+	policy, err := o.Policy("")
+	if _, wrong := errors.AsType[cli.UsageError](err); err != nil && !wrong {
+		return nil, err // of the file
+	}
+	errs := []error{err}
+	a := &attack{callers: o.callers, duration: o.duration, seed: o.seed}
+	if o.rate != "" {
+		if a.rate, err = traffic.ParseRate(o.rate); err == nil && a.rate == 0 {
+			err = errors.New("must be more than 0")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--rate: %w", err))
+		}
+	}
+	if o.callers < 1 || o.callers > maxCallers {
+		errs = append(errs, fmt.Errorf("--callers = %d: must be from 1 to %d", o.callers, maxCallers))
+	}
+	if o.duration < minLoad || o.duration > maxLoad {
+		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minLoad, maxLoad))
+	}
+	a.keys, err = traffic.NewKeys(loadPrefix, o.keys, o.zipf)
+	grace := o.Timeout
+	if o.memory {
+		grace = memoryOutOfOrder
+	}
+	a.audit = newAudit(&policy, grace)
+	return a, cli.Usage(errors.Join(append(errs, err)...))
+}
+
+// open opens what the command line selects, and says what that is. It asks the servers of a topology which one is in force.
+func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error) {
+	if o.memory {
+		if o.Topology != "" || len(o.Redis) > 0 {
+			return nil, "", cli.Usage(errors.New("exactly one of --memory, --topology and --redis is needed"))
+		}
+		b, err := backend.NewMemory(backend.MemoryConfig{})
+		return b, "memory", err
+	}
+	s, err := o.Cluster(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := errors.Join(o.OneServer(), o.checkRemote(remoteServers(s), "")); err != nil {
+		return nil, "", err
+	}
+	if len(s.Single) > 0 {
+		b, err := openBackend(s)
+		return b, "redis " + s.Single[0].Addr, err
+	}
+	where := "topology " + o.Topology
+	if newer, err := o.followPublished(ctx, s); err != nil {
+		return nil, "", err
+	} else if newer {
+		where += fmt.Sprintf(" (epoch %d is in force)", s.Topology.Epoch)
+	}
+	b, err := openBackend(s)
+	return b, where, err
+}
+
+// checkRemote refuses servers that aren't sure to be on this host.
+func (o *loadOptions) checkRemote(remote []string, from string) error {
+	if len(remote) == 0 || o.allowRemote {
+		return nil
+	}
+	return cli.Usage(fmt.Errorf("not on this host, or not known to be: %s%s; --allow-remote puts load on them all the same",
+		strings.Join(remote, ", "), from))
+}
+
+// followPublished replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
+// judged before they are asked anything; what can't be read is left to the load to find out.
+func (o *loadOptions) followPublished(ctx context.Context, s *cluster.Cluster) (newer bool, err error) {
+	for s.Topology.Epoch > 0 { // one of epoch 0 follows nobody
+		boards, done := s.Publishers(ctx, s.Topology.Groups)
+		all := cluster.ReadPublished(ctx, boards)
+		done()
+		for _, p := range all {
+			if p.Epoch == s.Topology.Epoch && p.Digest != s.Topology.Digest() {
+				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, cluster.DescribeChange(p.Text, s.Topology))
+			}
+		}
+		newest := cluster.NewestPublished(all)
+		if newest.Epoch <= s.Topology.Epoch {
+			return newer, nil
+		}
+		force, err := s.TrustedTopology(newest)
+		if err != nil {
+			return newer, err
+		}
+		s.Topology, newer = force, true
+		if err := o.checkRemote(remoteServers(s), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
+			return newer, err
+		}
+	}
+	return newer, nil
+}
+
+// openBackend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
+// meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
+func openBackend(s *cluster.Cluster) (backend.Backend, error) {
+	cfg := backend.RedisConfig{Prefix: s.Prefix, Timeout: s.Timeout}
+	if len(s.Single) > 0 {
+		return backend.OpenRedis(&s.Single[0], cfg)
+	}
+	topology := s.Topology
+	topology.Epoch, topology.Previous, topology.Baseline = 0, nil, false
+	return router.Open(topology, router.Config{Redis: &s.Node, Sentinel: &s.Sentinel, Backend: cfg, ReadTimeout: s.Timeout})
+}
+
+// remoteServers is the servers that aren't sure to be on this host.
+func remoteServers(s *cluster.Cluster) (all []string) {
+	check := func(address string) {
+		if !loopback(address) {
+			all = append(all, address)
+		}
+	}
+	for i := range s.Single {
+		if s.Single[i].Network != "unix" {
+			check(s.Single[i].Addr)
+		}
+	}
+	for _, g := range s.Topology.Groups {
+		switch {
+		case len(g.Sentinels) > 0:
+			all = append(all, "what the sentinels of "+g.Name+" name")
+		case len(g.Cluster) > 0:
+			all = append(all, "the cluster "+g.Name)
+		default:
+			check(g.Primary)
+			for _, replica := range g.Replicas {
+				check(replica)
+			}
+		}
+	}
+	return all
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// load runs the attack and prints what came of it.
+func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
+	var lease *backend.Lease
+	if o.lease {
+		var err error
+		if lease, err = backend.NewLease(b, backend.LeaseConfig{}); err != nil {
+			return err
+		}
+		defer lease.Close() // before what it holds
+		b = lease
+	}
+	t, err := throttler.New(throttler.Config{Backend: b, Policy: *a.audit.policy, Failure: throttler.FailError})
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	a.throttler = t
+	pinging, cancel := context.WithTimeout(ctx, o.Timeout)
+	err = t.Ping(pinging)
+	cancel()
+	if err != nil {
+		return err
+	}
+	a.start = time.Now()
+	shown := terminal.StartProgress(o.ErrOut, a.duration, a.soFar)
+	seen, took := a.run(ctx)
+	var short error
+	if ctx.Err() != nil && took < a.duration {
+		short = fmt.Errorf("interrupted: it was to last %v", a.duration)
+	}
+	shown.End()
+	r := a.report(where, seen, took)
+	if lease != nil {
+		r.lease(lease.Stats())
+	}
+	return errors.Join(o.Print(r), r.err(), short)
+}
+
+// soFar is a line for the progress.
+func (a *attack) soFar() string {
+	decided, denied := a.decided.Load(), a.denied.Load()
+	rate := float64(decided) / time.Since(a.start).Seconds()
+	return fmt.Sprintf("%.0f decisions a second, %.1f%% denied, %d errors", rate, percentOf(denied, decided), a.fail.Load())
+}
+
+func percentOf(n, of int64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return 100 * float64(n) / float64(of)
+}

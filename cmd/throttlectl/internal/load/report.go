@@ -1,0 +1,141 @@
+package load
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// loaded is the result of a load. Latencies are in microseconds.
+type loaded struct {
+	Where      string           `json:"where"`
+	Seconds    float64          `json:"seconds"`
+	Callers    int              `json:"callers"`
+	Requests   int64            `json:"requests"`
+	Unsent     int64            `json:"unsent"` // were due, and nobody was free to ask
+	Decisions  int64            `json:"decisions"`
+	PerSecond  float64          `json:"per_second"`
+	Admitted   int64            `json:"admitted"`
+	Denied     int64            `json:"denied"`
+	Latency    loadLatency      `json:"latency"`
+	Sources    map[string]int64 `json:"sources"`
+	Guarantees map[string]int64 `json:"guarantees"`
+	Causes     map[string]int64 `json:"causes"` // why not exact
+	Errors     map[string]int64 `json:"errors"`
+	Leases     *loadLeases      `json:"leases,omitempty"`
+	Limits     []loadLimit      `json:"limits"`
+}
+
+type loadLatency struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p999"`
+	Max  float64 `json:"max"`
+}
+
+// loadLeases is what the leases have done; the last three are of cost.
+type loadLeases struct {
+	Fetches  int64 `json:"fetches"`
+	Straight int64 `json:"straight"`
+	Returned int64 `json:"returned"`
+	Lost     int64 `json:"lost"`
+	Stranded int64 `json:"stranded"`
+}
+
+type loadLimit struct {
+	Limit   limit.Limit `json:"limit"`
+	Over    int64       `json:"over"`     // cost admitted above it by exact decisions
+	OverAll int64       `json:"over_all"` // by all decisions
+}
+
+func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
+	micros := func(q float64) float64 { return float64(seen.latency.quantile(q).Nanoseconds()) / 1e3 }
+	r := &loaded{
+		Where: where, Seconds: took.Seconds(), Callers: a.callers, Requests: seen.latency.count,
+		Admitted: seen.admitted, Denied: seen.denied, Decisions: seen.admitted + seen.denied,
+		Latency: loadLatency{micros(0.5), micros(0.9), micros(0.99), micros(0.999), micros(1)},
+		Sources: seen.sources, Guarantees: seen.guarantees, Causes: seen.causes, Errors: seen.errors,
+	}
+	r.PerSecond = float64(r.Decisions) / r.Seconds
+	if a.rate > 0 {
+		r.Unsent = max(int64(a.rate*min(took, a.duration).Seconds())-r.Requests, 0)
+	}
+	for i, over := range a.audit.result() {
+		r.Limits = append(r.Limits, loadLimit{a.audit.policy.Limits[i], over.exact, over.all})
+	}
+	return r
+}
+
+func (r *loaded) lease(s backend.LeaseStats) {
+	r.Leases = &loadLeases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
+}
+
+// err is why the exit code isn't 0.
+func (r *loaded) err() error {
+	var over []string
+	for _, l := range r.Limits {
+		if l.Over > 0 {
+			over = append(over, fmt.Sprintf("limit %s: %d admitted above it", l.Limit, l.Over))
+		}
+	}
+	switch {
+	case len(over) > 0:
+		return cli.Found(strings.Join(over, ", "))
+	case r.Decisions == 0:
+		return errors.New("nothing was decided")
+	}
+	return nil
+}
+
+func (r *loaded) Text(w io.Writer) {
+	micros := func(n float64) string {
+		return time.Duration(n * float64(time.Microsecond)).Round(100 * time.Nanosecond).String()
+	}
+	fmt.Fprintf(w, "%s, %d callers, %s\n\n", cli.Cell(r.Where), r.Callers, cli.SecondsText(r.Seconds))
+	fmt.Fprintf(w, "DECISIONS\t%d (%.0f a second)\n", r.Decisions, r.PerSecond)
+	fmt.Fprintf(w, "ADMITTED\t%d\n", r.Admitted)
+	fmt.Fprintf(w, "DENIED\t%d (%.1f%%)\n", r.Denied, percentOf(r.Denied, r.Decisions))
+	fmt.Fprintf(w, "SOURCES\t%s\n", byName(r.Sources))
+	fmt.Fprintf(w, "GUARANTEES\t%s\n", byName(r.Guarantees))
+	fmt.Fprintf(w, "NOT EXACT\t%s\n", byName(r.Causes))
+	fmt.Fprintf(w, "ERRORS\t%s\n", byName(r.Errors))
+	if r.Unsent > 0 {
+		fmt.Fprintf(w, "UNSENT\t%d (no caller was free: more --callers, or a smaller --rate)\n", r.Unsent)
+	}
+	if l := r.Leases; l != nil {
+		fmt.Fprintf(w, "LEASES\t%d fetched, %d asked without; cost returned %d, lost %d, stranded %d\n",
+			l.Fetches, l.Straight, l.Returned, l.Lost, l.Stranded)
+	}
+	fmt.Fprint(w, "\nLATENCY\tP50\tP90\tP99\tP99.9\tMAX\n")
+	p := r.Latency
+	fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s\n", micros(p.P50), micros(p.P90), micros(p.P99), micros(p.P999), micros(p.Max))
+	fmt.Fprint(w, "\nLIMIT\tABOVE LIMIT\tBY ALL\n")
+	for _, l := range r.Limits {
+		fmt.Fprintf(w, "%s\t%d\t%d\n", l.Limit, l.Over, l.OverAll)
+	}
+}
+
+// byName is counts by name, the largest first.
+func byName(counts map[string]int64) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var all []string
+	for _, name := range names {
+		all = append(all, fmt.Sprintf("%s %d", name, counts[name]))
+	}
+	if all == nil {
+		return "-"
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,16 @@
+package policies
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+)
+
+func New(g *cli.Factory) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:   "policies",
+		Short: "Check a file of named policies",
+	},
+		newPoliciesCheck(g),
+	)
+}

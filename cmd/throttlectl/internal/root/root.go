@@ -1,0 +1,88 @@
+package root
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/doctor"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/flags"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/inspect"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/simulate"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/top"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/topology"
+)
+
+const rootHelp = `throttlectl is the operator's tool for applications that use Sluice.
+
+Results go to stdout, as text or, with --json, as one JSON object a line. Errors go to stderr.
+
+Exit codes:
+  0  ok
+  1  failure: a server is away, there is no such flag, nothing is stored of a key, a side isn't reachable, a load was
+     interrupted, ...
+  2  usage: the command line is wrong, and nothing was done
+  3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
+     reshard plan something that should not be, load more admitted than the limits say`
+
+// New returns the tree of commands. A command is made by a function that takes a Factory and returns a cobra.Command
+// with RunE, and with Args made by operands. An error that RunE returns is a failure unless usage made it; an error before
+// RunE is a usage error. No other command may have a PersistentPreRunE: cobra runs only the innermost one.
+func New(s cli.Streams) *cobra.Command {
+	g := &cli.Factory{Streams: s}
+	root := cli.Group(&cobra.Command{
+		Use:           "throttlectl",
+		Short:         "The operator's tool for applications that use Sluice",
+		Long:          rootHelp,
+		SilenceUsage:  true,
+		SilenceErrors: true, // run reports them
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if g.Timeout <= 0 {
+				return fmt.Errorf("--timeout = %v: must be more than 0", g.Timeout)
+			}
+			return nil
+		},
+	},
+		flags.New(g),
+		migration.New(g),
+		inspect.NewOwner(g),
+		inspect.NewPeek(g),
+		inspect.NewUsage(g),
+		inspect.NewReset(g),
+		inspect.NewRing(g),
+		topology.NewReshard(g),
+		topology.New(g),
+		top.New(g),
+		policies.New(g),
+		doctor.New(g),
+		simulate.New(g),
+		load.New(g),
+	)
+	root.PersistentFlags().BoolVar(&g.JSON, "json", false, "print JSON, one object a line")
+	root.PersistentFlags().DurationVar(&g.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.ErrOut)
+	// Groups are runnable only in order to refuse: see group.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
+		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	cli.MarkFailures(root)
+	return root
+}
+
+// Run runs the program, and returns its exit code.
+func Run(ctx context.Context, s cli.Streams, args []string) int {
+	root := New(s)
+	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		s.PrintError(err)
+	}
+	return cli.ExitCode(err)
+}

@@ -1,0 +1,20 @@
+package topology
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+)
+
+func New(g *cli.Factory) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:   "topology",
+		Short: "Check, sign and publish a topology, or take one back",
+	},
+		newTopologyCheck(g),
+		newTopologyPush(g),
+		newTopologyWithdraw(g),
+		newTopologyKeygen(g),
+		newTopologySign(g),
+	)
+}
