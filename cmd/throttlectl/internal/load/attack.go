@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/traffic"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -29,7 +31,7 @@ type attack struct {
 // tally is what one caller has seen, and what all have.
 type tally struct {
 	admitted, denied int64
-	latency          histogram
+	latency          *hdrhistogram.Histogram // in nanoseconds
 	sources          map[string]int64
 	guarantees       map[string]int64
 	causes           map[string]int64 // why not exact
@@ -38,6 +40,7 @@ type tally struct {
 
 func newTally() *tally {
 	return &tally{
+		latency: hdrhistogram.New(1, int64(maxLoad), 2),
 		sources: make(map[string]int64), guarantees: make(map[string]int64), causes: make(map[string]int64), errors: make(map[string]int64),
 	}
 }
@@ -45,7 +48,7 @@ func newTally() *tally {
 func (t *tally) join(o *tally) {
 	t.admitted += o.admitted
 	t.denied += o.denied
-	t.latency.join(&o.latency)
+	t.latency.Merge(o.latency)
 	for _, maps := range [][2]map[string]int64{
 		{t.sources, o.sources}, {t.guarantees, o.guarantees}, {t.causes, o.causes}, {t.errors, o.errors},
 	} {
@@ -80,8 +83,8 @@ func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 			return
 		}
 		key := a.keys.Draw(random)
-		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key) // what has begun is waited for, or its outcome isn't known
-		t.latency.add(time.Since(due))
+		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key)            // what has begun is waited for, or its outcome isn't known
+		_ = t.latency.RecordValue(int64(min(max(time.Since(due), 0), maxLoad))) // it is within the bounds
 		switch {
 		case err != nil:
 			t.errors[throttler.Reason(err)]++

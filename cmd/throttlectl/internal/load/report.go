@@ -59,11 +59,11 @@ type loadLimit struct {
 }
 
 func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
-	micros := func(q float64) float64 { return float64(seen.latency.quantile(q).Nanoseconds()) / 1e3 }
+	micros := func(q float64) float64 { return float64(seen.latency.ValueAtQuantile(q)) / 1e3 }
 	r := &loaded{
-		Where: where, Seconds: took.Seconds(), Callers: a.callers, Requests: seen.latency.count,
+		Where: where, Seconds: took.Seconds(), Callers: a.callers, Requests: seen.latency.TotalCount(),
 		Admitted: seen.admitted, Denied: seen.denied, Decisions: seen.admitted + seen.denied,
-		Latency: loadLatency{micros(0.5), micros(0.9), micros(0.99), micros(0.999), micros(1)},
+		Latency: loadLatency{micros(50), micros(90), micros(99), micros(99.9), micros(100)},
 		Sources: seen.sources, Guarantees: seen.guarantees, Causes: seen.causes, Errors: seen.errors,
 	}
 	r.PerSecond = float64(r.Decisions) / r.Seconds
