@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/sluice-go/sluice/internal/picture"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -57,21 +58,9 @@ func YesNo(yes bool) string {
 	return "no"
 }
 
-// ShortDuration is a duration without the zeros that Go prints: 10m, not 10m0s.
-func ShortDuration(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
-
 // SecondsText is seconds as a duration, to the millisecond.
 func SecondsText(seconds float64) string {
-	return ShortDuration(time.Duration(math.Round(seconds*1e3)) * time.Millisecond)
+	return picture.ShortDuration(time.Duration(math.Round(seconds*1e3)) * time.Millisecond)
 }
 
 func Limits(all []limit.Limit) string {
