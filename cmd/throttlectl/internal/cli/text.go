@@ -21,17 +21,17 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // Timestamp is a time as it is printed everywhere: in UTC, with milliseconds, so that servers and logs can be compared.
 type Timestamp time.Time
 
-func (i Timestamp) IsZero() bool { return time.Time(i).IsZero() }
+func (t Timestamp) IsZero() bool { return time.Time(t).IsZero() }
 
-func (i Timestamp) String() string {
-	if i.IsZero() {
+func (t Timestamp) String() string {
+	if t.IsZero() {
 		return "-"
 	}
-	return time.Time(i).UTC().Format(TimeLayout)
+	return time.Time(t).UTC().Format(TimeLayout)
 }
 
 // MarshalText makes it the same in JSON.
-func (i Timestamp) MarshalText() ([]byte, error) { return []byte(i.String()), nil }
+func (t Timestamp) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // TimeLayout is RFC 3339 with milliseconds, all of them, so that lines stay aligned.
 const TimeLayout = "2006-01-02T15:04:05.000Z07:00"

@@ -91,11 +91,11 @@ func (f *Flags) Cluster(ctx context.Context) (*Cluster, error) {
 	case f.db < 0:
 		return nil, cli.Usage(fmt.Errorf("--db = %d: must be 0 or more", f.db))
 	}
-	s := &Cluster{Prefix: f.Prefix, Timeout: f.Timeout, Trust: router.Config{AllowedAddresses: f.allow}}
+	c := &Cluster{Prefix: f.Prefix, Timeout: f.Timeout, Trust: router.Config{AllowedAddresses: f.allow}}
 	if f.topologyKey != "" {
 		text, err := os.ReadFile(f.topologyKey)
 		if err == nil {
-			s.Trust.TopologyKeys, err = router.ParseTopologyKeys(text)
+			c.Trust.TopologyKeys, err = router.ParseTopologyKeys(text)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("--topology-key: %w", err)
@@ -116,15 +116,15 @@ func (f *Flags) Cluster(ctx context.Context) (*Cluster, error) {
 			}
 			opts.TLSConfig.RootCAs = trusted
 		}
-		s.Single = append(s.Single, *opts)
+		c.Single = append(c.Single, *opts)
 	}
 	if f.Topology == "" {
-		return s, nil
+		return c, nil
 	}
-	if s.Topology, err = f.LoadTopology(); err != nil {
+	if c.Topology, err = f.LoadTopology(); err != nil {
 		return nil, err
 	}
-	return s, f.credentials(ctx, s, trusted)
+	return c, f.credentials(ctx, c, trusted)
 }
 
 // OneServer refuses more servers than a command can ask.
@@ -136,7 +136,7 @@ func (f *Flags) OneServer() error {
 }
 
 // credentials fills in the templates of a topology's servers.
-func (f *Flags) credentials(ctx context.Context, s *Cluster, trusted *x509.CertPool) error {
+func (f *Flags) credentials(ctx context.Context, c *Cluster, trusted *x509.CertPool) error {
 	password, err := f.password.read(ctx)
 	if err != nil {
 		return err
@@ -149,10 +149,10 @@ func (f *Flags) credentials(ctx context.Context, s *Cluster, trusted *x509.CertP
 	if f.tls || trusted != nil {
 		secure = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted}
 	}
-	s.Node = redis.Options{Username: f.user, Password: password, DB: f.db, TLSConfig: secure}
-	s.Sentinel = redis.Options{Username: f.sentinelUser, Password: sentinels, TLSConfig: secure}
-	harden(&s.Node, f.Timeout)
-	harden(&s.Sentinel, f.Timeout)
+	c.Node = redis.Options{Username: f.user, Password: password, DB: f.db, TLSConfig: secure}
+	c.Sentinel = redis.Options{Username: f.sentinelUser, Password: sentinels, TLSConfig: secure}
+	harden(&c.Node, f.Timeout)
+	harden(&c.Sentinel, f.Timeout)
 	return nil
 }
 

@@ -29,19 +29,19 @@ type Member struct {
 
 // Members finds all servers of the topology, or those given one by one: of sentinels those that they name, of a Redis Cluster
 // all that it has. What can't be found out is a finding.
-func (s *Cluster) Members(ctx context.Context, only func(group string) bool) ([]Member, finding.List) {
+func (c *Cluster) Members(ctx context.Context, only func(group string) bool) ([]Member, finding.List) {
 	var all []Member
 	var f finding.List
-	for _, opts := range s.Single {
-		all = append(all, Member{Address: opts.Addr, Options: opts, Prefix: s.Prefix})
+	for _, opts := range c.Single {
+		all = append(all, Member{Address: opts.Addr, Options: opts, Prefix: c.Prefix})
 	}
 	type answer struct {
 		found []Member
 		lost  finding.List
 	}
-	groups := slices.DeleteFunc(slices.Clone(s.Topology.Groups), func(g router.Group) bool { return !only(g.Name) })
-	for i, a := range AskAll(groups, func(g router.Group) (a answer) {
-		a.found, a.lost = s.groupMembers(ctx, &g)
+	groups := slices.DeleteFunc(slices.Clone(c.Topology.Groups), func(g router.Group) bool { return !only(g.Name) })
+	for i, a := range Parallel(groups, func(g router.Group) (a answer) {
+		a.found, a.lost = c.groupMembers(ctx, &g)
 		return a
 	}) {
 		all = append(all, a.found...)
@@ -53,43 +53,43 @@ func (s *Cluster) Members(ctx context.Context, only func(group string) bool) ([]
 	return all, f
 }
 
-func (s *Cluster) groupMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
+func (c *Cluster) groupMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
 	add := func(address, role string, template redis.Options) {
-		all = append(all, Member{g.Name, address, role, *WithAddress(template, address), s.Prefix})
+		all = append(all, Member{g.Name, address, role, *WithAddress(template, address), c.Prefix})
 	}
 	switch {
 	case len(g.Sentinels) > 0:
 		for _, address := range g.Sentinels {
-			add(address, RoleSentinel, s.Sentinel)
+			add(address, RoleSentinel, c.Sentinel)
 		}
-		seen, err := s.sentinelView(ctx, g)
+		seen, err := c.sentinelView(ctx, g)
 		if err != nil {
 			f.Add(finding.Critical, "sentinel", err.Error(), "Start the sentinels; routers that start now have no primary to ask.")
 			return all, f
 		}
-		add(seen.primary, RolePrimary, s.Node)
+		add(seen.primary, RolePrimary, c.Node)
 		for _, address := range seen.replicas {
-			add(address, RoleReplica, s.Node)
+			add(address, RoleReplica, c.Node)
 		}
-		return all, append(f, s.checkSentinels(ctx, g, seen)...)
+		return all, append(f, c.checkSentinels(ctx, g, seen)...)
 	case len(g.Cluster) > 0:
-		return s.clusterMembers(ctx, g)
+		return c.clusterMembers(ctx, g)
 	}
-	add(g.Primary, RolePrimary, s.Node)
+	add(g.Primary, RolePrimary, c.Node)
 	for _, address := range g.Replicas {
-		add(address, RoleReplica, s.Node)
+		add(address, RoleReplica, c.Node)
 	}
 	return all, nil
 }
 
 // checkSentinels looks whether all sentinels say the same.
-func (s *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest sentinelView) (f finding.List) {
+func (c *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest sentinelView) (f finding.List) {
 	type answer struct {
 		sentinelView
 		err error
 	}
-	for i, a := range AskAll(g.Sentinels, func(address string) answer {
-		seen, err := s.askSentinel(ctx, address, g.Master)
+	for i, a := range Parallel(g.Sentinels, func(address string) answer {
+		seen, err := c.askSentinel(ctx, address, g.Master)
 		return answer{seen, err}
 	}) {
 		var reply redis.Error
@@ -108,15 +108,15 @@ func (s *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest se
 }
 
 // clusterMembers asks any node of a Redis Cluster for all of them.
-func (s *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+func (c *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	type answer struct {
 		slots []redis.ClusterSlot
 		err   error
 	}
-	answers := AskAll(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
-		client := redis.NewClient(WithAddress(s.Node, seed))
+	answers := Parallel(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
+		client := redis.NewClient(WithAddress(c.Node, seed))
 		defer client.Close()
 		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
 		a.slots, a.err = client.ClusterSlots(ctx).Result()
@@ -128,7 +128,7 @@ func (s *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Me
 	}
 	if err != nil {
 		for _, seed := range g.Cluster {
-			all = append(all, Member{g.Name, seed, "", *WithAddress(s.Node, seed), s.Prefix})
+			all = append(all, Member{g.Name, seed, "", *WithAddress(c.Node, seed), c.Prefix})
 		}
 		f.Add(finding.Critical, "cluster", "no node tells where the slots are: "+err.Error(), "Start the cluster; "+
 			"credentials need +cluster|slots.")
@@ -145,7 +145,7 @@ func (s *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Me
 			}
 			if !known[n.Addr] {
 				known[n.Addr] = true
-				all = append(all, Member{g.Name, n.Addr, role, *WithAddress(s.Node, n.Addr), s.Prefix})
+				all = append(all, Member{g.Name, n.Addr, role, *WithAddress(c.Node, n.Addr), c.Prefix})
 			}
 		}
 	}

@@ -50,8 +50,8 @@ func WithAddress(template redis.Options, address string) *redis.Options {
 	return &template
 }
 
-func (s *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
-	n := WithAddress(s.Node, "")
+func (c *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
+	n := WithAddress(c.Node, "")
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: seeds, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig, MaxRetries: n.MaxRetries, MaxRedirects: -1,
 		DialerRetries: n.DialerRetries, DialTimeout: n.DialTimeout, ContextTimeoutEnabled: n.ContextTimeoutEnabled,

@@ -9,24 +9,24 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// EachPrimary calls f, concurrently, with each primary of some groups, or with why it can't be found. A cluster of one server
-// has no groups.
-func (s *Cluster) EachPrimary(ctx context.Context, groups []router.Group, f func(*redis.Client, error)) {
+// EachPrimary calls f, concurrently, with each primary of some groups, or with why it can't be found. If there is no topology
+// the single server is the primary.
+func (c *Cluster) EachPrimary(ctx context.Context, groups []router.Group, f func(*redis.Client, error)) {
 	one := func(opts *redis.Options) {
 		client := redis.NewClient(opts)
 		defer client.Close()
 		f(client, nil)
 	}
-	if len(s.Single) > 0 {
-		one(&s.Single[0])
+	if len(c.Single) > 0 {
+		one(&c.Single[0])
 		return
 	}
-	AskAll(groups, func(g router.Group) (none struct{}) {
+	Parallel(groups, func(g router.Group) (none struct{}) {
 		switch {
 		case len(g.Cluster) > 0:
-			client := s.redisCluster(g.Cluster)
+			client := c.redisCluster(g.Cluster)
 			defer client.Close()
-			bounded, cancel := context.WithTimeout(ctx, 2*s.Timeout) // to find the nodes, and for the search
+			bounded, cancel := context.WithTimeout(ctx, 2*c.Timeout) // to find the nodes, and for the search
 			defer cancel()
 			if err := client.ForEachMaster(bounded, func(_ context.Context, node *redis.Client) error {
 				f(node, nil)
@@ -35,14 +35,14 @@ func (s *Cluster) EachPrimary(ctx context.Context, groups []router.Group, f func
 				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
 			}
 		case len(g.Sentinels) > 0:
-			seen, err := s.sentinelView(ctx, &g)
+			view, err := c.sentinelView(ctx, &g)
 			if err != nil {
 				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
 				return
 			}
-			one(WithAddress(s.Node, seen.primary))
+			one(WithAddress(c.Node, view.primary))
 		default:
-			one(WithAddress(s.Node, g.Primary))
+			one(WithAddress(c.Node, g.Primary))
 		}
 		return
 	})

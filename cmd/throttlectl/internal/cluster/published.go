@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// TrustedTopology is the topology that a board has, if the tool may go by it: it leads to no server that the file doesn't know, unless it is
-// signed or the server allowed.
-func (s *Cluster) TrustedTopology(p Published) (router.Topology, error) {
+// TrustedTopology parses what is published, and refuses a topology that the tool must not follow: one that leads to servers
+// that the file doesn't name, unless it is signed or the servers are allowed.
+func (c *Cluster) TrustedTopology(p Published) (router.Topology, error) {
 	t, err := router.ParseTopology([]byte(p.Text))
 	switch {
 	case err != nil:
 	case t.Epoch != p.Epoch:
 		err = fmt.Errorf("its text has epoch %d", t.Epoch)
 	default:
-		err = s.Trust.CheckPublished(s.Topology, t)
+		err = c.Trust.CheckPublished(c.Topology, t)
 	}
 	if err != nil {
 		return t, fmt.Errorf("the topology of epoch %d on %s: %w (throttlectl topology withdraw takes one away that should not be there)",
@@ -33,7 +33,7 @@ func (s *Cluster) TrustedTopology(p Published) (router.Topology, error) {
 	return t, nil
 }
 
-// NewestPublished is the first notice of the largest epoch.
+// NewestPublished is the first of the largest epoch; zero if nothing is published.
 func NewestPublished(all []Published) (newest Published) {
 	for _, p := range all {
 		if p.Epoch > newest.Epoch {
@@ -43,7 +43,7 @@ func NewestPublished(all []Published) (newest Published) {
 	return newest
 }
 
-// TopologyHistory is a topology and all before it, the newest first, each without what came before it.
+// TopologyHistory is a topology and all before it, the newest first, each without its Previous.
 func TopologyHistory(t *router.Topology) (all []router.Topology) {
 	for ; t != nil; t = t.Previous {
 		one := *t
@@ -53,7 +53,7 @@ func TopologyHistory(t *router.Topology) (all []router.Topology) {
 	return all
 }
 
-// DescribeChange is what a topology changes against one that is published.
+// DescribeChange is what a topology changes against the published one, as the end of an error; empty if nothing.
 func DescribeChange(published string, t router.Topology) string {
 	there, err := router.ParseTopology([]byte(published))
 	if err != nil {
@@ -66,17 +66,20 @@ func DescribeChange(published string, t router.Topology) string {
 }
 
 // Withdraw deletes the topology of an epoch, unless another is published meanwhile, and says what was there before.
-func (b *Publisher) Withdraw(ctx context.Context, epoch uint64) (before string, done bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, b.cluster.Timeout)
+func (p *Publisher) Withdraw(ctx context.Context, epoch uint64) (before string, done bool, err error) {
+	before = "none"
+	if p.err != nil {
+		return before, false, p.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cluster.Timeout)
 	defer cancel()
-	client := b.client
+	client := p.client
 	if client == nil {
-		node := redis.NewClient(WithAddress(b.cluster.Node, b.Node))
+		node := redis.NewClient(WithAddress(p.cluster.Node, p.Node))
 		defer node.Close()
 		client = node
 	}
-	name := b.cluster.Prefix + "topology"
-	before = "none"
+	name := p.cluster.Prefix + "topology"
 	err = client.Watch(ctx, func(tx *redis.Tx) error {
 		stored, err := tx.Get(ctx, name).Result()
 		if errors.Is(err, redis.Nil) {
@@ -93,61 +96,51 @@ func (b *Publisher) Withdraw(ctx context.Context, epoch uint64) (before string, 
 		if there != epoch {
 			return nil
 		}
-		_, err = tx.TxPipelined(ctx, func(p redis.Pipeliner) error { return p.Del(ctx, name).Err() })
+		_, err = tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return pipe.Del(ctx, name).Err() })
 		done = err == nil
 		return err
 	}, name)
 	return before, done, err
 }
 
-// Published is what a board says.
+// Published is the topology that a group's primary has.
 type Published struct {
-	Group  string `json:"group"`
-	Node   string `json:"node"`
-	Epoch  uint64 `json:"epoch"` // 0: nothing is posted, or nobody answers
-	Digest string `json:"digest,omitempty"`
-	Error  string `json:"error,omitempty"`
-	Text   string
-	Err    error
-}
-
-// ReadPublished reads all boards at once.
-func ReadPublished(ctx context.Context, boards []*Publisher) []Published {
-	return AskAll(boards, func(b *Publisher) Published { return b.published(b.Redis.Look, ctx) })
+	Group, Node string
+	Epoch       uint64 // 0: nothing is published, or Err is why that isn't known
+	Digest      string
+	Text        string
+	Err         error
 }
 
 // Publish writes a topology as routers do, and reads what is there then: of an equal epoch a server keeps what it has.
-func (b *Publisher) Publish(ctx context.Context, t router.Topology) Published {
-	return b.published(func(ctx context.Context) (backend.Notice, error) {
+func (p *Publisher) Publish(ctx context.Context, t router.Topology) Published {
+	return p.published(func(ctx context.Context) (backend.Notice, error) {
 		text, err := json.Marshal(t)
 		if err != nil {
 			return backend.Notice{}, err
 		}
-		if there, err := b.Redis.Post(ctx, backend.Notice{Version: int64(t.Epoch), Digest: t.Digest(), Text: string(text)}); err != nil {
+		if there, err := p.Post(ctx, backend.Notice{Version: int64(t.Epoch), Digest: t.Digest(), Text: string(text)}); err != nil {
 			return there, err
 		}
-		return b.Redis.Look(ctx)
+		return p.Look(ctx)
 	}, ctx)
 }
 
-func (b *Publisher) published(ask func(context.Context) (backend.Notice, error), ctx context.Context) Published {
-	p := Published{Group: b.Group, Node: b.Node, Err: b.Err}
-	if b.Err == nil {
+func (p *Publisher) published(call func(context.Context) (backend.Notice, error), ctx context.Context) Published {
+	is := Published{Group: p.Group, Node: p.Node, Err: p.err}
+	if p.err == nil {
 		var there backend.Notice
-		there, p.Err = ask(ctx)
-		p.Epoch, p.Digest, p.Text = uint64(there.Version), there.Digest, there.Text
+		there, is.Err = call(ctx)
+		is.Epoch, is.Digest, is.Text = uint64(there.Version), there.Digest, there.Text
 	}
-	if p.Err != nil {
-		p.Error = p.Err.Error()
-	}
-	return p
+	return is
 }
 
-// InForce is the topology that running processes use, as far as the boards of the file's groups tell: that of the file, or a
-// newer one. Without any notice there is no such process, or their topology has no epoch; then the file is all there is, and is
-// returned without its epoch, so that a router made of it tells nobody.
-func (s *Cluster) InForce(all []Published) (router.Topology, error) {
-	file, newest := s.Topology, NewestPublished(all)
+// InForce is the topology that running processes use, by what is published: that of the file, or a newer one. Where nothing is
+// published no process runs, or their topology has no epoch: then it is the file's without its epoch, so that a router
+// opened with it publishes nothing.
+func (c *Cluster) InForce(all []Published) (router.Topology, error) {
+	file, newest := c.Topology, NewestPublished(all)
 	var errs []error
 	for _, p := range all {
 		if p.Err != nil {
@@ -163,7 +156,7 @@ func (s *Cluster) InForce(all []Published) (router.Topology, error) {
 	case file.Epoch == 0:
 		return file, fmt.Errorf("the file has epoch 0, but epoch %d is in force on %s", newest.Epoch, newest.Node)
 	case newest.Epoch > file.Epoch:
-		return s.TrustedTopology(newest)
+		return c.TrustedTopology(newest)
 	case newest.Epoch < file.Epoch:
 		return file, fmt.Errorf("the file's epoch %d is not in force: %s has epoch %d (see throttlectl topology push)",
 			file.Epoch, newest.Node, newest.Epoch)
@@ -185,6 +178,7 @@ func TopologyRing(t router.Topology) (*ring.Ring, error) {
 	return ring.New(members, ring.Config{Seed: t.Seed})
 }
 
+// EpochWord is an epoch as it is printed.
 func EpochWord(epoch uint64) string {
 	if epoch == 0 {
 		return "none"

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"strings"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -11,61 +10,66 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// Running processes leave the topology that is in force as a notice on the primary of every group (package router tells
-// them to). This is how the tool finds out what is in force, and how it brings something newer into force.
-
-// Publisher is where a group's notice is.
+// Publisher is where the topology in force is published for a group: the group's primary. Routers write it there, and read
+// newer ones from there.
 type Publisher struct {
 	Group string
-	Node  string // the address of the primary; of a Redis Cluster those that the topology names
+	Node  string // the address of the primary; of a Redis Cluster the nodes that the topology names
 	*backend.Redis
 	client redis.UniversalClient // of a Redis Cluster, which the backend doesn't close
-	Err    error                 // why it can't be found
+	err    error                 // why the primary can't be found
 
 	cluster *Cluster
 }
 
-func (b *Publisher) Close() {
-	if b.Redis != nil {
-		_ = b.Redis.Close()
-	}
-	if b.client != nil {
-		_ = b.client.Close()
-	}
-}
+// Publishers are those of some groups.
+type Publishers []*Publisher
 
-// Publishers finds the primaries of groups. Sentinels are asked who it is.
-func (s *Cluster) Publishers(ctx context.Context, groups []router.Group) ([]*Publisher, func()) {
-	all := make([]*Publisher, len(groups))
-	var asked sync.WaitGroup
-	for i := range groups {
-		asked.Go(func() { all[i] = s.publisher(ctx, &groups[i]) })
-	}
-	asked.Wait()
-	return all, func() {
-		for _, b := range all {
-			b.Close()
+// Close closes all.
+func (all Publishers) Close() {
+	for _, p := range all {
+		if p.Redis != nil {
+			_ = p.Redis.Close()
+		}
+		if p.client != nil {
+			_ = p.client.Close()
 		}
 	}
 }
 
-func (s *Cluster) publisher(ctx context.Context, g *router.Group) *Publisher {
-	b := &Publisher{Group: g.Name, Node: g.Primary, cluster: s}
-	cfg := backend.RedisConfig{Prefix: s.Prefix, Timeout: s.Timeout}
+// Read returns what is published by each, in their order.
+func (all Publishers) Read(ctx context.Context) []Published {
+	return Parallel(all, func(p *Publisher) Published { return p.published(p.Look, ctx) })
+}
+
+// Publishers finds the primaries of groups, of some by their sentinels.
+func (c *Cluster) Publishers(ctx context.Context, groups []router.Group) Publishers {
+	return Parallel(groups, func(g router.Group) *Publisher { return c.publisher(ctx, &g) })
+}
+
+// ReadPublished returns what is published by the groups of the cluster's topology.
+func (c *Cluster) ReadPublished(ctx context.Context) []Published {
+	all := c.Publishers(ctx, c.Topology.Groups)
+	defer all.Close()
+	return all.Read(ctx)
+}
+
+func (c *Cluster) publisher(ctx context.Context, g *router.Group) *Publisher {
+	p := &Publisher{Group: g.Name, Node: g.Primary, cluster: c}
 	switch {
 	case len(g.Cluster) > 0:
-		client := s.redisCluster(g.Cluster)
-		b.Node, b.client = strings.Join(g.Cluster, ","), client
-		b.Redis, b.Err = backend.NewRedis(client, cfg)
-		return b
+		client := c.redisCluster(g.Cluster)
+		p.Node, p.client = strings.Join(g.Cluster, ","), client
+		p.Redis, p.err = backend.NewRedis(client, c.BackendConfig())
+		return p
 	case len(g.Sentinels) > 0:
-		var seen sentinelView
-		if seen, b.Err = s.sentinelView(ctx, g); b.Err != nil {
-			b.Node = "sentinels"
-			return b
+		var view sentinelView
+		if view, p.err = c.sentinelView(ctx, g); p.err != nil {
+			p.Node = "sentinels"
+			return p
 		}
-		b.Node = seen.primary
+		p.Node = view.primary
 	}
-	b.Redis, b.Err = backend.OpenRedis(WithAddress(s.Node, b.Node), cfg)
-	return b
+	p.Redis, p.err = backend.OpenRedis(WithAddress(c.Node, p.Node), c.BackendConfig())
+	return p
 }

@@ -13,27 +13,28 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// sentinelView is what sentinels say of a group.
+// sentinelView is a group as a sentinel sees it.
 type sentinelView struct {
 	epoch    int64
 	primary  string
 	replicas []string
 }
 
-// sentinelView asks all sentinels of a group and believes who knows of the newest failover, as routers do; of several, most of them.
-func (s *Cluster) sentinelView(ctx context.Context, g *router.Group) (best sentinelView, err error) {
-	said := make([]sentinelView, len(g.Sentinels))
+// sentinelView asks all sentinels of a group, and returns the view with the newest failover, as routers do: of several, the
+// most frequent one.
+func (c *Cluster) sentinelView(ctx context.Context, g *router.Group) (best sentinelView, err error) {
 	errs := make([]error, len(g.Sentinels))
-	var asked sync.WaitGroup
+	views := make([]sentinelView, len(g.Sentinels))
+	var running sync.WaitGroup
 	for i, address := range g.Sentinels {
-		asked.Go(func() { said[i], errs[i] = s.askSentinel(ctx, address, g.Master) })
+		running.Go(func() { views[i], errs[i] = c.askSentinel(ctx, address, g.Master) })
 	}
-	asked.Wait()
+	running.Wait()
 	votes := make(map[string]int)
-	for _, one := range said {
+	for _, one := range views {
 		votes[one.primary]++
 	}
-	for i, one := range said {
+	for i, one := range views {
 		newer := one.epoch > best.epoch || one.epoch == best.epoch && votes[one.primary] > votes[best.primary]
 		if errs[i] == nil && (best.primary == "" || newer) {
 			best = one
@@ -45,23 +46,23 @@ func (s *Cluster) sentinelView(ctx context.Context, g *router.Group) (best senti
 	return best, nil
 }
 
-func (s *Cluster) askSentinel(ctx context.Context, address, master string) (sentinelView, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+func (c *Cluster) askSentinel(ctx context.Context, address, master string) (sentinelView, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	client := redis.NewSentinelClient(WithAddress(s.Sentinel, address))
+	client := redis.NewSentinelClient(WithAddress(c.Sentinel, address))
 	defer client.Close()
 	m, err := client.Master(ctx, master).Result()
 	if err != nil {
 		return sentinelView{}, fmt.Errorf("sentinel %s: %w", address, err)
 	}
 	epoch, _ := strconv.ParseInt(m["config-epoch"], 10, 64)
-	seen := sentinelView{epoch: epoch, primary: net.JoinHostPort(m["ip"], m["port"])}
+	view := sentinelView{epoch: epoch, primary: net.JoinHostPort(m["ip"], m["port"])}
 	replicas, err := client.Replicas(ctx, master).Result()
 	if err != nil {
 		return sentinelView{}, fmt.Errorf("sentinel %s: %w", address, err)
 	}
 	for _, r := range replicas {
-		seen.replicas = append(seen.replicas, net.JoinHostPort(r["ip"], r["port"]))
+		view.replicas = append(view.replicas, net.JoinHostPort(r["ip"], r["port"]))
 	}
-	return seen, nil
+	return view, nil
 }

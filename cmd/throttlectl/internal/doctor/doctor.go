@@ -55,14 +55,14 @@ func New(g *cli.Factory) *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
-			s, err := o.Cluster(cmd.Context())
+			c, err := o.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			if err := o.knownGroups(s); err != nil {
+			if err := o.knownGroups(c); err != nil {
 				return cli.Usage(err)
 			}
-			d := o.examine(cmd.Context(), s)
+			d := o.examine(cmd.Context(), c)
 			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
 				return err
 			}
@@ -113,9 +113,9 @@ func (o *doctorOptions) validate() (least finding.Severity, err error) {
 }
 
 // knownGroups refuses groups that the topology doesn't have: nothing would be examined, and nothing found.
-func (o *doctorOptions) knownGroups(s *cluster.Cluster) error {
+func (o *doctorOptions) knownGroups(c *cluster.Cluster) error {
 	var names []string
-	for _, g := range s.Topology.Groups {
+	for _, g := range c.Topology.Groups {
 		names = append(names, g.Name)
 	}
 	for _, name := range o.groups {
@@ -132,10 +132,10 @@ type diagnosis struct {
 	Findings finding.List  `json:"findings"`
 }
 
-func (o *doctorOptions) examine(ctx context.Context, s *cluster.Cluster) *diagnosis {
+func (o *doctorOptions) examine(ctx context.Context, c *cluster.Cluster) *diagnosis {
 	wanted := func(group string) bool { return len(o.groups) == 0 || slices.Contains(o.groups, group) }
-	members, f := s.Members(ctx, wanted)
-	all := cluster.AskAll(members, func(m cluster.Member) *serverReport { return examine(ctx, m, o.Timeout) })
+	members, f := c.Members(ctx, wanted)
+	all := cluster.Parallel(members, func(m cluster.Member) *serverReport { return examine(ctx, m, o.Timeout) })
 	for _, e := range all {
 		for _, one := range e.check(o.maxLag) {
 			one.Group, one.Server = e.Group, e.Address

@@ -51,8 +51,8 @@ func (o *keyOptions) withRequest(ctx context.Context, key string, changes bool, 
 	if err != nil {
 		return err
 	}
-	return o.withKey(ctx, key, changes, func(p *keyCounts) error {
-		return f(p, backend.Request{Key: key, Policy: &policy, Cost: 1})
+	return o.withKey(ctx, key, changes, func(k *keyCounts) error {
+		return f(k, backend.Request{Key: key, Policy: &policy, Cost: 1})
 	})
 }
 
@@ -64,31 +64,29 @@ func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f fu
 	if err := o.OneServer(); err != nil {
 		return err
 	}
-	s, err := o.Cluster(ctx)
+	c, err := o.Cluster(ctx)
 	if err != nil {
 		return err
 	}
 	// Each question has --timeout for itself: the search for what is in force asks all groups, and one that hangs must not
 	// take the time that the key's own group needs.
-	p, err := openKey(ctx, s, key, changes)
+	k, err := openKey(ctx, c, key, changes)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	return f(p)
+	defer k.Close()
+	return f(k)
 }
 
 // openKey opens where a key is counted, going by the topology that running processes use. A command that changes nothing
 // leaves no notice either.
-func openKey(ctx context.Context, s *cluster.Cluster, key string, changes bool) (*keyCounts, error) {
-	cfg := backend.RedisConfig{Prefix: s.Prefix, Timeout: s.Timeout}
-	if len(s.Single) > 0 {
-		b, err := backend.OpenRedis(&s.Single[0], cfg)
-		return &keyCounts{keyBackend: b, cluster: s}, err
+func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) (*keyCounts, error) {
+	cfg := c.BackendConfig()
+	if len(c.Single) > 0 {
+		b, err := backend.OpenRedis(&c.Single[0], cfg)
+		return &keyCounts{keyBackend: b, cluster: c}, err
 	}
-	boards, done := s.Publishers(ctx, s.Topology.Groups)
-	defer done()
-	topology, err := s.InForce(cluster.ReadPublished(ctx, boards))
+	topology, err := c.InForce(c.ReadPublished(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -97,14 +95,14 @@ func openKey(ctx context.Context, s *cluster.Cluster, key string, changes bool) 
 		return nil, err
 	}
 	routing := router.Config{
-		TopologyKeys: s.Trust.TopologyKeys, AllowedAddresses: s.Trust.AllowedAddresses,
-		Redis: &s.Node, Sentinel: &s.Sentinel, Backend: cfg, ReadTimeout: s.Timeout,
+		TopologyKeys: c.Trust.TopologyKeys, AllowedAddresses: c.Trust.AllowedAddresses,
+		Redis: &c.Node, Sentinel: &c.Sentinel, Backend: cfg, ReadTimeout: c.Timeout,
 		Heartbeat: -1, // then all is read from primaries, which know best
 		TripAfter: -1,
 	}
 	if !changes {
 		routing.Node = func(address string) (backend.Backend, error) {
-			b, err := backend.OpenRedis(cluster.WithAddress(s.Node, address), cfg)
+			b, err := backend.OpenRedis(cluster.WithAddress(c.Node, address), cfg)
 			return silentNode{b}, err
 		}
 	}
@@ -112,7 +110,7 @@ func openKey(ctx context.Context, s *cluster.Cluster, key string, changes bool) 
 	if err != nil {
 		return nil, err
 	}
-	return &keyCounts{r, r.Owner(key), topology.Epoch, s, owners}, nil
+	return &keyCounts{r, r.Owner(key), topology.Epoch, c, owners}, nil
 }
 
 // keyOwners are the groups that own a key by a topology or by those before it, as far as it names them.
@@ -149,8 +147,8 @@ type limitState struct {
 }
 
 // limitStates reads what is counted of a key, limit by limit.
-func (p *keyCounts) limitStates(ctx context.Context, req backend.Request) ([]limitState, backend.Snapshot, error) {
-	snapshot, err := p.Load(ctx, req)
+func (k *keyCounts) limitStates(ctx context.Context, req backend.Request) ([]limitState, backend.Snapshot, error) {
+	snapshot, err := k.Load(ctx, req)
 	if err != nil {
 		return nil, snapshot, err
 	}

@@ -45,19 +45,19 @@ func NewPeek(g *cli.Factory) *cobra.Command {
 			if o.Selector.File == "" && len(o.Limits) == 0 {
 				return o.peekStored(cmd.Context(), args[0], cmd.Flags().Changed("policy"))
 			}
-			return o.withRequest(cmd.Context(), args[0], false, func(p *keyCounts, req backend.Request) error {
-				limits, snapshot, err := p.limitStates(cmd.Context(), req)
+			return o.withRequest(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request) error {
+				limits, snapshot, err := k.limitStates(cmd.Context(), req)
 				if err == nil {
 					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.checkStored(cmd.Context(), p, snapshot, req)
+					err = o.checkStored(cmd.Context(), k, snapshot, req)
 				}
 				if err != nil {
 					return err
 				}
 				return o.Print(keyState{
-					Key: req.Key, Policy: req.Policy.Name, Group: p.group, Epoch: p.epoch, Limits: limits,
+					Key: req.Key, Policy: req.Policy.Name, Group: k.group, Epoch: k.epoch, Limits: limits,
 				})
 			})
 		},

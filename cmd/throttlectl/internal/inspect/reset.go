@@ -36,8 +36,8 @@ func NewReset(g *cli.Factory) *cobra.Command {
 		Long:  resetHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
 		Args:  cli.Operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.withRequest(cmd.Context(), args[0], !dry, func(p *keyCounts, req backend.Request) error {
-				r, err := o.reset(cmd.Context(), p, req, dry)
+			return o.withRequest(cmd.Context(), args[0], !dry, func(k *keyCounts, req backend.Request) error {
+				r, err := o.reset(cmd.Context(), k, req, dry)
 				if err != nil {
 					return err
 				}
@@ -52,14 +52,14 @@ func NewReset(g *cli.Factory) *cobra.Command {
 
 // reset gives back all that is used. Others may charge between the two looks and the reset: what is printed as given back
 // is what was used before it.
-func (o *keyOptions) reset(ctx context.Context, p *keyCounts, req backend.Request, dry bool) (keyReset, error) {
-	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: p.group, DryRun: dry}
-	before, snapshot, err := p.limitStates(ctx, req)
+func (o *keyOptions) reset(ctx context.Context, k *keyCounts, req backend.Request, dry bool) (keyReset, error) {
+	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: k.group, DryRun: dry}
+	before, snapshot, err := k.limitStates(ctx, req)
 	if err == nil {
 		err = checkNotSealed(snapshot)
 	}
 	if err == nil {
-		err = o.checkStored(ctx, p, snapshot, req)
+		err = o.checkStored(ctx, k, snapshot, req)
 	}
 	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
 		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")
@@ -69,10 +69,10 @@ func (o *keyOptions) reset(ctx context.Context, p *keyCounts, req backend.Reques
 	}
 	after := before
 	if !dry {
-		if err := p.Reset(ctx, req); err != nil {
+		if err := k.Reset(ctx, req); err != nil {
 			return r, err
 		}
-		if after, _, err = p.limitStates(ctx, req); err != nil {
+		if after, _, err = k.limitStates(ctx, req); err != nil {
 			return r, fmt.Errorf("reset, but can't be read back: %w", err)
 		}
 	}

@@ -39,13 +39,13 @@ type search struct {
 var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
 // search looks through the names of the servers that count a key, and that have counted it before a change of the topology.
-func (p *keyCounts) search(ctx context.Context, key string) (all search) {
+func (k *keyCounts) search(ctx context.Context, key string) (all search) {
 	end := ":" + string(storedname.AppendKey(nil, key))
 	var mu sync.Mutex // guards all
-	p.cluster.EachPrimary(ctx, p.owners, func(client *redis.Client, err error) {
+	k.cluster.EachPrimary(ctx, k.owners, func(client *redis.Client, err error) {
 		var names []string
 		if err == nil {
-			names, err = p.scan(ctx, client, end)
+			names, err = k.scan(ctx, client, end)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -54,7 +54,7 @@ func (p *keyCounts) search(ctx context.Context, key string) (all search) {
 		}
 		for _, name := range names {
 			start := strings.TrimSuffix(name, end)
-			if policy, ours := strings.CutPrefix(start, p.cluster.Prefix); ours && policyPart.MatchString(policy) {
+			if policy, ours := strings.CutPrefix(start, k.cluster.Prefix); ours && policyPart.MatchString(policy) {
 				all.policies = append(all.policies, policy)
 			} else {
 				all.others = append(all.others, start)
@@ -69,8 +69,8 @@ func (p *keyCounts) search(ctx context.Context, key string) (all search) {
 }
 
 // scan are the names of a server that end so and look like those of states, with a state.
-func (p *keyCounts) scan(ctx context.Context, client *redis.Client, end string) (states []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cluster.Timeout)
+func (k *keyCounts) scan(ctx context.Context, client *redis.Client, end string) (states []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, k.cluster.Timeout)
 	defer cancel()
 	server := client.Options().Addr
 	read, cursor := make(map[string]bool), uint64(0)
@@ -80,7 +80,7 @@ func (p *keyCounts) scan(ctx context.Context, client *redis.Client, end string) 
 		case redis.HasErrorPrefix(err, "NOPERM"):
 			return nil, fmt.Errorf("%s can't be searched, for that takes the right +scan: %w", server, err)
 		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, p.cluster.Timeout)
+			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, k.cluster.Timeout)
 		case err != nil:
 			return states, fmt.Errorf("%s: %w", server, err)
 		}

@@ -14,7 +14,7 @@ import (
 
 // checkStored is the error that none of a policy's limits has counted anything of a key, and names what is stored in its
 // place. A count of 0 would look the same for a key that isn't used and for one that is looked for in the wrong place.
-func (o *keyOptions) checkStored(ctx context.Context, p *keyCounts, snapshot backend.Snapshot, req backend.Request) error {
+func (o *keyOptions) checkStored(ctx context.Context, k *keyCounts, snapshot backend.Snapshot, req backend.Request) error {
 	var there []string
 	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
 		for i := range req.Policy.Limits {
@@ -26,7 +26,7 @@ func (o *keyOptions) checkStored(ctx context.Context, p *keyCounts, snapshot bac
 	}
 	err := fmt.Errorf("nothing is stored of this key under prefix %q, policy %q and these limits", o.Prefix, req.Policy.Name)
 	if len(there) == 0 {
-		found := p.search(ctx, req.Key)
+		found := k.search(ctx, req.Key)
 		return found.wrap(err)
 	}
 	return fmt.Errorf("%w: the policy has counted it under %s", err, strings.Join(there, ", "))
@@ -48,14 +48,14 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 	if err := policy.Validate(); err != nil {
 		return cli.Usage(err)
 	}
-	return o.withKey(ctx, key, false, func(p *keyCounts) error {
+	return o.withKey(ctx, key, false, func(k *keyCounts) error {
 		found := search{policies: []string{o.Name}}
 		if !named {
-			found = p.search(ctx, key)
+			found = k.search(ctx, key)
 		}
-		r := keyStored{Key: key, Group: p.group, Epoch: p.epoch}
+		r := keyStored{Key: key, Group: k.group, Epoch: k.epoch}
 		for _, policy.Name = range found.policies {
-			snapshot, err := p.Load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
+			snapshot, err := k.Load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
 			if err == nil {
 				err = checkNotSealed(snapshot)
 			}
@@ -69,7 +69,7 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 		switch {
 		case len(r.Policies) > 0:
 		case named:
-			found = p.search(ctx, key)
+			found = k.search(ctx, key)
 			return found.wrap(fmt.Errorf("nothing is stored of this key under prefix %q and policy %q", o.Prefix, o.Name))
 		default:
 			found.policies = nil // what they had is over

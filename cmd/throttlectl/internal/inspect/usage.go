@@ -38,19 +38,19 @@ func NewUsage(g *cli.Factory) *cobra.Command {
 				return cli.Usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
-			return o.withRequest(cmd.Context(), args[0], false, func(p *keyCounts, req backend.Request) error {
-				snapshot, err := p.Load(cmd.Context(), req)
+			return o.withRequest(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request) error {
+				snapshot, err := k.Load(cmd.Context(), req)
 				if err == nil {
 					err = checkNotSealed(snapshot)
 				}
 				if err == nil {
-					err = o.checkStored(cmd.Context(), p, snapshot, req)
+					err = o.checkStored(cmd.Context(), k, snapshot, req)
 				}
 				if err != nil {
 					return err
 				}
 				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
-				return o.Print(keyUsage{req.Key, policy.Name, p.group, interval.String(), n, by})
+				return o.Print(keyUsage{req.Key, policy.Name, k.group, interval.String(), n, by})
 			})
 		},
 	}

@@ -141,24 +141,24 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 		b, err := backend.NewMemory(backend.MemoryConfig{})
 		return b, "memory", err
 	}
-	s, err := o.Cluster(ctx)
+	c, err := o.Cluster(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	if err := errors.Join(o.OneServer(), o.checkRemote(remoteServers(s), "")); err != nil {
+	if err := errors.Join(o.OneServer(), o.checkRemote(remoteServers(c), "")); err != nil {
 		return nil, "", err
 	}
-	if len(s.Single) > 0 {
-		b, err := openBackend(s)
-		return b, "redis " + s.Single[0].Addr, err
+	if len(c.Single) > 0 {
+		b, err := openBackend(c)
+		return b, "redis " + c.Single[0].Addr, err
 	}
 	where := "topology " + o.Topology
-	if newer, err := o.followPublished(ctx, s); err != nil {
+	if newer, err := o.followPublished(ctx, c); err != nil {
 		return nil, "", err
 	} else if newer {
-		where += fmt.Sprintf(" (epoch %d is in force)", s.Topology.Epoch)
+		where += fmt.Sprintf(" (epoch %d is in force)", c.Topology.Epoch)
 	}
-	b, err := openBackend(s)
+	b, err := openBackend(c)
 	return b, where, err
 }
 
@@ -173,26 +173,24 @@ func (o *loadOptions) checkRemote(remote []string, from string) error {
 
 // followPublished replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
 // judged before they are asked anything; what can't be read is left to the load to find out.
-func (o *loadOptions) followPublished(ctx context.Context, s *cluster.Cluster) (newer bool, err error) {
-	for s.Topology.Epoch > 0 { // one of epoch 0 follows nobody
-		boards, done := s.Publishers(ctx, s.Topology.Groups)
-		all := cluster.ReadPublished(ctx, boards)
-		done()
+func (o *loadOptions) followPublished(ctx context.Context, c *cluster.Cluster) (newer bool, err error) {
+	for c.Topology.Epoch > 0 { // one of epoch 0 follows nobody
+		all := c.ReadPublished(ctx)
 		for _, p := range all {
-			if p.Epoch == s.Topology.Epoch && p.Digest != s.Topology.Digest() {
-				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, cluster.DescribeChange(p.Text, s.Topology))
+			if p.Epoch == c.Topology.Epoch && p.Digest != c.Topology.Digest() {
+				return newer, fmt.Errorf("another topology of epoch %d is in force on %s%s", p.Epoch, p.Node, cluster.DescribeChange(p.Text, c.Topology))
 			}
 		}
 		newest := cluster.NewestPublished(all)
-		if newest.Epoch <= s.Topology.Epoch {
+		if newest.Epoch <= c.Topology.Epoch {
 			return newer, nil
 		}
-		force, err := s.TrustedTopology(newest)
+		force, err := c.TrustedTopology(newest)
 		if err != nil {
 			return newer, err
 		}
-		s.Topology, newer = force, true
-		if err := o.checkRemote(remoteServers(s), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
+		c.Topology, newer = force, true
+		if err := o.checkRemote(remoteServers(c), fmt.Sprintf(" of epoch %d, which is in force", force.Epoch)); err != nil {
 			return newer, err
 		}
 	}
@@ -201,29 +199,29 @@ func (o *loadOptions) followPublished(ctx context.Context, s *cluster.Cluster) (
 
 // openBackend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
 // meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
-func openBackend(s *cluster.Cluster) (backend.Backend, error) {
-	cfg := backend.RedisConfig{Prefix: s.Prefix, Timeout: s.Timeout}
-	if len(s.Single) > 0 {
-		return backend.OpenRedis(&s.Single[0], cfg)
+func openBackend(c *cluster.Cluster) (backend.Backend, error) {
+	cfg := c.BackendConfig()
+	if len(c.Single) > 0 {
+		return backend.OpenRedis(&c.Single[0], cfg)
 	}
-	topology := s.Topology
+	topology := c.Topology
 	topology.Epoch, topology.Previous, topology.Baseline = 0, nil, false
-	return router.Open(topology, router.Config{Redis: &s.Node, Sentinel: &s.Sentinel, Backend: cfg, ReadTimeout: s.Timeout})
+	return router.Open(topology, router.Config{Redis: &c.Node, Sentinel: &c.Sentinel, Backend: cfg, ReadTimeout: c.Timeout})
 }
 
 // remoteServers is the servers that aren't sure to be on this host.
-func remoteServers(s *cluster.Cluster) (all []string) {
+func remoteServers(c *cluster.Cluster) (all []string) {
 	check := func(address string) {
 		if !loopback(address) {
 			all = append(all, address)
 		}
 	}
-	for i := range s.Single {
-		if s.Single[i].Network != "unix" {
-			check(s.Single[i].Addr)
+	for i := range c.Single {
+		if c.Single[i].Network != "unix" {
+			check(c.Single[i].Addr)
 		}
 	}
-	for _, g := range s.Topology.Groups {
+	for _, g := range c.Topology.Groups {
 		switch {
 		case len(g.Sentinels) > 0:
 			all = append(all, "what the sentinels of "+g.Name+" name")

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
-	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/endpoint"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 )
@@ -137,7 +137,11 @@ func withTop(u *url.URL, keys int) string {
 
 // poll asks all processes at once, and sums up what they say.
 func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
-	cluster.AskAll(all, func(p *process) error { p.poll(ctx, o.Timeout); return p.err })
+	var polls sync.WaitGroup
+	for _, p := range all {
+		polls.Go(func() { p.poll(ctx, o.Timeout) })
+	}
+	polls.Wait()
 	return newTopView(time.Now(), all, o.sort, o.keys)
 }
 

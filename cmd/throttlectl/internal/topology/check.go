@@ -32,25 +32,25 @@ func newTopologyCheck(g *cli.Factory) *cobra.Command {
 		ValidArgsFunction: cli.JSONFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Topology = args[0]
-			s, err := f.Cluster(cmd.Context())
+			c, err := f.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			c := checkTopology(cmd.Context(), s)
-			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
+			check := checkTopology(cmd.Context(), c)
+			if err := cmd.Context().Err(); err != nil { // else servers would seem unreachable
 				return err
 			}
-			if err := f.Print(c); err != nil {
+			if err := f.Print(check); err != nil {
 				return err
 			}
-			return c.Findings.Err(finding.Warning)
+			return check.Findings.Err(finding.Warning)
 		},
 	}
 	f.RegisterLogin(cmd)
 	return cmd
 }
 
-// topologyCheck is how a topology and its servers are.
+// topologyCheck is the result of topology check.
 type topologyCheck struct {
 	Epoch    uint64         `json:"epoch"`
 	Digest   string         `json:"digest"`
@@ -63,20 +63,18 @@ type memberStatus struct {
 	Server    string `json:"server"`
 	Role      string `json:"role"`
 	Reachable bool   `json:"reachable"`
-	Posted    uint64 `json:"posted,omitempty"` // of primaries: the epoch
+	Posted    uint64 `json:"posted,omitempty"` // the epoch, of primaries only
 	Digest    string `json:"digest,omitempty"`
 	Error     string `json:"error,omitempty"`
 }
 
-// checkTopology asks every server for --timeout at most, each time.
-func checkTopology(ctx context.Context, s *cluster.Cluster) *topologyCheck {
-	c := &topologyCheck{Epoch: s.Topology.Epoch, Digest: s.Topology.Digest()}
-	all, f := s.Members(ctx, func(string) bool { return true })
-	boards, done := s.Publishers(ctx, s.Topology.Groups)
-	defer done()
-	notices := cluster.ReadPublished(ctx, boards)
-	reached := cluster.AskAll(all, func(m cluster.Member) error {
-		ctx, cancel := context.WithTimeout(ctx, s.Timeout) // its own: one that hangs takes no time from the others
+// checkTopology reaches every server, each within --timeout.
+func checkTopology(ctx context.Context, c *cluster.Cluster) *topologyCheck {
+	check := &topologyCheck{Epoch: c.Topology.Epoch, Digest: c.Topology.Digest()}
+	all, f := c.Members(ctx, func(string) bool { return true })
+	published := c.ReadPublished(ctx)
+	reached := cluster.Parallel(all, func(m cluster.Member) error {
+		ctx, cancel := context.WithTimeout(ctx, c.Timeout) // of its own: a server that hangs delays no other
 		defer cancel()
 		return m.Reach(ctx)
 	})
@@ -93,21 +91,21 @@ func checkTopology(ctx context.Context, s *cluster.Cluster) *topologyCheck {
 			}
 			f = append(f, one)
 		}
-		for _, p := range notices {
-			if m.Role == cluster.RolePrimary && p.Group == m.Group && p.Error == "" {
+		for _, p := range published {
+			if m.Role == cluster.RolePrimary && p.Group == m.Group && p.Err == nil {
 				status.Posted, status.Digest = p.Epoch, p.Digest
 			}
 		}
-		c.Servers = append(c.Servers, status)
+		check.Servers = append(check.Servers, status)
 	}
-	c.Findings = append(f, checkPublished(s.Topology, notices, s.Trust.TopologyKeys)...).Sorted()
-	return c
+	check.Findings = append(f, checkPublished(c.Topology, published, c.Trust.TopologyKeys)...).Sorted()
+	return check
 }
 
-// checkPublished compares what is in force with the file, and both with the keys of those who may publish, if there are any.
-func checkPublished(file router.Topology, notices []cluster.Published, keys []ed25519.PublicKey) (f finding.List) {
+// checkPublished compares what is published with the file, and verifies the signatures of both if there are keys.
+func checkPublished(file router.Topology, published []cluster.Published, keys []ed25519.PublicKey) (f finding.List) {
 	var newest uint64
-	for _, p := range notices {
+	for _, p := range published {
 		newest = max(newest, p.Epoch)
 	}
 	if file.Epoch == 0 && newest == 0 {
@@ -119,13 +117,13 @@ func checkPublished(file router.Topology, notices []cluster.Published, keys []ed
 		f.Add(finding.Critical, "history", "processes can't start with the file: "+err.Error(), "")
 	}
 	if len(keys) > 0 {
-		f = append(f, checkSignatures(file, notices, keys)...)
+		f = append(f, checkSignatures(file, published, keys)...)
 	}
-	for _, p := range notices {
+	for _, p := range published {
 		one := finding.Finding{Check: "posted", Group: p.Group, Server: p.Node}
 		switch {
 		case p.Err != nil:
-			one.Severity, one.What = finding.Warning, "its notice can't be read: "+p.Error
+			one.Severity, one.What = finding.Warning, "its notice can't be read: "+p.Err.Error()
 		case p.Epoch == file.Epoch && p.Digest != file.Digest():
 			one.Severity = finding.Critical
 			one.What = fmt.Sprintf("another topology of epoch %d is in force%s", p.Epoch, cluster.DescribeChange(p.Text, file))
@@ -159,12 +157,12 @@ func checkPublished(file router.Topology, notices []cluster.Published, keys []ed
 	return f
 }
 
-// checkSignatures finds what processes with these TopologyKeys refuse.
-func checkSignatures(file router.Topology, notices []cluster.Published, keys []ed25519.PublicKey) (f finding.List) {
+// checkSignatures finds what processes with these TopologyKeys would refuse.
+func checkSignatures(file router.Topology, published []cluster.Published, keys []ed25519.PublicKey) (f finding.List) {
 	if err := file.Verify(keys...); err != nil && len(file.Signature) > 0 {
 		f.Add(finding.Critical, "signature", "processes with these keys can't start with the file: "+err.Error(), "throttlectl topology sign")
 	}
-	for _, p := range notices {
+	for _, p := range published {
 		t, err := router.ParseTopology([]byte(p.Text))
 		if err == nil {
 			err = t.Verify(keys...)
@@ -180,18 +178,18 @@ func checkSignatures(file router.Topology, notices []cluster.Published, keys []e
 	return f
 }
 
-func (c *topologyCheck) Text(w io.Writer) {
-	fmt.Fprintf(w, "epoch %d, digest %s\n\n", c.Epoch, c.Digest)
+func (check *topologyCheck) Text(w io.Writer) {
+	fmt.Fprintf(w, "epoch %d, digest %s\n\n", check.Epoch, check.Digest)
 	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tPOSTED\n")
-	for _, m := range c.Servers {
+	for _, m := range check.Servers {
 		epoch := "-"
 		if m.Posted > 0 {
 			epoch = strings.TrimSpace(fmt.Sprintf("%d %s", m.Posted, m.Digest))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Group, cli.Cell(m.Server), cli.Cell(m.Role), cli.YesNo(m.Reachable), cli.Cell(epoch))
 	}
-	if len(c.Findings) > 0 {
+	if len(check.Findings) > 0 {
 		fmt.Fprintln(w)
-		c.Findings.Text(w)
+		check.Findings.Text(w)
 	}
 }

@@ -46,11 +46,11 @@ func newTopologyPush(g *cli.Factory) *cobra.Command {
 		ValidArgsFunction: cli.JSONFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
-			s, err := o.Cluster(cmd.Context())
+			c, err := o.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			p, err := o.push(cmd.Context(), s)
+			p, err := o.push(cmd.Context(), c)
 			if p == nil {
 				return err
 			}
@@ -63,35 +63,32 @@ func newTopologyPush(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// push publishes the file. Where it was refused there is no report.
-func (o *pushOptions) push(ctx context.Context, s *cluster.Cluster) (*topologyPush, error) {
-	file := s.Topology
+// push publishes the file. If it is refused there is no report.
+func (o *pushOptions) push(ctx context.Context, c *cluster.Cluster) (*topologyPush, error) {
+	file := c.Topology
 	if file.Epoch == 0 {
 		return nil, errors.New("the file has epoch 0, which is for a topology that is never changed: number it from 1 on")
 	}
 	if err := file.CheckHistory(); err != nil {
 		return nil, fmt.Errorf("refused, and nothing was published: %w", err)
 	}
-	c := readState(ctx, s)
-	defer c.close()
-	boards, before := c.publishers, c.before
-	if err := errors.Join(o.checkMayPublish(file, before), checkContinues(file, c)); err != nil {
+	s := readState(ctx, c)
+	defer s.publishers.Close()
+	before := s.before
+	if err := errors.Join(o.checkMayPublish(file, before), checkContinues(file, s)); err != nil {
 		return nil, err
 	}
 	p := &topologyPush{Epoch: file.Epoch, Digest: file.Digest(), DryRun: o.dry}
 	var errs []error
 	after := slices.Clone(before)
-	for i := range boards {
-		if o.dry && after[i].Err == nil {
-			after[i].Epoch = file.Epoch
-		}
-	}
 	if !o.dry {
-		after = cluster.AskAll(boards, func(b *cluster.Publisher) cluster.Published { return b.Publish(ctx, file) })
+		after = cluster.Parallel(s.publishers, func(p *cluster.Publisher) cluster.Published { return p.Publish(ctx, file) })
 	}
-	for i := range boards {
-		a := after[i]
-		p.Nodes = append(p.Nodes, pushedNode{a.Group, a.Node, before[i].Epoch, a.Epoch, a.Error})
+	for i, a := range after {
+		if o.dry && a.Err == nil {
+			a.Epoch = file.Epoch
+		}
+		p.Nodes = append(p.Nodes, pushedNode{a.Group, a.Node, before[i].Epoch, a.Epoch, errorText(a.Err)})
 		switch {
 		case a.Err != nil:
 			errs = append(errs, fmt.Errorf("group %s: %w", a.Group, a.Err))
@@ -102,7 +99,7 @@ func (o *pushOptions) push(ctx context.Context, s *cluster.Cluster) (*topologyPu
 	return p, errors.Join(errs...)
 }
 
-// checkMayPublish is why nothing may be left.
+// checkMayPublish refuses a push because of what is published.
 func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Published) error {
 	var errs []error
 	reached := 0
@@ -111,7 +108,7 @@ func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Pub
 		case p.Err != nil && !o.partial:
 			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.Err))
 		case p.Err != nil:
-		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or what has the same owners
+		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or keys have the same owners
 			if other := describeDifference(p.Text, file); other != "" {
 				errs = append(errs, fmt.Errorf(`group %s: epoch %d is published with %s. To publish the file, write it as epoch %d with epoch %d as "previous"`,
 					p.Group, p.Epoch, other, p.Epoch+1, p.Epoch))
@@ -140,7 +137,7 @@ func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Pub
 	return nil
 }
 
-// topologyPush is what was left where.
+// topologyPush is what was published where.
 type topologyPush struct {
 	Epoch  uint64       `json:"epoch"`
 	Digest string       `json:"digest"`
@@ -154,6 +151,13 @@ type pushedNode struct {
 	Before uint64 `json:"before"` // epochs; 0 for none
 	After  uint64 `json:"after"`
 	Error  string `json:"error,omitempty"`
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func (p *topologyPush) Text(w io.Writer) {

@@ -10,52 +10,45 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// What comes before a topology that is pushed decides where processes that start look for counts. What is in force must be
-// among it: its groups have the counts.
-
-// publishState is how things are before a push.
+// publishState is what is published before a push. A process that starts looks for counts by the "previous" of its topology, so
+// the topology in force must be among those before a new one.
 type publishState struct {
-	publishers []*cluster.Publisher
+	publishers cluster.Publishers
 	before     []cluster.Published
 }
 
-func (c *publishState) close() {
-	for _, b := range c.publishers {
-		b.Close()
-	}
-}
-
-// readState reads the boards of the file's groups and of the topology in force, as the file names it: what servers say leads to no
-// others. Where nothing is known yet, those of the topologies that the file names are read, the newest first.
-func readState(ctx context.Context, s *cluster.Cluster) *publishState {
-	c, named := new(publishState), cluster.TopologyHistory(s.Topology.Previous)
-	for next := s.Topology.Groups; len(next) > 0; {
-		boards, _ := s.Publishers(ctx, next) // they are closed with the scene
-		c.publishers, c.before = append(c.publishers, boards...), append(c.before, cluster.ReadPublished(ctx, boards)...)
+// readState reads what is published by the groups of the file, and by those of the topology in force as the file names it:
+// what servers publish leads to no other servers. If nothing is published there, it reads the groups of the topologies before
+// the file's, the newest first. The caller closes the publishers.
+func readState(ctx context.Context, c *cluster.Cluster) *publishState {
+	s, named := new(publishState), cluster.TopologyHistory(c.Topology.Previous)
+	for next := c.Topology.Groups; len(next) > 0; {
+		publishers := c.Publishers(ctx, next)
+		s.publishers, s.before = append(s.publishers, publishers...), append(s.before, publishers.Read(ctx)...)
 		next = nil
-		if newest := cluster.NewestPublished(c.before); newest.Epoch > 0 {
+		if newest := cluster.NewestPublished(s.before); newest.Epoch > 0 {
 			if i := slices.IndexFunc(named, func(t router.Topology) bool { return t.Epoch == newest.Epoch }); i >= 0 {
-				next = c.unread(named[i].Groups)
+				next = s.unread(named[i].Groups)
 			}
 			continue
 		}
 		for len(next) == 0 && len(named) > 0 {
-			next, named = c.unread(named[0].Groups), named[1:]
+			next, named = s.unread(named[0].Groups), named[1:]
 		}
 	}
-	return c
+	return s
 }
 
-// unread are the groups whose boards were not read yet.
-func (c *publishState) unread(groups []router.Group) []router.Group {
+// unread are the groups that were not read yet.
+func (s *publishState) unread(groups []router.Group) []router.Group {
 	return slices.DeleteFunc(slices.Clone(groups), func(g router.Group) bool {
-		return slices.ContainsFunc(c.publishers, func(b *cluster.Publisher) bool { return b.Group == g.Name })
+		return slices.ContainsFunc(s.publishers, func(p *cluster.Publisher) bool { return p.Group == g.Name })
 	})
 }
 
 // checkContinues refuses a topology that doesn't name the one in force among those before it.
-func checkContinues(file router.Topology, c *publishState) error {
-	newest := cluster.NewestPublished(c.before)
+func checkContinues(file router.Topology, s *publishState) error {
+	newest := cluster.NewestPublished(s.before)
 	if newest.Epoch == 0 || newest.Epoch >= file.Epoch {
 		return nil
 	}

@@ -35,11 +35,11 @@ func newTopologyWithdraw(g *cli.Factory) *cobra.Command {
 			if f.Topology == "" {
 				return cli.Usage(errors.New("--topology is needed: the JSON file of the groups"))
 			}
-			s, err := f.Cluster(cmd.Context())
+			c, err := f.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
-			w, err := withdraw(cmd.Context(), s, epoch)
+			w, err := withdraw(cmd.Context(), c, epoch)
 			return errors.Join(f.Print(w), err)
 		},
 	}
@@ -62,21 +62,17 @@ type withdrawnNode struct {
 	Error     string `json:"error,omitempty"`
 }
 
-func withdraw(ctx context.Context, s *cluster.Cluster, epoch uint64) (*withdrawal, error) {
-	boards, done := s.Publishers(ctx, s.Topology.Groups)
-	defer done()
+func withdraw(ctx context.Context, c *cluster.Cluster, epoch uint64) (*withdrawal, error) {
+	publishers := c.Publishers(ctx, c.Topology.Groups)
+	defer publishers.Close()
 	w, found := &withdrawal{Epoch: epoch}, false
 	var errs []error
-	for _, b := range boards {
-		node := withdrawnNode{Group: b.Group, Node: b.Node, Before: "none"}
-		err := b.Err
-		if err == nil {
-			node.Before, node.Withdrawn, err = b.Withdraw(ctx, epoch)
-		}
+	for _, p := range publishers {
+		before, done, err := p.Withdraw(ctx, epoch)
 		if err != nil {
-			node.Error = err.Error()
-			errs = append(errs, fmt.Errorf("group %s: %w", b.Group, err))
+			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, err))
 		}
+		node := withdrawnNode{p.Group, p.Node, before, done, errorText(err)}
 		found = found || node.Withdrawn
 		w.Nodes = append(w.Nodes, node)
 	}
