@@ -11,7 +11,7 @@ func NoFiles(cmd *cobra.Command, flag string) {
 	}
 }
 
-// JSONFile completes the operand of a command that takes one.
+// JSONFile completes a single operand with JSON files.
 func JSONFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

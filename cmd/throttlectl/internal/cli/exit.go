@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes are documented in rootHelp.
+// The exit codes, which throttlectl --help documents.
 const (
 	ExitOK      = 0
 	ExitFailure = 1
@@ -14,17 +14,17 @@ const (
 	ExitFound   = 3
 )
 
-// failure is an error of a command that was understood.
+// failure is an error of a command whose arguments are valid.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// UsageError is an error that a command finds in what it was told to do.
+// UsageError is an error in the command line.
 type UsageError struct{ error }
 
 func (u UsageError) Unwrap() error { return u.error }
 
-// Usage marks an error as the caller's. Nil stays nil.
+// Usage makes a UsageError; nil stays nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -32,8 +32,8 @@ func Usage(err error) error {
 	return UsageError{err}
 }
 
-// MarkFailures has all errors of the commands' own code count as failures, except what usage made. What cobra refuses
-// before is usage: it has no type to be told by.
+// MarkFailures makes failures of all errors that RunE of cmd and its subcommands return, except those that Usage made. Errors
+// of cobra itself have no type: whatever isn't marked is a usage error.
 func MarkFailures(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -49,6 +49,7 @@ func MarkFailures(cmd *cobra.Command) {
 	}
 }
 
+// ExitCode is the exit code of a program that ends with err.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
@@ -62,7 +63,7 @@ func ExitCode(err error) int {
 	return ExitUsage
 }
 
-// Found ends a command that has done its work, and found what should not be.
+// Found is the error of a command that has done its work and found what should not be.
 func Found(text string) error { return foundError{text} }
 
 type foundError struct{ Text string }

@@ -1,3 +1,5 @@
+// Package cli is what all commands of throttlectl share: how they are made, how they print results and errors, and the exit
+// codes. A command is a function that takes a Factory and returns a cobra.Command.
 package cli
 
 import (
@@ -25,10 +27,10 @@ type Factory struct {
 	Timeout time.Duration
 }
 
+// DefaultTimeout is the default of --timeout.
 const DefaultTimeout = 5 * time.Second
 
-// Group makes cmd the parent of commands. By itself it is a usage error: cobra would print the help and call it a
-// success, also for a command that doesn't exist.
+// Group makes cmd the parent of commands. Without one of them it is a usage error, which cobra would call a success.
 func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(commands...)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -60,9 +62,10 @@ func Operands(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// Print writes a result, all at once: whoever reads along sees whole lines.
+// Print writes a result to Out, in one call, so that a concurrent reader sees whole lines.
 func (f *Factory) Print(r result) error { return f.PrintTo(f.Out, r) }
 
+// PrintTo writes a result as Print does.
 func (f *Factory) PrintTo(w io.Writer, r result) error {
 	var b bytes.Buffer
 	if f.JSON {

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// EachKey calls f with each line of a file that isn't empty. "-" is stdin.
+// EachKey calls f with each line of a file that isn't empty; "-" is stdin.
 func EachKey(stdin io.Reader, path string, f func(key string)) error {
 	if path != "-" {
 		file, err := os.Open(path)

@@ -9,14 +9,14 @@ import (
 	"unicode/utf16"
 )
 
-// result is what a command prints: encoded for machines, or as text for people.
+// result is what a command prints: encoded as JSON, or as text.
 type result interface {
-	// Text writes lines. Cells that end in a tab are aligned.
+	// Text writes lines; cells that end in a tab are aligned.
 	Text(w io.Writer)
 }
 
-// escape makes JSON harmless to a terminal, where it may end: control codes above ASCII and marks that turn text around are
-// escaped as those of ASCII are. They can only be in strings.
+// escape makes JSON harmless to a terminal: it escapes control codes above ASCII and marks that change the direction of text,
+// which can only be in strings.
 func escape(b *bytes.Buffer) {
 	text := b.String()
 	b.Reset()
@@ -33,7 +33,7 @@ func escape(b *bytes.Buffer) {
 	}
 }
 
-// PrintError prints an error. Servers and applications have a say in it, so it is made harmless, line by line.
+// PrintError prints an error, without the control codes that servers and applications may have put into it.
 func (s Streams) PrintError(err error) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {

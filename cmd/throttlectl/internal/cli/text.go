@@ -18,7 +18,7 @@ func (d Duration) String() string { return time.Duration(d).String() }
 
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Timestamp is a time as it is printed everywhere: in UTC, with milliseconds, so that servers and logs can be compared.
+// Timestamp is a time that is printed in UTC with milliseconds, so that servers and logs can be compared.
 type Timestamp time.Time
 
 func (t Timestamp) IsZero() bool { return time.Time(t).IsZero() }
@@ -30,15 +30,15 @@ func (t Timestamp) String() string {
 	return time.Time(t).UTC().Format(TimeLayout)
 }
 
-// MarshalText makes it the same in JSON.
 func (t Timestamp) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// TimeLayout is RFC 3339 with milliseconds, all of them, so that lines stay aligned.
+// TimeLayout is RFC 3339 with all three digits of milliseconds, so that lines stay aligned.
 const TimeLayout = "2006-01-02T15:04:05.000Z07:00"
 
+// Percent is a share of 1 as it is printed.
 func Percent(part float64) string { return fmt.Sprintf("%.2f%%", 100*part) }
 
-// Cell is text of foreign origin, fit for a table and harmless to a terminal.
+// Cell makes text of servers and applications harmless to a terminal, and "-" of none.
 func Cell(s string) string {
 	if s == "" {
 		return "-"
@@ -51,6 +51,7 @@ func Cell(s string) string {
 	}, s)
 }
 
+// YesNo is a bool as it is printed.
 func YesNo(yes bool) string {
 	if yes {
 		return "yes"
@@ -63,6 +64,7 @@ func SecondsText(seconds float64) string {
 	return picture.ShortDuration(time.Duration(math.Round(seconds*1e3)) * time.Millisecond)
 }
 
+// Limits is limits as they are written on the command line.
 func Limits(all []limit.Limit) string {
 	var texts []string
 	for _, l := range all {

@@ -1,3 +1,4 @@
+// Package clitest runs the whole program in tests.
 package clitest
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/root"
 )
 
-// outcome is what a run of the program leaves.
+// outcome is the result of a run of the program.
 type outcome struct {
 	Code           int
 	Stdout, Stderr string
@@ -22,7 +23,7 @@ type outcome struct {
 // Execute runs the program to its end.
 func Execute(t testing.TB, args ...string) outcome {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*fixture.Soon) // or a watch that should have been refused would go on
+	ctx, cancel := context.WithTimeout(t.Context(), 2*fixture.Soon) // a watch that is not refused would never end
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	code := root.Run(ctx, cli.Streams{In: os.Stdin, Out: &stdout, ErrOut: &stderr}, args)
@@ -39,7 +40,7 @@ func Succeed(t testing.TB, args ...string) string {
 	return got.Stdout
 }
 
-// Fail runs the program and wants an exit code, nothing on stdout, and one report on stderr that holds a text.
+// Fail runs the program and wants an exit code, nothing on stdout, and one error on stderr that contains a text.
 func Fail(t testing.TB, code int, text string, args ...string) {
 	t.Helper()
 	got := Execute(t, args...)
@@ -51,7 +52,7 @@ func Fail(t testing.TB, code int, text string, args ...string) {
 	}
 }
 
-// session is a run of the program that goes on until it is interrupted.
+// session is a run of the program until it is interrupted.
 type session struct {
 	t              testing.TB
 	interrupt      context.CancelFunc
@@ -59,6 +60,7 @@ type session struct {
 	Stdout, Stderr fixture.Buffer
 }
 
+// Start runs the program until the test interrupts it or ends.
 func Start(t testing.TB, args ...string) *session {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &session{t: t, interrupt: cancel, code: make(chan int, 1)}
@@ -67,14 +69,14 @@ func Start(t testing.TB, args ...string) *session {
 		defer close(ended)
 		s.code <- root.Run(ctx, cli.Streams{In: os.Stdin, Out: &s.Stdout, ErrOut: &s.Stderr}, args)
 	}()
-	t.Cleanup(func() { // before the servers that it talks to are gone
+	t.Cleanup(func() { // before its servers stop
 		cancel()
 		<-ended
 	})
 	return s
 }
 
-// Await waits until there is a text in an output.
+// Await waits until an output contains a text.
 func (s *session) Await(b *fixture.Buffer, text string) {
 	s.t.Helper()
 	for deadline := time.Now().Add(fixture.Soon); !strings.Contains(b.String(), text); time.Sleep(2 * time.Millisecond) {

@@ -8,11 +8,12 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 )
 
-// Report is what a command says that has findings.
+// Report is the findings of a command.
 type Report struct {
 	Findings []struct{ Severity, Check, Group, Server, What, Do string }
 }
 
+// Has reports whether there is such a finding, with a text in What.
 func (r Report) Has(severity, check, server, what string) bool {
 	for _, f := range r.Findings {
 		if f.Severity == severity && f.Check == check && f.Server == server && strings.Contains(f.What, what) {
@@ -22,7 +23,7 @@ func (r Report) Has(severity, check, server, what string) bool {
 	return false
 }
 
-// Findings runs a command that has found something.
+// Findings runs a command that must have findings.
 func Findings(t testing.TB, args ...string) (r Report) {
 	t.Helper()
 	got := Execute(t, append(args, "--json")...)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// Flags say which servers are meant, and how to log in there.
+// Flags select the servers of a command, and how to log in there.
 type Flags struct {
 	*cli.Factory
 	Topology string
@@ -40,7 +40,7 @@ const ServerHelp = `Where the counts are:
 
 ` + PasswordHelp
 
-// Register is for commands about a topology or one server.
+// Register adds all flags, for commands about a topology or one server.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterTopology(cmd)
 	f.RegisterLogin(cmd)
@@ -48,7 +48,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cli.NoFiles(cmd, "redis")
 }
 
-// RegisterLogin is for commands about the topology that is their operand.
+// RegisterLogin adds the flags of commands whose operand is the topology.
 func (f *Flags) RegisterLogin(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Prefix, "prefix", "sl:", "start of the names of stored keys, as the applications have it")
@@ -67,13 +67,13 @@ func (f *Flags) RegisterLogin(cmd *cobra.Command) {
 	}
 }
 
-// RegisterTopology is for commands that need no server.
+// RegisterTopology adds --topology alone, for commands that need no server.
 func (f *Flags) RegisterTopology(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Topology, "topology", "", "JSON `file` of the topology")
 	_ = cmd.MarkFlagFilename("topology", "json")
 }
 
-// LoadTopology reads the topology, for commands that can't do without.
+// LoadTopology loads the topology of --topology, which must be given.
 func (f *Flags) LoadTopology() (router.Topology, error) {
 	if f.Topology == "" {
 		return router.Topology{}, cli.Usage(errors.New("--topology is needed: the JSON file of the groups"))
@@ -81,7 +81,7 @@ func (f *Flags) LoadTopology() (router.Topology, error) {
 	return router.LoadTopology(f.Topology)
 }
 
-// Cluster reads the flags. It does no network I/O.
+// Cluster is what the flags select. It does no network I/O.
 func (f *Flags) Cluster(ctx context.Context) (*Cluster, error) {
 	switch {
 	case (f.Topology == "") == (len(f.Redis) == 0):
@@ -127,7 +127,7 @@ func (f *Flags) Cluster(ctx context.Context) (*Cluster, error) {
 	return c, f.credentials(ctx, c, trusted)
 }
 
-// OneServer refuses more servers than a command can ask.
+// OneServer refuses several --redis.
 func (f *Flags) OneServer() error {
 	if len(f.Redis) > 1 {
 		return cli.Usage(errors.New("--redis is given twice: several servers need a --topology, which says who has which key"))
@@ -135,7 +135,7 @@ func (f *Flags) OneServer() error {
 	return nil
 }
 
-// credentials fills in the templates of a topology's servers.
+// credentials fills in how to log in at a topology's servers.
 func (f *Flags) credentials(ctx context.Context, c *Cluster, trusted *x509.CertPool) error {
 	password, err := f.password.read(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (f *Flags) trusted() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// CompleteGroups completes the value of a flag with the groups of the topology that the command line names so far.
+// CompleteGroups completes the value of a flag with the groups of --topology.
 func (f *Flags) CompleteGroups(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if t, err := f.LoadTopology(); err == nil {

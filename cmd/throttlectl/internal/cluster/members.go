@@ -22,13 +22,13 @@ const (
 type Member struct {
 	Group   string
 	Address string
-	Role    string // as the topology has it, or who knows for it; empty if nobody does
+	Role    string // by the topology, the sentinels or the Redis Cluster; empty if not known
 	Options redis.Options
 	Prefix  string
 }
 
-// Members finds all servers of the topology, or those given one by one: of sentinels those that they name, of a Redis Cluster
-// all that it has. What can't be found out is a finding.
+// Members finds all servers of the topology, by sentinels and Redis Clusters where it has them, or those of --redis. What can't
+// be found out is a finding.
 func (c *Cluster) Members(ctx context.Context, only func(group string) bool) ([]Member, finding.List) {
 	var all []Member
 	var f finding.List
@@ -82,7 +82,7 @@ func (c *Cluster) groupMembers(ctx context.Context, g *router.Group) (all []Memb
 	return all, nil
 }
 
-// checkSentinels looks whether all sentinels say the same.
+// checkSentinels compares what all sentinels say.
 func (c *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest sentinelView) (f finding.List) {
 	type answer struct {
 		sentinelView
@@ -97,7 +97,7 @@ func (c *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest se
 		case errors.As(a.err, &reply):
 			one.What, one.Do = "refuses: "+reply.Error(), "Have it monitor the master by that name, and look at the credentials."
 			f = append(f, one)
-		case a.err != nil: // that it can't be reached is found out by itself
+		case a.err != nil: // unreachable: a finding of the member itself
 		case a.primary != newest.primary:
 			one.What = fmt.Sprintf("names %s as primary, others name %s", a.primary, newest.primary)
 			one.Do = "Look whether it is cut off from the others; SENTINEL RESET makes it look anew."
@@ -107,7 +107,7 @@ func (c *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest se
 	return f
 }
 
-// clusterMembers asks any node of a Redis Cluster for all of them.
+// clusterMembers asks the nodes of a Redis Cluster for all others, and takes the first reply.
 func (c *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Member, f finding.List) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -115,10 +115,10 @@ func (c *Cluster) clusterMembers(ctx context.Context, g *router.Group) (all []Me
 		slots []redis.ClusterSlot
 		err   error
 	}
-	answers := Parallel(g.Cluster, func(seed string) (a answer) { // all at once: one that hangs takes no time from the others
+	answers := Parallel(g.Cluster, func(seed string) (a answer) {
 		client := redis.NewClient(WithAddress(c.Node, seed))
 		defer client.Close()
-		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS, and routers ask for the slots, too
+		//lint:ignore SA1019 Redis 6.2 has no CLUSTER SHARDS
 		a.slots, a.err = client.ClusterSlots(ctx).Result()
 		return a
 	})
@@ -165,5 +165,5 @@ func (m *Member) Reach(ctx context.Context) error {
 	}
 	client := redis.NewClient(&m.Options)
 	defer client.Close()
-	return client.Time(ctx).Err() // PING is a right that applications need not have
+	return client.Time(ctx).Err() // applications need no right to PING
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 )
 
-// harden keeps a client from what a tool must not do: send a command twice, outlast its deadline, or greet a server with
-// commands that its ACL may not allow.
+// harden keeps a client from sending a command twice, from outlasting its deadline, and from commands on connecting that an
+// ACL may forbid.
 func harden(opts *redis.Options, timeout time.Duration) {
 	opts.MaxRetries = -1
 	opts.DialerRetries = 1
@@ -22,10 +22,10 @@ func harden(opts *redis.Options, timeout time.Duration) {
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// Options parses the URL of --redis. Its errors are without the URL, which may hold a password.
+// Options parses the URL of --redis. Errors leave the URL out: it may hold a password.
 func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options, error) {
 	opts, err := redis.ParseURL(url)
-	if err != nil { // its text has what stands behind a / or ? in a password that isn't escaped
+	if err != nil { // err may have a part of a password that isn't escaped
 		return nil, cli.Usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
 			"a password in it has %2F, %3F and %23 for / ? and #"))
 	}
@@ -37,15 +37,15 @@ func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options
 	case p.Given():
 		return nil, cli.Usage(errors.New("--redis: the URL has a password, and another is given"))
 	}
-	harden(opts, p.Timeout) // after the URL's own parameters
+	harden(opts, p.Timeout) // last: the URL may have parameters of its own
 	return opts, nil
 }
 
-// WithAddress is a template with an address.
+// WithAddress is how to log in at an address.
 func WithAddress(template redis.Options, address string) *redis.Options {
 	template.Addr = address
 	if template.TLSConfig != nil {
-		template.TLSConfig = template.TLSConfig.Clone() // the client writes the name of the server into it
+		template.TLSConfig = template.TLSConfig.Clone() // the client writes the server's name into it
 	}
 	return &template
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 )
 
-// PasswordEnv is where redis-cli, too, looks for a password: a command line can be read by everybody on the host.
+// PasswordEnv is the variable of redis-cli: all users of a host can read its command lines.
 const PasswordEnv = "REDISCLI_AUTH"
 
 const PasswordHelp = `A password on the command line, in the URL, can be read by everybody on the host. Leave it out, and it is read from
 --password-file, from the terminal with --ask-password, or else from REDISCLI_AUTH in the environment, as redis-cli does.`
 
-// PasswordFlags say where the password for Redis servers is.
+// PasswordFlags select where the password for Redis servers comes from.
 type PasswordFlags struct {
 	file string
 	ask  bool
 
 	*cli.Factory
-	asked *string // what was typed on the terminal, once
+	typed *string // on the terminal, once
 }
 
 func (p *PasswordFlags) Register(f *cli.Factory, flags *pflag.FlagSet) {
@@ -33,10 +33,10 @@ func (p *PasswordFlags) Register(f *cli.Factory, flags *pflag.FlagSet) {
 	flags.BoolVar(&p.ask, "ask-password", false, "ask for the password for the servers on the terminal")
 }
 
-// Given reports whether a flag says where the password is.
+// Given reports whether a flag selects a source.
 func (p *PasswordFlags) Given() bool { return p.file != "" || p.ask }
 
-// read returns the password; empty for none.
+// read returns the password, empty without any.
 func (p *PasswordFlags) read(ctx context.Context) (string, error) {
 	switch {
 	case p.file != "" && p.ask:
@@ -45,17 +45,16 @@ func (p *PasswordFlags) read(ctx context.Context) (string, error) {
 		return readSecret(p.file)
 	case !p.ask:
 		return os.Getenv(PasswordEnv), nil
-	case p.asked == nil:
+	case p.typed == nil:
 		typed, err := p.prompt(ctx)
 		if err != nil {
 			return "", err
 		}
-		p.asked = &typed
+		p.typed = &typed
 	}
-	return *p.asked, nil
+	return *p.typed, nil
 }
 
-// prompt asks for the password on the terminal.
 func (p *PasswordFlags) prompt(ctx context.Context) (string, error) {
 	if !terminal.IsTerminal(p.In) {
 		return "", cli.Usage(errors.New("--ask-password needs a terminal: --password-file or " + PasswordEnv + " do without"))
@@ -63,7 +62,7 @@ func (p *PasswordFlags) prompt(ctx context.Context) (string, error) {
 	return terminal.ReadPassword(ctx, p.In.(*os.File), p.ErrOut)
 }
 
-// readSecret is what a file holds; nothing without a file.
+// readSecret reads a file; without a path it is empty.
 func readSecret(path string) (string, error) {
 	if path == "" {
 		return "", nil

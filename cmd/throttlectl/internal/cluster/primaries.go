@@ -26,7 +26,7 @@ func (c *Cluster) EachPrimary(ctx context.Context, groups []router.Group, f func
 		case len(g.Cluster) > 0:
 			client := c.redisCluster(g.Cluster)
 			defer client.Close()
-			bounded, cancel := context.WithTimeout(ctx, 2*c.Timeout) // to find the nodes, and for the search
+			bounded, cancel := context.WithTimeout(ctx, 2*c.Timeout) // to find the nodes, and for f
 			defer cancel()
 			if err := client.ForEachMaster(bounded, func(_ context.Context, node *redis.Client) error {
 				f(node, nil)

@@ -12,7 +12,7 @@ import (
 // checkNames are what --ignore takes.
 var checkNames = []string{"reach", "version", "memory", "replication", "role", "clock", "acl", "persistence", "clients", "sentinel", "cluster"}
 
-// check looks at a server by itself.
+// check checks a server by itself.
 func (e *serverReport) check(maxLag time.Duration) (f finding.List) {
 	if e.err != nil {
 		return e.checkReach()
@@ -29,10 +29,10 @@ func (e *serverReport) check(maxLag time.Duration) (f finding.List) {
 	return append(f, checkClients(e.info)...)
 }
 
-// checkMemory looks at what happens when the server is full. Counts have a TTL, so the volatile policies evict them first; and
-// a key whose count is evicted has its full quota again.
+// checkMemory checks what a full server does. Counts have a TTL, so volatile policies evict them first, and a key whose count is
+// evicted has its full quota again.
 func checkMemory(said map[string]string) (f finding.List) {
-	const mend = "CONFIG SET maxmemory-policy noeviction, and in its configuration file: a full server then refuses, " +
+	const fix = "CONFIG SET maxmemory-policy noeviction, and in its configuration file: a full server then refuses, " +
 		"which the failure policy handles."
 	policy, limit, used := said["maxmemory_policy"], infoInt(said, "maxmemory"), infoInt(said, "used_memory")
 	switch {
@@ -40,15 +40,15 @@ func checkMemory(said map[string]string) (f finding.List) {
 	case limit == 0:
 		f.Add(finding.Warning,
 			"memory", fmt.Sprintf("maxmemory-policy is %s: once there is a maxmemory, it evicts counts, "+
-				"and keys get their quota back", policy), mend)
+				"and keys get their quota back", policy), fix)
 	case strings.HasPrefix(policy, "volatile-"):
 		f.Add(finding.Critical,
 			"memory", fmt.Sprintf("maxmemory-policy is %s: when it is full it evicts counts first, "+
-				"and keys get their quota back", policy), mend)
+				"and keys get their quota back", policy), fix)
 	default:
 		f.Add(finding.Critical,
 			"memory", fmt.Sprintf("maxmemory-policy is %s: when it is full it evicts counts among others, "+
-				"and keys get their quota back", policy), mend)
+				"and keys get their quota back", policy), fix)
 	}
 	if n := infoInt(said, "evicted_keys"); n > 0 {
 		f.Add(finding.Warning, "memory", fmt.Sprintf("%d keys were evicted since its start", n),
@@ -85,7 +85,7 @@ func (e *serverReport) checkReplication(maxLag time.Duration) (f finding.List) {
 	return f
 }
 
-// checkRole compares what a server is with what the topology, or who knows for it, says.
+// checkRole compares the role of a server with that by the topology, the sentinels or the Redis Cluster.
 func (e *serverReport) checkRole() (f finding.List) {
 	switch {
 	case e.Role == cluster.RolePrimary && e.replica():
@@ -98,7 +98,7 @@ func (e *serverReport) checkRole() (f finding.List) {
 	return f
 }
 
-// checkPersistence tells what a restart would lose.
+// checkPersistence checks what a restart would lose.
 func (e *serverReport) checkPersistence() (f finding.List) {
 	if e.info["rdb_last_bgsave_status"] == "err" {
 		f.Add(finding.Critical, "persistence", "the last save has failed: by default it refuses all writes now (stop-writes-on-bgsave-error)",

@@ -1,3 +1,4 @@
+// Package doctor examines servers and finds what is wrong with them.
 package doctor
 
 import (
@@ -34,7 +35,6 @@ The exit code is 0 if there is nothing of --fail-on or worse, and 3 otherwise. A
 
 `
 
-// doctorOptions are the flags of doctor.
 type doctorOptions struct {
 	cluster.Flags
 	groups, ignore  []string
@@ -63,7 +63,7 @@ func New(g *cli.Factory) *cobra.Command {
 				return cli.Usage(err)
 			}
 			d := o.examine(cmd.Context(), c)
-			if err := cmd.Context().Err(); err != nil { // then servers seem away that are not
+			if err := cmd.Context().Err(); err != nil { // else servers would seem unreachable
 				return err
 			}
 			if err := o.Print(d); err != nil {
@@ -112,7 +112,7 @@ func (o *doctorOptions) validate() (least finding.Severity, err error) {
 	return finding.Severity(i), nil
 }
 
-// knownGroups refuses groups that the topology doesn't have: nothing would be examined, and nothing found.
+// knownGroups refuses groups that the topology doesn't have: nothing would be examined.
 func (o *doctorOptions) knownGroups(c *cluster.Cluster) error {
 	var names []string
 	for _, g := range c.Topology.Groups {
@@ -126,7 +126,7 @@ func (o *doctorOptions) knownGroups(c *cluster.Cluster) error {
 	return nil
 }
 
-// diagnosis is what doctor says.
+// diagnosis is the result of doctor.
 type diagnosis struct {
 	Servers  []serverFacts `json:"servers"`
 	Findings finding.List  `json:"findings"`
@@ -156,7 +156,7 @@ func (o *doctorOptions) examine(ctx context.Context, c *cluster.Cluster) *diagno
 type serverFacts struct {
 	Group      string       `json:"group,omitempty"`
 	Server     string       `json:"server"`
-	Role       string       `json:"role"` // its own word; of one that doesn't answer the topology's
+	Role       string       `json:"role"` // as the server says; as the topology says if it is unreachable
 	Reachable  bool         `json:"reachable"`
 	Version    string       `json:"version,omitempty"`
 	UsedMemory int64        `json:"used_memory,omitempty"`
@@ -164,7 +164,7 @@ type serverFacts struct {
 	Eviction   string       `json:"eviction,omitempty"`
 	Clients    int64        `json:"clients,omitempty"`
 	MaxClients int64        `json:"max_clients,omitempty"`
-	Age        cli.Duration `json:"age,omitzero"`   // of a replica: since it has heard of its primary
+	Age        cli.Duration `json:"age,omitzero"`   // since a replica has heard of its primary
 	Clock      cli.Duration `json:"clock,omitzero"` // its clock against this host's
 }
 

@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-// maxBehind is how many bytes a replica may lack of what its primary has written. The two are not asked in one moment.
+// maxBehind is how many bytes a replica may lag. The offsets of both are not read at one moment.
 const maxBehind = 1 << 20
 
-// checkReplicas compares replicas with the primary of their group. What a replica says of its primary is an address as it sees
-// it; the history that it copies is the same word on both.
+// checkReplicas compares replicas with the primary of their group, by the replication ID: addresses may differ by where they are
+// seen from.
 func checkReplicas(all []*serverReport) (f finding.List) {
 	for _, replica := range all {
 		if replica.err != nil || !replica.replica() {
@@ -44,8 +44,7 @@ func checkReplicas(all []*serverReport) (f finding.List) {
 	return f
 }
 
-// countPrimaries is how many primaries a group has: a Redis Cluster has several, and which of them a replica belongs to is the
-// cluster's own business.
+// countPrimaries is how many primaries a group has: several in a Redis Cluster, which assigns its replicas itself.
 func countPrimaries(all []*serverReport, group string) (n int) {
 	for _, e := range all {
 		if e.Group == group && e.Role == cluster.RolePrimary {
@@ -59,8 +58,8 @@ func replicationLag(primary, replica *serverReport) int64 {
 	return max(infoInt(primary.info, "master_repl_offset")-infoInt(replica.info, "slave_repl_offset"), 0)
 }
 
-// checkClocks finds clocks that differ from most, of which this host's is one. Applications take the time from the servers, so
-// a server whose clock is off makes windows end early or late where keys are handed over or fail over.
+// checkClocks finds clocks that differ from the median of all and of this host's. Applications take the time from the servers: a
+// clock that is off makes windows end early or late after a handover or failover.
 func checkClocks(all []*serverReport, maxSkew time.Duration) (f finding.List) {
 	offsets := []time.Duration{0} // this host's
 	for _, e := range all {
@@ -89,7 +88,7 @@ func checkClocks(all []*serverReport, maxSkew time.Duration) (f finding.List) {
 	return f
 }
 
-// medianOffset is the median; of two in the middle the one that is nearer to this host's.
+// medianOffset is the median, of two the one that is nearer to this host's clock.
 func medianOffset(offsets []time.Duration) time.Duration {
 	slices.Sort(offsets)
 	low, high := offsets[(len(offsets)-1)/2], offsets[len(offsets)/2]

@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-// nodeCommands are the commands that Sluice sends, with a key where they take one: see backend.Redis. %s is the prefix of keys.
+// nodeCommands are the commands that Sluice sends, as backend.Redis documents. %s is the prefix of keys.
 var nodeCommands = []string{
 	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }
 
-// clusterCommands are those that it sends to a node of a Redis Cluster. The last five are how go-redis finds nodes and keys.
+// clusterCommands are those that it sends to a node of a Redis Cluster; go-redis sends the last five.
 var clusterCommands = []string{
 	"get %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 	"ping", "cluster slots", "command", "readonly", "asking",
@@ -30,19 +30,19 @@ func (e *serverReport) requiredCommands() []string {
 	return nodeCommands
 }
 
-// aclRule is what ACL SETUSER calls the permission to send a line.
+// aclRule is the rule of ACL SETUSER that permits a line.
 func aclRule(line string) string {
 	return "+" + strings.Join(strings.Fields(line)[:commandWords(line)], "|")
 }
 
-// dangerousCommands are commands that no application should be able to send to a server that keeps its limits.
+// dangerousCommands are commands that no application needs on a server that keeps its limits.
 var dangerousCommands = []string{
 	"flushall", "flushdb", "config set maxmemory 1", "shutdown", "replicaof no one", "debug sleep 0", "keys *",
 	"acl setuser x", "module list",
 }
 
-// aclScript asks the server which commands the user of this connection may send, and sends none of them: 1, 0, or -1 for a
-// command that the server doesn't have. Redis 7.0 can tell a script that, without any right beyond EVAL.
+// aclScript returns for each line of ARGV 1 if the user of the connection may send it, 0 if not, -1 if the server has no such
+// command. It sends none of them, and needs Redis 7.0 and no permission beyond EVAL.
 const aclScript = `
 if not redis.acl_check_cmd then return redis.error_reply('OLD cannot tell') end
 local answers = {}
@@ -54,13 +54,13 @@ for i, line in ipairs(ARGV) do
 end
 return answers`
 
-// permissions is what the user that the tool logs in with may do.
+// permissions is what the user of the connection may do.
 type permissions struct {
 	missing   []string // commands that Sluice needs
 	dangerous []string // commands that it must not have
-	foreign   bool     // whether it may touch keys of others
-	unknown   bool     // whether the server is too old to tell
-	err       error    // why nothing is known
+	foreign   bool     // whether it may use keys without the prefix
+	unknown   bool     // the server is older than 7.0
+	err       error
 }
 
 func readPermissions(ctx context.Context, client *redis.Client, prefix string, needs []string) (r permissions) {
@@ -95,7 +95,7 @@ func readPermissions(ctx context.Context, client *redis.Client, prefix string, n
 	return r
 }
 
-// commandWords is how many words of a line are the name of the command.
+// commandWords is how many words of a line name the command.
 func commandWords(line string) int {
 	for _, container := range []string{"config", "debug", "acl", "module", "cluster"} {
 		if strings.HasPrefix(line, container+" ") {
@@ -105,7 +105,7 @@ func commandWords(line string) int {
 	return 1
 }
 
-// checkPermissions looks at a replica's rights as at a primary's, which it may become; until then it need not have them all.
+// checkPermissions checks a replica as a primary, which it may become, and less severely.
 func (e *serverReport) checkPermissions() finding.List {
 	f := checkPermissions(e.permissions, e.Options.Username, e.Prefix, e.requiredCommands(), e.Options.Password != "")
 	for i := range f {

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-// serverReport is what a server has said.
+// serverReport is what a server has replied.
 type serverReport struct {
 	cluster.Member
-	err         error // why it said nothing
+	err         error // why there is no reply
 	info        map[string]string
-	saves       bool          // whether it saves now and then; only if known
-	known       bool          // whether it may be asked for its configuration
+	saves       bool          // RDB snapshots; only if known
+	known       bool          // whether CONFIG GET is permitted
 	offset      time.Duration // its clock against this host's
-	rtt         time.Duration // what the offset may be off by, twice
+	rtt         time.Duration // the offset is exact to half of it
 	permissions permissions
 }
 
@@ -44,7 +44,7 @@ func examine(ctx context.Context, m cluster.Member, timeout time.Duration) *serv
 		return e
 	}
 	e.info = parseInfo(text)
-	if save, err := client.ConfigGet(ctx, "save").Result(); err == nil { // many users may not ask
+	if save, err := client.ConfigGet(ctx, "save").Result(); err == nil { // often not permitted
 		e.known, e.saves = true, save["save"] != ""
 	}
 	if e.offset, e.rtt, e.err = clockOf(ctx, client); e.err != nil {
@@ -57,7 +57,7 @@ func examine(ctx context.Context, m cluster.Member, timeout time.Duration) *serv
 	return e
 }
 
-// clockOf compares a server's clock with this host's. Of several readings the quickest is the most exact.
+// clockOf compares a server's clock with this host's. The quickest of several readings is the most exact.
 func clockOf(ctx context.Context, client *redis.Client) (offset, rtt time.Duration, err error) {
 	rtt = time.Hour
 	for range 3 {
@@ -75,7 +75,7 @@ func clockOf(ctx context.Context, client *redis.Client) (offset, rtt time.Durati
 
 func (e *serverReport) replica() bool { return e.info["role"] == "slave" }
 
-// age is since when a replica has not heard of its primary; 0 of others.
+// age is for how long a replica has not heard of its primary, 0 for a primary.
 func (e *serverReport) age() time.Duration {
 	if !e.replica() {
 		return 0
@@ -87,7 +87,7 @@ func (e *serverReport) age() time.Duration {
 	return time.Duration(max(seconds, 0)) * time.Second
 }
 
-// checkReach tells of a server that doesn't answer as it should.
+// checkReach is for a server that gave no usable reply.
 func (e *serverReport) checkReach() (f finding.List) {
 	var reply redis.Error
 	switch {

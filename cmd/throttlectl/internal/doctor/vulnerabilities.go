@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-// vulnerability is a known way out of the server's script engine, for whoever may run scripts there, as every user of Sluice may.
+// vulnerability is a known one of the server's script engine. Every user of Sluice may run scripts.
 type vulnerability struct {
 	id    string
 	what  string
-	fixed []release // the first without it, of every branch that was mended; branches above the last never had it
+	fixed []release // the first release with the fix, for each branch; branches above the last never had it
 }
 
 // release is a version: major, minor, patch.
@@ -30,9 +30,8 @@ func (r release) before(o release) bool {
 	return false
 }
 
-// vulnerabilitiesAsOf is when the tables were last looked through. The versions are those of the projects' own advisories and release
-// notes: redis.io/blog for the advisories of October 2025 and May 2026, github.com/redis/redis/releases and
-// github.com/valkey-io/valkey/releases for the rest. Branches that ended before (7.0, say) were never mended there.
+// vulnerabilitiesAsOf is when the tables were last reviewed. Their source is the projects' own advisories and release notes: redis.io/blog for the advisories of October 2025 and May 2026, github.com/redis/redis/releases and
+// github.com/valkey-io/valkey/releases for the rest. Branches that ended before (7.0, say) were never fixed.
 const vulnerabilitiesAsOf = "June 2026"
 
 var redisVulnerabilities = []vulnerability{
@@ -61,24 +60,24 @@ var valkeyVulnerabilities = []vulnerability{
 
 var valkeyOctober2025 = []release{{7, 2, 11}, {8, 0, 6}, {8, 1, 4}}
 
-// affects reports whether a version has the hole. Versions on a branch that wasn't mended have it, unless the branch is newer than
-// all that were.
-func (h *vulnerability) affects(v release) bool {
-	for _, f := range h.fixed {
+// affects reports whether a version is vulnerable. A version on a branch without a fix is, unless the branch is newer than all
+// with one.
+func (u *vulnerability) affects(v release) bool {
+	for _, f := range u.fixed {
 		if f.branch() == v.branch() {
 			return v.before(f)
 		}
 	}
-	return v.before(h.fixed[len(h.fixed)-1])
+	return v.before(u.fixed[len(u.fixed)-1])
 }
 
-// hasFix is the nearest release without any of the holes that are known, on the branch of v or else on a newer one.
-func hasFix(v release, holes []vulnerability) (to release) {
-	newest := holes[len(holes)-1]
+// nearestFixed is the nearest release with all fixes, on the branch of v or else on a newer one.
+func nearestFixed(v release, known []vulnerability) (to release) {
+	newest := known[len(known)-1]
 	for _, candidate := range newest.fixed {
 		to = candidate
-		for _, h := range holes {
-			for _, f := range h.fixed {
+		for _, u := range known {
+			for _, f := range u.fixed {
 				if f.branch() == to.branch() && to.before(f) {
 					to = f
 				}
@@ -91,14 +90,14 @@ func hasFix(v release, holes []vulnerability) (to release) {
 	return to
 }
 
-// oldest is the first release that Sluice works with: see backend.Redis.
+// oldest is the first release that backend.Redis works with.
 var oldest = release{6, 2, 0}
 
-// checkVersion looks for holes by what INFO says. What a distribution has mended doesn't show in a version.
+// checkVersion goes by INFO, which doesn't show what a distribution has fixed.
 func checkVersion(said map[string]string) (f finding.List) {
-	name, text, holes := "Redis", said["redis_version"], redisVulnerabilities
+	name, text, known := "Redis", said["redis_version"], redisVulnerabilities
 	if valkey := said["valkey_version"]; valkey != "" {
-		name, text, holes = "Valkey", valkey, valkeyVulnerabilities
+		name, text, known = "Valkey", valkey, valkeyVulnerabilities
 	}
 	var v release
 	if _, err := fmt.Sscanf(text, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
@@ -110,16 +109,16 @@ func checkVersion(said map[string]string) (f finding.List) {
 			"Upgrade it.")
 	}
 	var ids []string
-	for _, h := range holes {
-		if h.affects(v) {
-			ids = append(ids, fmt.Sprintf("%s (%s)", h.id, h.what))
+	for _, u := range known {
+		if u.affects(v) {
+			ids = append(ids, fmt.Sprintf("%s (%s)", u.id, u.what))
 		}
 	}
 	if len(ids) > 0 {
 		f.Add(finding.Warning, "version", fmt.Sprintf("%s %v has holes in its script engine that are known by %s: "+
 			"%s", name, v, vulnerabilitiesAsOf, strings.Join(ids, ", ")),
 			fmt.Sprintf("Upgrade to %v or newer. Distributions mend older versions: if the package is, "+
-				"--ignore version.", hasFix(v, holes)))
+				"--ignore version.", nearestFixed(v, known)))
 	}
 	return f
 }

@@ -1,3 +1,4 @@
+// Package endpoint fetches what an application serves of itself over HTTP.
 package endpoint
 
 import (
@@ -10,7 +11,7 @@ import (
 	"time"
 )
 
-// Get fetches what an application tells of itself, of most bytes at most. Its errors name the URL as shown.
+// Get fetches a document of most bytes at most. Errors name the URL as shown.
 func Get(ctx context.Context, address, shown string, timeout time.Duration, most int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -39,7 +40,7 @@ func Get(ctx context.Context, address, shown string, timeout time.Duration, most
 	return body, nil
 }
 
-// Redacted is a URL without what may be a secret in it: the password, a name that stands without one, and the query.
+// Redacted is a URL without possible secrets: the password, a user name without one, and the query.
 func Redacted(u *url.URL) string {
 	its := *u
 	if _, has := u.User.Password(); u.User != nil && !has {
@@ -51,7 +52,7 @@ func Redacted(u *url.URL) string {
 	return its.Redacted()
 }
 
-// Parse reads the value of --url, which must be like the example. Its errors are without the value: it may hold a password.
+// Parse parses the value of --url, which must look like the example. Errors leave the value out: it may hold a password.
 func Parse(text, example string) (*url.URL, error) {
 	if text == "" {
 		return nil, errors.New("--url is needed: " + example)

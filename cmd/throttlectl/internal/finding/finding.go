@@ -1,3 +1,4 @@
+// Package finding is what commands report that should not be: each with a severity, and what to do.
 package finding
 
 import (
@@ -14,16 +15,15 @@ import (
 type Severity int
 
 const (
-	Info     Severity = iota // worth knowing; no reason to fail
-	Warning                  // mend it before it hurts
-	Critical                 // limits don't hold, or will not
+	Info     Severity = iota // worth knowing
+	Warning                  // to be fixed before it hurts
+	Critical                 // limits don't hold, or may soon not
 )
 
 var Severities = []string{"info", "warning", "critical"}
 
 func (s Severity) String() string { return Severities[s] }
 
-// MarshalText makes severities words in JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Finding is one thing that is not as it should be.
@@ -42,9 +42,9 @@ func (f *List) Add(s Severity, check, what, do string) {
 	*f = append(*f, Finding{Severity: s, Check: check, What: what, Do: do})
 }
 
-// Sorted has the worst first, and otherwise keeps the order.
+// Sorted returns the findings with the most severe first; otherwise it keeps the order.
 func (f List) Sorted() List {
-	f = append(List{}, f...) // in JSON an array, also where there are none
+	f = append(List{}, f...) // an empty array in JSON
 	slices.SortStableFunc(f, func(a, b Finding) int { return cmp.Compare(b.Severity, a.Severity) })
 	return f
 }
@@ -62,7 +62,7 @@ func (f List) Text(w io.Writer) {
 	}
 }
 
-// Err is what a command ends with that has found something of a severity or worse.
+// Err is the error of a command that has findings of a severity or worse, nil without.
 func (f List) Err(least Severity) error {
 	counts := make([]int, len(Severities))
 	total := 0

@@ -1,3 +1,4 @@
+// Package flags has the commands that read and change feature flags.
 package flags
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/sluice-go/sluice/featureflag"
 )
 
-// flagOptions say where the flags are.
+// flagOptions select where the flags are stored.
 type flagOptions struct {
 	*cli.Factory
 	file, redis, redisKey string
@@ -37,8 +38,8 @@ func New(g *cli.Factory) *cobra.Command {
 	},
 		newFlagGet(o),
 		newFlagSet(o),
-		newFlagKill(o),
-		newFlagRevive(o),
+		newFlagChange(o, "kill", "Make the flag 0 % everywhere, and keep its percentage for revive", featureflag.Kill),
+		newFlagChange(o, "revive", "End what kill began", featureflag.Revive),
 		newFlagWatch(o),
 	)
 	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
@@ -48,7 +49,7 @@ func New(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// source opens what the command line selects. The function it returns closes it.
+// source opens where the flags are stored; the returned function closes it.
 func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), error) {
 	given := cmd.Flags().Changed
 	switch {
@@ -63,7 +64,7 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 	case given("file"):
 		return featureflag.File(o.file), func() {}, nil
 	case o.redisKey == "":
-		// No default: with a wrong key, set would make a flag that nobody reads.
+		// No default: with a wrong key, set would make a flag that no application reads.
 		return nil, nil, cli.Usage(errors.New("--redis needs --redis-key, the key that the applications read"))
 	}
 	opts, err := o.password.Options(cmd.Context(), o.redis)
@@ -74,7 +75,7 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 	return featureflag.Redis(client, o.redisKey), func() { _ = client.Close() }, nil
 }
 
-// withSource calls f with the source, for --timeout at most.
+// withSource calls f with the source, within --timeout.
 func (o *flagOptions) withSource(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
 	source, done, err := o.source(cmd)
 	if err != nil {
@@ -86,8 +87,7 @@ func (o *flagOptions) withSource(cmd *cobra.Command, f func(ctx context.Context,
 	return f(ctx, source)
 }
 
-// validateFlag has package featureflag judge a name and a percentage before anything is done: what a source that can't be
-// written accepts until then is right.
+// validateFlag validates a name and a percentage as featureflag.Set does, with a source that can't be written.
 func validateFlag(name string, percent float64) error {
 	_, err := featureflag.Set(context.Background(), featureflag.Static(0), name, percent)
 	if errors.Is(err, featureflag.ErrReadOnly) {

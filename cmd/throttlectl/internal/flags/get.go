@@ -32,7 +32,7 @@ func newFlagGet(o *flagOptions) *cobra.Command {
 	}
 }
 
-// flagValue is a flag as it is stored.
+// flagValue is a stored flag.
 type flagValue struct {
 	Name string `json:"name"`
 	featureflag.Value

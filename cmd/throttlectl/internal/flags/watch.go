@@ -36,7 +36,7 @@ func newFlagWatch(o *flagOptions) *cobra.Command {
 }
 
 func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Duration) error {
-	if refresh == 0 { // featureflag would take it for its own default
+	if refresh == 0 { // 0 is the default of package featureflag
 		return cli.Usage(errors.New("--refresh = 0s: must be at least 1ms"))
 	}
 	source, done, err := o.source(cmd)
@@ -50,27 +50,27 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 		Name: name, Source: source, Refresh: refresh, Timeout: o.Timeout,
 		OnChange: func(s featureflag.State) {
 			if err := o.Print(newFlagEvent(time.Now(), s)); err != nil {
-				stop(err) // nobody reads any more
+				stop(err) // Out is closed
 			}
 		},
 		OnError: func(err error) { o.PrintError(err) },
 	})
 	if err != nil {
-		return cli.Usage(err) // it does no I/O: only the configuration can be wrong
+		return cli.Usage(err) // no I/O yet: the configuration is wrong
 	}
 	<-ctx.Done()
 	_ = flag.Close()
 	if cmd.Context().Err() != nil {
-		return nil // interrupted, as it should be
+		return nil // interrupted
 	}
 	return context.Cause(ctx)
 }
 
-// flagEvent is what a watch saw.
+// flagEvent is a change.
 type flagEvent struct {
 	Time    time.Time          `json:"time"`
 	Name    string             `json:"name"`
-	Percent float64            `json:"percent"` // what applies: 0 if killed
+	Percent float64            `json:"percent"` // that applies: 0 if killed
 	Version uint64             `json:"version"` // the stored one, as in get
 	Reason  featureflag.Reason `json:"reason"`
 }

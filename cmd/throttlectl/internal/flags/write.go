@@ -34,34 +34,22 @@ killed, and gets the percentage when it is revived.`,
 	}
 }
 
-func newFlagKill(o *flagOptions) *cobra.Command {
+func newFlagChange(o *flagOptions, name, short string,
+	change func(context.Context, featureflag.Source, string) (featureflag.Value, error)) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kill NAME",
-		Short: "Make the flag 0 % everywhere, and keep its percentage for revive",
+		Use:   name + " NAME",
+		Short: short,
 		Args:  cli.Operands("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.write(cmd, args[0], 0, func(ctx context.Context, s featureflag.Source) (featureflag.Value, error) {
-				return featureflag.Kill(ctx, s, args[0])
+				return change(ctx, s, args[0])
 			})
 		},
 	}
 }
 
-func newFlagRevive(o *flagOptions) *cobra.Command {
-	return &cobra.Command{
-		Use:   "revive NAME",
-		Short: "End what kill began",
-		Args:  cli.Operands("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.write(cmd, args[0], 0, func(ctx context.Context, s featureflag.Source) (featureflag.Value, error) {
-				return featureflag.Revive(ctx, s, args[0])
-			})
-		},
-	}
-}
-
-// write changes a flag and prints what was there before, as far as that can be read: a flag that somebody broke must
-// be killable all the same. Another writer may come between the two.
+// write changes a flag and prints it and its old value. An old value that can't be read is no obstacle: a broken flag must be
+// killable.
 func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, change func(context.Context, featureflag.Source) (featureflag.Value, error)) error {
 	if err := validateFlag(name, percent); err != nil {
 		return err
@@ -82,10 +70,10 @@ func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, ch
 	})
 }
 
-// flagChange is what a flag was and what it is.
+// flagChange is a flag before and after.
 type flagChange struct {
 	Name     string             `json:"name"`
-	Old      *featureflag.Value `json:"old"`                 // null: there was none that can be read
+	Old      *featureflag.Value `json:"old"`                 // null if there was none, or it can't be read
 	OldError string             `json:"old_error,omitempty"` // why it couldn't be read; empty: there was none
 	New      featureflag.Value  `json:"new"`
 }

@@ -1,3 +1,4 @@
+// Package inspect has the commands about keys: what is counted of one, which group owns it, and how a ring shares keys out.
 package inspect
 
 import (
@@ -16,24 +17,24 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// keyBackend is where keys are counted.
+// keyBackend is what the commands need of a server or a router.
 type keyBackend interface {
 	backend.Loader
 	backend.Resetter
 	Close() error
 }
 
-// keyCounts is where a key is counted.
+// keyCounts is an open connection to where a key is counted.
 type keyCounts struct {
 	keyBackend
 	group string // empty without a topology
 	epoch uint64
 
 	cluster *cluster.Cluster
-	owners  []router.Group // who has counted the key, by the topology and those before it
+	owners  []router.Group // that have counted the key, by the topology and those before it
 }
 
-// keyOptions are the flags of commands that look at a key's counts.
+// keyOptions are the flags of commands about a key's counts.
 type keyOptions struct {
 	cluster.Flags
 	policies.Selector
@@ -45,18 +46,29 @@ func (o *keyOptions) register(cmd *cobra.Command) {
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 }
 
-// withRequest calls f with the place of a key and a request under the policy of the flags.
-func (o *keyOptions) withRequest(ctx context.Context, key string, changes bool, f func(*keyCounts, backend.Request) error) error {
+// keyAction is what a command does with what is stored of a key under the policy of its flags.
+type keyAction func(k *keyCounts, req backend.Request, stored backend.Snapshot) error
+
+// withStored calls f if something is stored of the key under the policy of the flags.
+func (o *keyOptions) withStored(ctx context.Context, key string, changes bool, f keyAction) error {
 	policy, err := o.Policy(key)
 	if err != nil {
 		return err
 	}
 	return o.withKey(ctx, key, changes, func(k *keyCounts) error {
-		return f(k, backend.Request{Key: key, Policy: &policy, Cost: 1})
+		req := backend.Request{Key: key, Policy: &policy, Cost: 1}
+		stored, err := k.load(ctx, req)
+		if err == nil {
+			err = o.checkStored(ctx, k, stored, req)
+		}
+		if err != nil {
+			return err
+		}
+		return f(k, req, stored)
 	})
 }
 
-// withKey calls f with the place of a key.
+// withKey connects to where a key is counted, and calls f. Only a command that changes something may publish a topology.
 func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f func(*keyCounts) error) error {
 	if key == "" {
 		return cli.Usage(errors.New("KEY is empty"))
@@ -68,8 +80,8 @@ func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f fu
 	if err != nil {
 		return err
 	}
-	// Each question has --timeout for itself: the search for what is in force asks all groups, and one that hangs must not
-	// take the time that the key's own group needs.
+	// Each call has a --timeout of its own: looking for the topology in force calls all groups, and one that hangs must not take
+	// the time that the key's group needs.
 	k, err := openKey(ctx, c, key, changes)
 	if err != nil {
 		return err
@@ -78,8 +90,7 @@ func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f fu
 	return f(k)
 }
 
-// openKey opens where a key is counted, going by the topology that running processes use. A command that changes nothing
-// leaves no notice either.
+// openKey connects to where a key is counted, by the topology that running processes use.
 func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) (*keyCounts, error) {
 	cfg := c.BackendConfig()
 	if len(c.Single) > 0 {
@@ -97,7 +108,7 @@ func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) 
 	routing := router.Config{
 		TopologyKeys: c.Trust.TopologyKeys, AllowedAddresses: c.Trust.AllowedAddresses,
 		Redis: &c.Node, Sentinel: &c.Sentinel, Backend: cfg, ReadTimeout: c.Timeout,
-		Heartbeat: -1, // then all is read from primaries, which know best
+		Heartbeat: -1, // then all reads go to primaries
 		TripAfter: -1,
 	}
 	if !changes {
@@ -113,7 +124,7 @@ func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) 
 	return &keyCounts{r, r.Owner(key), topology.Epoch, c, owners}, nil
 }
 
-// keyOwners are the groups that own a key by a topology or by those before it, as far as it names them.
+// keyOwners are the groups that own a key by a topology and by those before it.
 func keyOwners(topology router.Topology, key string) (all []router.Group, err error) {
 	for _, t := range cluster.TopologyHistory(&topology) {
 		r, err := cluster.TopologyRing(t)
@@ -129,11 +140,11 @@ func keyOwners(topology router.Topology, key string) (all []router.Group, err er
 	return all, nil
 }
 
-// silentNode is a node on which a router leaves no notice.
+// silentNode is a node on which a router publishes nothing.
 type silentNode struct{ *backend.Redis }
 
 func (q silentNode) Post(ctx context.Context, n backend.Notice) (backend.Notice, error) {
-	n.Text = "" // it only asks
+	n.Text = "" // only reads
 	return q.Redis.Post(ctx, n)
 }
 
@@ -146,28 +157,23 @@ type limitState struct {
 	Reset     cli.Timestamp `json:"reset,omitzero"` // when the full quota is back; not there where nothing is used
 }
 
-// limitStates reads what is counted of a key, limit by limit.
-func (k *keyCounts) limitStates(ctx context.Context, req backend.Request) ([]limitState, backend.Snapshot, error) {
-	snapshot, err := k.Load(ctx, req)
-	if err != nil {
-		return nil, snapshot, err
-	}
-	now := snapshot
-	now.State = snapshot.State.Clone()
+// limitStates is what each limit of the request's policy has counted.
+func limitStates(stored backend.Snapshot, req backend.Request) (all []limitState) {
+	now := stored
+	now.State = stored.State.Clone()
 	verdict := now.Peek(&req)
-	var all []limitState
 	for status := range verdict.All() {
 		s := limitState{Limit: status.Limit, Remaining: status.Remaining, Quota: status.Limit.Quota()}
-		if s.Used = usedCost(snapshot, req.Key, status); s.Used > 0 {
+		if s.Used = usedCost(stored, req.Key, status); s.Used > 0 {
 			s.Reset = cli.Timestamp(status.ResetAt)
 		}
 		all = append(all, s)
 	}
-	return all, snapshot, nil
+	return all
 }
 
-// usedCost is what a limit has counted. Where its Max was lowered that is more than the Max, and nothing remains: so it is seen
-// under a limit of the same windows which nothing exceeds.
+// usedCost is what a limit has counted, also above its Max if that was lowered: it is read under a limit of the same windows
+// with the largest Max.
 func usedCost(snapshot backend.Snapshot, key string, status limit.Status) int64 {
 	l := status.Limit
 	if l.Algorithm == limit.Bucket {
@@ -184,11 +190,13 @@ func usedCost(snapshot backend.Snapshot, key string, status limit.Status) int64 
 	return limit.MaxCount - verdict.Binding().Remaining
 }
 
-// checkNotSealed says that a server has sealed the key: it is counted elsewhere. A router would have followed.
-func checkNotSealed(snapshot backend.Snapshot) error {
-	adopted, sealed := snapshot.State.Stamp(limit.Topology, limit.At{Micros: snapshot.Now})
-	if sealed > adopted {
-		return fmt.Errorf("this server has handed the key over under epoch %d: ask with --topology", sealed)
+// load loads what is stored of a key. A server that has sealed the key has no counts of it; a router would be redirected.
+func (k *keyCounts) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	stored, err := k.Load(ctx, req)
+	if err == nil {
+		if adopted, sealed := stored.State.Stamp(limit.Topology, limit.At{Micros: stored.Now}); sealed > adopted {
+			err = fmt.Errorf("this server has handed the key over under epoch %d: ask with --topology", sealed)
+		}
 	}
-	return nil
+	return stored, err
 }

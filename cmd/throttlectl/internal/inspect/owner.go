@@ -83,7 +83,7 @@ func owners(t router.Topology, keys []string) (ownerList, error) {
 	return all, nil
 }
 
-// owner is who owns a key.
+// owner is the group that owns a key.
 type owner struct {
 	Key       string   `json:"key"`
 	Group     string   `json:"group"`

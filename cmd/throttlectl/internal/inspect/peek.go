@@ -45,20 +45,8 @@ func NewPeek(g *cli.Factory) *cobra.Command {
 			if o.Selector.File == "" && len(o.Limits) == 0 {
 				return o.peekStored(cmd.Context(), args[0], cmd.Flags().Changed("policy"))
 			}
-			return o.withRequest(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request) error {
-				limits, snapshot, err := k.limitStates(cmd.Context(), req)
-				if err == nil {
-					err = checkNotSealed(snapshot)
-				}
-				if err == nil {
-					err = o.checkStored(cmd.Context(), k, snapshot, req)
-				}
-				if err != nil {
-					return err
-				}
-				return o.Print(keyState{
-					Key: req.Key, Policy: req.Policy.Name, Group: k.group, Epoch: k.epoch, Limits: limits,
-				})
+			return o.withStored(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request, stored backend.Snapshot) error {
+				return o.Print(keyState{req.Key, req.Policy.Name, k.group, k.epoch, limitStates(stored, req)})
 			})
 		},
 	}

@@ -36,8 +36,8 @@ func NewReset(g *cli.Factory) *cobra.Command {
 		Long:  resetHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
 		Args:  cli.Operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.withRequest(cmd.Context(), args[0], !dry, func(k *keyCounts, req backend.Request) error {
-				r, err := o.reset(cmd.Context(), k, req, dry)
+			return o.withStored(cmd.Context(), args[0], !dry, func(k *keyCounts, req backend.Request, stored backend.Snapshot) error {
+				r, err := k.reset(cmd.Context(), req, stored, dry)
 				if err != nil {
 					return err
 				}
@@ -50,31 +50,23 @@ func NewReset(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// reset gives back all that is used. Others may charge between the two looks and the reset: what is printed as given back
-// is what was used before it.
-func (o *keyOptions) reset(ctx context.Context, k *keyCounts, req backend.Request, dry bool) (keyReset, error) {
+// reset gives back all that is used. Others may charge meanwhile: what is printed as given back is what was used before.
+func (k *keyCounts) reset(ctx context.Context, req backend.Request, stored backend.Snapshot, dry bool) (keyReset, error) {
 	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: k.group, DryRun: dry}
-	before, snapshot, err := k.limitStates(ctx, req)
-	if err == nil {
-		err = checkNotSealed(snapshot)
-	}
-	if err == nil {
-		err = o.checkStored(ctx, k, snapshot, req)
-	}
-	if err == nil && !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
-		err = errors.New("nothing is used of this key under these limits: there is nothing to give back")
-	}
-	if err != nil {
-		return r, err
+	before := limitStates(stored, req)
+	if !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
+		return r, errors.New("nothing is used of this key under these limits: there is nothing to give back")
 	}
 	after := before
 	if !dry {
 		if err := k.Reset(ctx, req); err != nil {
 			return r, err
 		}
-		if after, _, err = k.limitStates(ctx, req); err != nil {
+		stored, err := k.Load(ctx, req)
+		if err != nil {
 			return r, fmt.Errorf("reset, but can't be read back: %w", err)
 		}
+		after = limitStates(stored, req)
 	}
 	for i, l := range before {
 		r.Limits = append(r.Limits, limitReset{Limit: l.Limit, GivenBack: l.Used, Remaining: after[i].Remaining, Quota: l.Quota})

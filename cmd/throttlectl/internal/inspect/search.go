@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// A search goes through the names of a server in steps, so that it holds up nobody, and ends after --timeout or so many names.
+// A search scans the names of a server in steps, which don't delay others, and ends after --timeout or searchMost names.
 const (
 	searchStep = 1000
 	searchMost = 10_000_000
-	readMost   = 100 // values that are read of those that are found
+	readMost   = 100 // values to read of the names found
 )
 
 var (
-	policyPart = regexp.MustCompile(`^[~?]*[a-z0-9_-]{0,32}$`) // with the marks of shadows
+	policyPart = regexp.MustCompile(`^[~?]*[a-z0-9_-]{0,32}$`) // ~ and ? mark shadows
 	namePart   = regexp.MustCompile(`^[A-Za-z0-9_:.-]{1,16}[~?]*[a-z0-9_-]{0,32}$`)
 )
 
@@ -35,10 +35,10 @@ type search struct {
 	failed   []error  // why it may be stored elsewhere, too
 }
 
-// globbed takes their meaning from the characters that MATCH has one for.
+// globbed escapes the special characters of MATCH.
 var globbed = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
-// search looks through the names of the servers that count a key, and that have counted it before a change of the topology.
+// search scans the servers that count a key now or have counted it under an earlier topology.
 func (k *keyCounts) search(ctx context.Context, key string) (all search) {
 	end := ":" + string(storedname.AppendKey(nil, key))
 	var mu sync.Mutex // guards all
@@ -68,7 +68,7 @@ func (k *keyCounts) search(ctx context.Context, key string) (all search) {
 	return all
 }
 
-// scan are the names of a server that end so and look like those of states, with a state.
+// scan finds the names of a server that end so and hold a state.
 func (k *keyCounts) scan(ctx context.Context, client *redis.Client, end string) (states []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, k.cluster.Timeout)
 	defer cancel()
@@ -115,7 +115,7 @@ func holdsState(ctx context.Context, client *redis.Client, name string) bool {
 	return err == nil && !state.Empty()
 }
 
-// wrap says, after "nothing is stored ...", where the key is stored in its place.
+// wrap adds to an error where else the key is stored.
 func (a *search) wrap(err error) error {
 	if len(a.policies) > 0 {
 		err = fmt.Errorf("%w: it is stored under the policies %s", err, quotedList(a.policies))
@@ -132,7 +132,7 @@ func (a *search) wrap(err error) error {
 	return err
 }
 
-// quotedList quotes as many as a line is good for.
+// quotedList quotes the first ten.
 func quotedList(all []string) string {
 	const most = 10
 	var b strings.Builder

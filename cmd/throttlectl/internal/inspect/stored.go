@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// checkStored is the error that none of a policy's limits has counted anything of a key, and names what is stored in its
-// place. A count of 0 would look the same for a key that isn't used and for one that is looked for in the wrong place.
+// checkStored returns an error that names what is stored instead if no limit of the policy has counted anything: a count of 0
+// would look the same for a key that isn't used and for a key that is stored elsewhere.
 func (o *keyOptions) checkStored(ctx context.Context, k *keyCounts, snapshot backend.Snapshot, req backend.Request) error {
 	var there []string
 	for one := range snapshot.State.All(limit.At{Micros: snapshot.Now}) {
@@ -32,7 +32,7 @@ func (o *keyOptions) checkStored(ctx context.Context, k *keyCounts, snapshot bac
 	return fmt.Errorf("%w: the policy has counted it under %s", err, strings.Join(there, ", "))
 }
 
-// withoutMax is a limit as it is written, with what no state has in question.
+// withoutMax is a limit as it is written, with ? for what a state doesn't hold.
 func withoutMax(l limit.Limit) string {
 	text := "?" + strings.TrimPrefix(l.String(), "0")
 	if l.Algorithm == limit.Bucket {
@@ -41,9 +41,9 @@ func withoutMax(l limit.Limit) string {
 	return text
 }
 
-// peekStored prints all that is stored of a key, or what is under the policy that is named.
+// peekStored prints what is stored of a key, under all policies or the named one.
 func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) error {
-	// Load gives the whole state, whatever the limits: this one has a router ask all groups that may still have some of it.
+	// Load returns the whole state, whatever the limits. A limit of this length makes a router load from all previous owners too.
 	policy := limit.Policy{Name: o.Name, Limits: []limit.Limit{limit.Fixed(1, limit.MaxWindow)}}
 	if err := policy.Validate(); err != nil {
 		return cli.Usage(err)
@@ -55,10 +55,7 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 		}
 		r := keyStored{Key: key, Group: k.group, Epoch: k.epoch}
 		for _, policy.Name = range found.policies {
-			snapshot, err := k.Load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
-			if err == nil {
-				err = checkNotSealed(snapshot)
-			}
+			snapshot, err := k.load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
 			if err != nil {
 				return err
 			}
@@ -72,7 +69,7 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 			found = k.search(ctx, key)
 			return found.wrap(fmt.Errorf("nothing is stored of this key under prefix %q and policy %q", o.Prefix, o.Name))
 		default:
-			found.policies = nil // what they had is over
+			found.policies = nil // their counts have expired
 			return found.wrap(fmt.Errorf("nothing is found of this key under prefix %q", o.Prefix))
 		}
 		if err := errors.Join(found.failed...); err != nil {

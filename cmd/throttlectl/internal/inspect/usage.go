@@ -38,18 +38,8 @@ func NewUsage(g *cli.Factory) *cobra.Command {
 				return cli.Usage(fmt.Errorf("--interval = %v: must be more than 0 and within the window of a sliding limit, "+
 					"such as 240/1h~1m", interval))
 			}
-			return o.withRequest(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request) error {
-				snapshot, err := k.Load(cmd.Context(), req)
-				if err == nil {
-					err = checkNotSealed(snapshot)
-				}
-				if err == nil {
-					err = o.checkStored(cmd.Context(), k, snapshot, req)
-				}
-				if err != nil {
-					return err
-				}
-				n, by, _ := snapshot.State.Usage(&policy, limit.At{Micros: snapshot.Now}, interval)
+			return o.withStored(cmd.Context(), args[0], false, func(k *keyCounts, req backend.Request, stored backend.Snapshot) error {
+				n, by, _ := stored.State.Usage(&policy, limit.At{Micros: stored.Now}, interval)
 				return o.Print(keyUsage{req.Key, policy.Name, k.group, interval.String(), n, by})
 			})
 		},
@@ -60,14 +50,14 @@ func NewUsage(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// keyUsage is what a key has used lately.
+// keyUsage is what a key has used within the interval.
 type keyUsage struct {
 	Key      string      `json:"key"`
 	Policy   string      `json:"policy"`
 	Group    string      `json:"group,omitempty"`
 	Interval string      `json:"interval"`
 	Used     int64       `json:"used"`
-	By       limit.Limit `json:"by"` // the limit that tells
+	By       limit.Limit `json:"by"` // the limit that it was read from
 }
 
 func (u keyUsage) Text(w io.Writer) {

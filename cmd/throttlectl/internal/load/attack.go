@@ -13,22 +13,22 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// attack is a load: callers that ask a Throttler, each one request at a time.
+// attack is callers that call a Throttler, each one request at a time.
 type attack struct {
 	throttler *throttler.Throttler
 	keys      *traffic.Keys
 	callers   int
-	rate      float64 // requests a second of all callers; 0 for as many as there is time for
+	rate      float64 // requests a second of all callers; 0: unlimited
 	duration  time.Duration
 	seed      uint64
 	audit     *audit
 
 	start                 time.Time
-	next                  atomic.Int64 // requests begun
+	next                  atomic.Int64 // number of the next request
 	decided, denied, fail atomic.Int64 // for the progress
 }
 
-// tally is what one caller has seen, and what all have.
+// tally is the results of one caller, or of all.
 type tally struct {
 	admitted, denied int64
 	latency          *hdrhistogram.Histogram // in nanoseconds
@@ -58,7 +58,7 @@ func (t *tally) join(o *tally) {
 	}
 }
 
-// run asks until the time is over, or until interrupted, and returns what was seen and how long it took.
+// run attacks until the time is over, or until interrupted, and returns the results and how long it took.
 func (a *attack) run(ctx context.Context) (*tally, time.Duration) {
 	tallies := make([]*tally, a.callers)
 	var all sync.WaitGroup
@@ -75,7 +75,6 @@ func (a *attack) run(ctx context.Context) (*tally, time.Duration) {
 	return sum, took
 }
 
-// caller is one caller.
 func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 	for {
 		due, ok := a.nextDue(ctx)
@@ -83,8 +82,8 @@ func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 			return
 		}
 		key := a.keys.Draw(random)
-		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key)            // what has begun is waited for, or its outcome isn't known
-		_ = t.latency.RecordValue(int64(min(max(time.Since(due), 0), maxLoad))) // it is within the bounds
+		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key)            // an interrupted call would have an unknown outcome
+		_ = t.latency.RecordValue(int64(min(max(time.Since(due), 0), maxLoad))) // in range: no error
 		switch {
 		case err != nil:
 			t.errors[throttler.Reason(err)]++
@@ -106,14 +105,14 @@ func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 	}
 }
 
-// nextDue waits until the next request is due; false if there is none any more. One that is late, because all callers were
-// held up, was due all the same: what holds them up must not hide that others would have waited, too.
+// nextDue waits until the next request is due, and returns false after the last. A request that all callers are late for keeps
+// its time: its latency includes the wait, as it would for independent callers (no coordinated omission).
 func (a *attack) nextDue(ctx context.Context) (due time.Time, ok bool) {
 	n := a.next.Add(1) - 1
 	due = time.Now()
-	over := time.Since(a.start) >= a.duration && n >= int64(a.callers) // each asks once, however late it comes to it
+	over := time.Since(a.start) >= a.duration && n >= int64(a.callers) // each caller calls at least once
 	if a.rate > 0 {
-		after := float64(n) / a.rate * float64(time.Second) // may be more than a duration holds
+		after := float64(n) / a.rate * float64(time.Second) // may exceed a Duration
 		over = over || after >= float64(a.duration)
 		due = a.start.Add(time.Duration(min(after, float64(a.duration))))
 	}
@@ -123,7 +122,7 @@ func (a *attack) nextDue(ctx context.Context) (due time.Time, ok bool) {
 	if wait := time.Until(due); wait > 0 {
 		select {
 		case <-time.After(wait):
-			due = time.Now() // a timer comes late: that isn't the server's time
+			due = time.Now() // the timer is late, not the server
 		case <-ctx.Done():
 			return due, false
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// audit counts what was admitted above the limits. It trusts no count of anybody, only what was decided and when, and it
-// knows nothing of how limits are counted but what they promise.
+// audit counts what was admitted above the limits. It goes by what was decided when, and by what limits promise, not by what any
+// server has counted.
 type audit struct {
 	policy *limit.Policy
-	grace  int64 // microseconds in which decisions may be entered out of order
+	grace  int64 // microseconds by which decisions may be recorded out of order
 	seed   maphash.Seed
 	shards [64]auditShard
 }
@@ -28,7 +28,7 @@ type auditShard struct {
 
 // excess is the cost that was admitted above a limit.
 type excess struct {
-	exact int64 // by decisions that say they are exact, counted without the others
+	exact int64 // by exact decisions, counted without the others
 	all   int64
 }
 
@@ -39,24 +39,24 @@ type auditedKey struct {
 	meters  []meters // by limit
 }
 
-// admission is one decision, with the ends of its windows by limit.
+// admission is one decision, with the end of its window for each limit.
 type admission struct {
 	at, cost int64
 	exact    bool
 	ends     []int64
 }
 
-// meters count the same limit twice: what was admitted by decisions that say they are exact, and what was by all.
+// meters count a limit twice: for exact decisions, and for all.
 type meters struct{ exact, all meter }
 
-// meter counts one limit of one key. It returns by how much an admission is above the limit; that part isn't counted, so
-// that it is told once.
+// meter counts one limit of one key. It returns by how much an admission is above the limit, and doesn't count that part, so that
+// it is reported once.
 type meter interface {
 	add(at, cost, end int64) (over int64)
 }
 
-// clockSlack is by how much the moments of two decisions on one key may be off. A decision from a lease goes by the time
-// of the reply that brought it, which is behind by its way.
+// clockSlack is by how much the times of two decisions on a key may be off: a decision from a lease has the time of the server's
+// reply.
 const clockSlack = 50 * time.Millisecond
 
 func newAudit(p *limit.Policy, grace time.Duration) *audit {
@@ -68,7 +68,7 @@ func newAudit(p *limit.Policy, grace time.Duration) *audit {
 	return a
 }
 
-// record takes in an admitted request.
+// record adds an admitted request.
 func (a *audit) record(key string, cost int64, d *throttler.Decision) {
 	one := admission{d.At.UnixMicro(), cost, d.Guarantee == throttler.Exact, make([]int64, 0, len(a.policy.Limits))}
 	for status := range d.All() {
@@ -91,7 +91,7 @@ func (a *audit) record(key string, cost int64, d *throttler.Decision) {
 	s.countUntil(k, k.newest-a.grace)
 }
 
-// countUntil counts what can't be overtaken any more.
+// countUntil counts the admissions up to a time, which no earlier one can follow.
 func (s *auditShard) countUntil(k *auditedKey, until int64) {
 	n := 0
 	for ; n < len(k.waiting) && k.waiting[n].at <= until; n++ {
@@ -110,7 +110,7 @@ func (s *auditShard) countUntil(k *auditedKey, until int64) {
 	k.waiting = slices.Delete(k.waiting, 0, n)
 }
 
-// result counts all that is left, and adds up.
+// result counts the rest, and adds up.
 func (a *audit) result() []excess {
 	sum := make([]excess, len(a.policy.Limits))
 	for i := range a.shards {
@@ -147,8 +147,8 @@ func newMeter(l *limit.Limit) meter {
 	return &windowMeter{limit: l}
 }
 
-// windowMeter counts windows by their ends. A key has one at a time: what names another end while a window is open was
-// decided by somebody who didn't know of it, and counts there, too.
+// windowMeter counts windows by their ends. A key has one at a time: a decision with another end while a window is open was made
+// without knowing that window, and counts in both.
 type windowMeter struct {
 	limit *limit.Limit
 	open  []openWindow
@@ -158,7 +158,7 @@ type openWindow struct{ end, used int64 }
 
 func (m *windowMeter) add(at, cost, end int64) (over int64) {
 	window, slack := m.limit.Window.Microseconds(), clockSlack.Microseconds()
-	if m.limit.Algorithm == limit.SlidingWindow { // of sub-buckets as wide as itself: at multiples of it
+	if m.limit.Algorithm == limit.SlidingWindow { // a single sub-bucket: windows at multiples of its width
 		end = at - at%window + window
 	}
 	m.open = slices.DeleteFunc(m.open, func(w openWindow) bool { return w.end+window < at })
@@ -185,7 +185,7 @@ func (m *windowMeter) add(at, cost, end int64) (over int64) {
 
 type meteredCharge struct{ at, cost int64 }
 
-// slidingMeter counts any interval of a length, both ends included.
+// slidingMeter counts any interval of a length, with both ends.
 type slidingMeter struct {
 	max, length int64
 	charges     []meteredCharge
@@ -204,9 +204,9 @@ func (m *slidingMeter) add(at, cost, _ int64) int64 {
 	return over
 }
 
-// bucketMeter counts what is in the bucket.
+// bucketMeter counts the level of the bucket.
 type bucketMeter struct {
-	rate, burst float64 // a microsecond; with the slack
+	rate, burst float64 // rate a microsecond; burst with the slack
 	last        int64
 	level       float64
 }

@@ -1,3 +1,4 @@
+// Package load has the command that puts load on servers, and audits whether they keep their limits.
 package load
 
 import (
@@ -48,10 +49,9 @@ const (
 	minLoad          = 100 * time.Millisecond
 	maxCallers       = 1 << 14
 	loadPrefix       = "throttlectl-load-"
-	memoryOutOfOrder = time.Second // is how much later than another decision one may be entered
+	memoryOutOfOrder = time.Second // by how much decisions may be recorded out of order
 )
 
-// loadOptions are the flags of load.
 type loadOptions struct {
 	cluster.Flags
 	policies.Selector
@@ -101,11 +101,11 @@ func New(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// attack reads the flags, but for the servers.
+// attack validates the flags, except those of the servers.
 func (o *loadOptions) attack() (*attack, error) {
 	policy, err := o.Policy("")
 	if _, wrong := errors.AsType[cli.UsageError](err); err != nil && !wrong {
-		return nil, err // of the file
+		return nil, err // of reading the file
 	}
 	errs := []error{err}
 	a := &attack{callers: o.callers, duration: o.duration, seed: o.seed}
@@ -132,7 +132,7 @@ func (o *loadOptions) attack() (*attack, error) {
 	return a, cli.Usage(errors.Join(append(errs, err)...))
 }
 
-// open opens what the command line selects, and says what that is. It asks the servers of a topology which one is in force.
+// open opens the selected backend, and returns its description.
 func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error) {
 	if o.memory {
 		if o.Topology != "" || len(o.Redis) > 0 {
@@ -162,7 +162,7 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 	return b, where, err
 }
 
-// checkRemote refuses servers that aren't sure to be on this host.
+// checkRemote refuses servers that may not be on this host.
 func (o *loadOptions) checkRemote(remote []string, from string) error {
 	if len(remote) == 0 || o.allowRemote {
 		return nil
@@ -171,10 +171,10 @@ func (o *loadOptions) checkRemote(remote []string, from string) error {
 		strings.Join(remote, ", "), from))
 }
 
-// followPublished replaces the site's topology by a newer one that is in force, and reports whether there is one. Its servers are
-// judged before they are asked anything; what can't be read is left to the load to find out.
+// followPublished replaces the topology by a newer one in force, and reports whether there is one. Its servers are checked before
+// any connection to them. Servers that can't be read are no error here: the load reports them.
 func (o *loadOptions) followPublished(ctx context.Context, c *cluster.Cluster) (newer bool, err error) {
-	for c.Topology.Epoch > 0 { // one of epoch 0 follows nobody
+	for c.Topology.Epoch > 0 { // epoch 0 follows no other
 		all := c.ReadPublished(ctx)
 		for _, p := range all {
 			if p.Epoch == c.Topology.Epoch && p.Digest != c.Topology.Digest() {
@@ -197,8 +197,8 @@ func (o *loadOptions) followPublished(ctx context.Context, c *cluster.Cluster) (
 	return newer, nil
 }
 
-// openBackend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
-// meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
+// openBackend opens the servers as an application does, but without an epoch: then the router publishes nothing, and follows no
+// newer topology, whose servers weren't checked.
 func openBackend(c *cluster.Cluster) (backend.Backend, error) {
 	cfg := c.BackendConfig()
 	if len(c.Single) > 0 {
@@ -209,7 +209,7 @@ func openBackend(c *cluster.Cluster) (backend.Backend, error) {
 	return router.Open(topology, router.Config{Redis: &c.Node, Sentinel: &c.Sentinel, Backend: cfg, ReadTimeout: c.Timeout})
 }
 
-// remoteServers is the servers that aren't sure to be on this host.
+// remoteServers are the servers that may not be on this host.
 func remoteServers(c *cluster.Cluster) (all []string) {
 	check := func(address string) {
 		if !loopback(address) {
@@ -246,7 +246,7 @@ func loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// load runs the attack and prints what came of it.
+// load runs the attack and prints the report.
 func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
 	var lease *backend.Lease
 	if o.lease {
@@ -254,7 +254,7 @@ func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, wh
 		if lease, err = backend.NewLease(b, backend.LeaseConfig{}); err != nil {
 			return err
 		}
-		defer lease.Close() // before what it holds
+		defer lease.Close() // before its inner backend
 		b = lease
 	}
 	t, err := throttler.New(throttler.Config{Backend: b, Policy: *a.audit.policy, Failure: throttler.FailError})
@@ -284,7 +284,7 @@ func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, wh
 	return errors.Join(o.Print(r), r.err(), short)
 }
 
-// soFar is a line for the progress.
+// soFar is the text of the progress.
 func (a *attack) soFar() string {
 	decided, denied := a.decided.Load(), a.denied.Load()
 	rate := float64(decided) / time.Since(a.start).Seconds()

@@ -21,7 +21,7 @@ type loaded struct {
 	Seconds    float64          `json:"seconds"`
 	Callers    int              `json:"callers"`
 	Requests   int64            `json:"requests"`
-	Unsent     int64            `json:"unsent"` // were due, and nobody was free to ask
+	Unsent     int64            `json:"unsent"` // due while all callers were busy
 	Decisions  int64            `json:"decisions"`
 	PerSecond  float64          `json:"per_second"`
 	Admitted   int64            `json:"admitted"`
@@ -80,7 +80,7 @@ func (r *loaded) lease(s backend.LeaseStats) {
 	r.Leases = &loadLeases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
 }
 
-// err is why the exit code isn't 0.
+// err is the error of the command.
 func (r *loaded) err() error {
 	var over []string
 	for _, l := range r.Limits {
@@ -125,7 +125,7 @@ func (r *loaded) Text(w io.Writer) {
 	}
 }
 
-// byName is counts by name, the largest first.
+// byName lists counts, the largest first.
 func byName(counts map[string]int64) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

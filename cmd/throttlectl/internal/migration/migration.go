@@ -1,3 +1,4 @@
+// Package migration has the command that prints how a migration between backends stands.
 package migration
 
 import (

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 )
 
-// migration is what an application publishes. A part that is missing is nil; a field that is missing is zero, so a side
-// that doesn't say that it is reachable isn't.
+// migration is the variable of an application. A missing part is nil; a side without the field isn't reachable.
 type migration struct {
 	Flag *migrationFlag `json:"flag,omitempty"`
 	Old  *migrationSide `json:"old,omitempty"`
@@ -55,7 +54,7 @@ type migrationShadow struct {
 	Dropped   uint64 `json:"dropped"`
 }
 
-// parseMigration finds the object in a document of variables, of which it is one, or which it is itself.
+// parseMigration finds the variable in a document of variables, or takes the document for it.
 func parseMigration(data []byte, name string) (*migration, error) {
 	var vars map[string]json.RawMessage
 	if err := json.Unmarshal(data, &vars); err != nil {
@@ -78,7 +77,7 @@ func parseMigration(data []byte, name string) (*migration, error) {
 	return m, nil
 }
 
-// unreachable is an error for each side that can't be reached.
+// unreachable joins an error for each side that isn't reachable.
 func (m *migration) unreachable() error {
 	var errs []error
 	for _, side := range m.sides() {
@@ -105,7 +104,7 @@ func (m *migration) sides() []namedSide {
 	}
 }
 
-// status is a migration at one moment.
+// status is a migration at one time.
 type status struct {
 	Time time.Time `json:"time,omitzero"` // only in a watch
 	*migration

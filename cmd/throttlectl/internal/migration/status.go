@@ -31,7 +31,6 @@ percentage, both sides, and what was decided by which.
 All numbers are counts since the application started. The exit code is 1 if a side isn't reachable. With --watch, errors
 go to stderr and the watch goes on until interrupted, with exit code 0.`
 
-// statusOptions are the flags of migrate status.
 type statusOptions struct {
 	*cli.Factory
 	url, name string
@@ -83,7 +82,7 @@ func (o *statusOptions) validate(cmd *cobra.Command) error {
 	return nil
 }
 
-// watchStatus prints until interrupted.
+// watchStatus prints every o.watch until interrupted.
 func (o *statusOptions) watchStatus(ctx context.Context) error {
 	tick := time.NewTicker(o.watch)
 	defer tick.Stop()

@@ -49,7 +49,7 @@ func newPoliciesCheck(g *cli.Factory) *cobra.Command {
 	}
 }
 
-// policiesCheck is what a file of policies holds. One that is refused holds nothing but findings.
+// policiesCheck is what a file of policies holds; only findings if it is refused.
 type policiesCheck struct {
 	Digest   string        `json:"digest,omitempty"`
 	Version  string        `json:"version,omitempty"`
@@ -68,7 +68,7 @@ type namedPolicy struct {
 	Shadow   string        `json:"shadow,omitempty"`
 }
 
-// policiesDocument is what a registry doesn't tell of its document.
+// policiesDocument is the part of a document that throttler.Registry doesn't export.
 type policiesDocument struct {
 	Default string            `json:"default"`
 	Keys    map[string]string `json:"keys"`
@@ -78,7 +78,7 @@ type policiesDocument struct {
 }
 
 func checkPolicies(path string) (*policiesCheck, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // nobody has seen what is in it
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a pipe can be read once only
 		return nil, fmt.Errorf("%s: must be a regular file, and is %s", path, info.Mode().Type())
 	}
 	r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{Refresh: -1})
@@ -111,7 +111,7 @@ func checkPolicies(path string) (*policiesCheck, error) {
 	return c, nil
 }
 
-// countByValue counts how often each policy is named.
+// countByValue counts the entries of each policy.
 func countByValue(entries map[string]string) map[string]int {
 	counts := make(map[string]int)
 	for _, name := range entries {
@@ -120,7 +120,7 @@ func countByValue(entries map[string]string) map[string]int {
 	return counts
 }
 
-// refusedPolicies reports all that is wrong with a file.
+// refusedPolicies reports why a file is refused.
 func refusedPolicies(err error) *policiesCheck {
 	c := &policiesCheck{Policies: []namedPolicy{}}
 	for _, one := range joinedErrors(err) {
@@ -130,7 +130,7 @@ func refusedPolicies(err error) *policiesCheck {
 	return c
 }
 
-// joinedErrors are the errors that are joined in one.
+// joinedErrors are the errors joined in err.
 func joinedErrors(err error) []error {
 	switch e := err.(type) {
 	case *limit.Error:
@@ -148,7 +148,7 @@ func joinedErrors(err error) []error {
 	return []error{err}
 }
 
-// check finds what the document says in vain. It names no key.
+// check finds entries without effect. It names no key.
 func (d *policiesDocument) check(all []namedPolicy) (f finding.List) {
 	f = d.checkLists()
 	shadows := countByValue(d.Shadow)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
 
-// checkLists finds entries that can have no effect. It names none, for they are keys, but their places on a list.
+// checkLists finds entries without effect, and names their positions: the entries are keys.
 func (d *policiesDocument) checkLists() (f finding.List) {
 	if vain := ineffectiveAllows(d.Allow, d.Deny); len(vain) > 0 {
 		f.Add(finding.Warning, "lists", "entries of allow that deny has, too, and denies: "+describePositions(vain),
@@ -23,7 +23,7 @@ func (d *policiesDocument) checkLists() (f finding.List) {
 		name    string
 		entries []string
 	}{{"allow", d.Allow}, {"deny", d.Deny}, {"keys", slices.Sorted(maps.Keys(d.Keys))}} {
-		vain := make(map[string][]int) // by what to write instead
+		vain := make(map[string][]int) // positions by advice
 		for i, entry := range list.entries {
 			if advice := addressAdvice(entry); advice != "" {
 				vain[advice] = append(vain[advice], i)
@@ -31,7 +31,7 @@ func (d *policiesDocument) checkLists() (f finding.List) {
 		}
 		for _, advice := range slices.Sorted(maps.Keys(vain)) {
 			what := describePositions(vain[advice])
-			if list.name == "keys" { // these have no order
+			if list.name == "keys" { // a map has no positions
 				what = strconv.Itoa(len(vain[advice]))
 			}
 			f.Add(finding.Warning, "addresses",
@@ -41,7 +41,7 @@ func (d *policiesDocument) checkLists() (f finding.List) {
 	return f
 }
 
-// describePositions is how many entries there are, and which ones, as many as a line is good for.
+// describePositions is how many entries there are, and the first ten positions.
 func describePositions(places []int) string {
 	const most = 10
 	var all []string
@@ -54,7 +54,7 @@ func describePositions(places []int) string {
 	return fmt.Sprintf("%d (number %s)", len(places), strings.Join(all, ", "))
 }
 
-// ineffectiveAllows are the places of the entries of allow that match nothing which deny doesn't match, too.
+// ineffectiveAllows are the positions of entries of allow whose keys are all denied.
 func ineffectiveAllows(allow, deny []string) (vain []int) {
 	whole, starts, lengths := make(map[string]bool), make(map[string]bool), make(map[int]bool)
 	for _, entry := range deny {
@@ -82,8 +82,8 @@ const (
 		"addr:10.1.*, addr:2001:db8:1:*."
 )
 
-// addressAdvice is what to write in place of an entry that is about addresses, and matches no key that httplimit.ClientAddr
-// makes. It is empty for all others: what is no address may be a key of the application's own.
+// addressAdvice is how to write an entry about addresses that matches no key of httplimit.ClientAddr; empty if it may match one,
+// or is no address: then it may be a key of the application's own.
 func addressAdvice(entry string) string {
 	text, ok := strings.CutPrefix(entry, "addr:")
 	if !ok {
@@ -122,8 +122,8 @@ func parseAddress(text string) (addr netip.Addr, network, ok bool) {
 var (
 	partOfAddress = regexp.MustCompile(`^[0-9A-Fa-f]*[.:/][0-9A-Fa-f.:/]*$`)
 
-	// startOfAddress is what a key can begin with: an IPv4 address, or the first four groups of IPv6 and ::/64. Zeros before that
-	// are part of the ::, and all other groups are written out, because those of a /64 are never as long a run of zeros.
+	// startOfAddress matches what the key of an address can begin with: IPv4, or the first four groups of IPv6 and ::/64. Zeros at
+	// the end of the four are part of the ::; a run of zeros within them is never the longest, so it is written out.
 	startOfAddress = func() *regexp.Regexp {
 		const octet, group, end = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`, `(0|[1-9a-f][0-9a-f]{0,3})`, `::(/(64?)?)?`
 		const v4, v6 = `(` + octet + `\.){0,3}` + octet + `?`, group + `(:` + group + `){0,3}(:|` + end + `)?|:|` + end

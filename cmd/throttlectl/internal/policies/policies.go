@@ -1,3 +1,4 @@
+// Package policies has the command that checks files of policies, and the flags by which other commands select a policy.
 package policies
 
 import (

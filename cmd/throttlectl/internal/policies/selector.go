@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// Selector say which policy is meant, for commands that count by one.
+// Selector is the flags that select a policy.
 type Selector struct {
 	Name   string
 	Limits []string
 	File   string
 
-	registry *throttler.Registry // of the file, once it is read
+	registry *throttler.Registry // of File, once loaded
 }
 
 const PolicyHelp = `The policy must be the one that the applications use: its name tells where a key's counts are, and a limit's
@@ -46,8 +46,7 @@ func (p *Selector) Register(cmd *cobra.Command) {
 	}
 }
 
-// Policy reads the flags, for a key, or an empty one where no key is meant. Its errors are the caller's own, but for those of
-// a file.
+// Policy is the selected policy, for a key; empty if the command has none. Errors are cli.UsageErrors, except those of a file.
 func (p *Selector) Policy(key string) (limit.Policy, error) {
 	switch {
 	case p.File != "" && len(p.Limits) > 0:
@@ -68,7 +67,7 @@ func (p *Selector) Policy(key string) (limit.Policy, error) {
 	return policy, cli.Usage(err)
 }
 
-// fromFile is the policy of a name, or else of a key. The file is read once: a command that asks twice gets the same answer.
+// fromFile is the policy of the name, or else of the key. The file is read once, so that all calls agree.
 func (p *Selector) fromFile(key string) (limit.Policy, error) {
 	if p.registry == nil {
 		r, err := throttler.OpenRegistry(p.File, throttler.RegistryConfig{Refresh: -1})
@@ -86,7 +85,7 @@ func (p *Selector) fromFile(key string) (limit.Policy, error) {
 	return limit.Policy{}, fmt.Errorf("%s: no policy %q: there are %s", p.File, p.Name, listNames(p.registry.Policies()))
 }
 
-// listNames names policies, as many as a line is good for.
+// listNames names the first ten policies.
 func listNames(all []*limit.Policy) string {
 	const most = 10
 	var names []string
@@ -99,7 +98,7 @@ func listNames(all []*limit.Policy) string {
 	return strings.Join(names, ", ")
 }
 
-// ParseLimits reads the values of --limit, and tells of all that can't be read.
+// ParseLimits parses the values of --limit. The error names all that are wrong.
 func ParseLimits(texts []string) (limits []limit.Limit, err error) {
 	for _, text := range texts {
 		l, bad := limit.Parse(text)

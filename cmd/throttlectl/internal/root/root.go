@@ -1,3 +1,4 @@
+// Package root is the throttlectl program: the tree of all commands.
 package root
 
 import (
@@ -31,9 +32,9 @@ Exit codes:
   3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
      reshard plan something that should not be, load more admitted than the limits say`
 
-// New returns the tree of commands. A command is made by a function that takes a Factory and returns a cobra.Command
-// with RunE, and with Args made by operands. An error that RunE returns is a failure unless usage made it; an error before
-// RunE is a usage error. No other command may have a PersistentPreRunE: cobra runs only the innermost one.
+// New returns the tree of commands. A command is made by a function that takes a cli.Factory and returns a cobra.Command with
+// RunE, and with Args made by cli.Operands. An error of RunE is a failure unless cli.Usage made it; an error before RunE is a
+// usage error. Only the root may have a PersistentPreRunE: cobra runs only the innermost one.
 func New(s cli.Streams) *cobra.Command {
 	g := &cli.Factory{Streams: s}
 	root := cli.Group(&cobra.Command{
@@ -41,7 +42,7 @@ func New(s cli.Streams) *cobra.Command {
 		Short:         "The operator's tool for applications that use Sluice",
 		Long:          rootHelp,
 		SilenceUsage:  true,
-		SilenceErrors: true, // run reports them
+		SilenceErrors: true, // Run reports them
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if g.Timeout <= 0 {
 				return fmt.Errorf("--timeout = %v: must be more than 0", g.Timeout)
@@ -69,14 +70,14 @@ func New(s cli.Streams) *cobra.Command {
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.ErrOut)
-	// Groups are runnable only in order to refuse: see group.
+	// Groups are runnable only to refuse: see cli.Group.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
 		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	cli.MarkFailures(root)
 	return root
 }
 
-// Run runs the program, and returns its exit code.
+// Run runs the program and returns its exit code.
 func Run(ctx context.Context, s cli.Streams, args []string) int {
 	root := New(s)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args

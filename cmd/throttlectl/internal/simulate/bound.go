@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// admissionBound is the most that a policy may admit to a key in any interval of a length, by what package limit says of each of
-// its limits.
+// admissionBound is the most that a policy may admit to a key in any interval of a length, as package limit documents for each
+// limit.
 func admissionBound(p *limit.Policy, length time.Duration) int64 {
 	least := limit.MaxCount
 	for i := range p.Limits {
@@ -17,18 +17,17 @@ func admissionBound(p *limit.Policy, length time.Duration) int64 {
 }
 
 func limitBound(l *limit.Limit, length time.Duration) int64 {
-	times := func(n int64) int64 { // without overflow: more than MaxCount is as good as that
+	times := func(n int64) int64 { // at most MaxCount
 		if n > limit.MaxCount/l.Max {
 			return limit.MaxCount
 		}
 		return n * l.Max
 	}
 	switch l.Algorithm {
-	case limit.SlidingWindow: // touches so many sub-buckets, of which each Window/Precision in a row hold Max
+	case limit.SlidingWindow: // the sub-buckets that it touches, of which each Window/Precision in a row hold Max
 		return times(ceil(ceil(int64(length), int64(l.Precision))+1, int64(l.Window/l.Precision)))
 	case limit.Bucket:
-		// An interval without its end holds Burst and what refills before the end. In floats, which are exact up to
-		// MaxCount, and beyond it nobody counts.
+		// Burst, and what refills before the end, which is not part of the interval. Floats are exact up to MaxCount.
 		return int64(min(float64(l.Burst)+float64(l.Max)*(float64(length)/float64(l.Window)), float64(limit.MaxCount)))
 	}
 	return times(ceil(int64(length), int64(l.Window)) + 1)
@@ -36,7 +35,7 @@ func limitBound(l *limit.Limit, length time.Duration) int64 {
 
 func ceil(n, by int64) int64 { return (n + by - 1) / by }
 
-// peak is the most that a key was admitted in any interval of a length, without its end, and when that began.
+// peak is the most that was admitted to a key in any interval of a length, without its end, and when that began.
 type peak struct {
 	length int64 // in microseconds
 	most   int64
@@ -44,21 +43,21 @@ type peak struct {
 	key    string
 }
 
-// admissionLog is what a key was admitted lately: for as long as the longest interval.
+// admissionLog is what was admitted to a key within the longest interval.
 type admissionLog struct {
 	charges []charge
-	windows []trailingWindow // for each length, shortest first
+	windows []trailingWindow // by length, the shortest first
 }
 
 type charge struct{ at, cost int64 }
 
-// trailingWindow is the charges within one length of now: from first on.
+// trailingWindow is the charges within one length before now, from the index first on.
 type trailingWindow struct {
 	first int
 	sum   int64
 }
 
-// record enters a charge, and what it makes of each peak. It returns by how many charges the ledger has grown.
+// record adds a charge and updates the peaks. It returns by how many charges the log has grown.
 func (l *admissionLog) record(key string, at, cost int64, peaks []peak) int {
 	before := len(l.charges)
 	if last := before - 1; last >= 0 && l.charges[last].at == at {
@@ -89,7 +88,7 @@ func (l *admissionLog) record(key string, at, cost int64, peaks []peak) int {
 	return len(l.charges) - before
 }
 
-// expired reports whether nothing that the ledger holds can be in an interval with a charge from now on.
+// expired reports whether no charge can be in one interval with a later one.
 func (l *admissionLog) expired(now, longest int64) bool {
 	n := len(l.charges)
 	return n == 0 || l.charges[n-1].at <= now-longest

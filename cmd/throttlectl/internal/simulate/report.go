@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 )
 
-// simulated is the result of a simulation. Times are in seconds, and since the first request.
+// simulated is the result of a simulation. Times are in seconds since the first request.
 type simulated struct {
 	Traffic  string           `json:"traffic"`
 	Start    time.Time        `json:"start"` // the first request
@@ -24,7 +24,7 @@ type simulatedLimit struct {
 	Admitted      int64           `json:"admitted"`
 	AdmittedCost  int64           `json:"admitted_cost"`
 	Denied        int64           `json:"denied"`
-	Impossible    int64           `json:"impossible"` // denied because no waiting helps: not in what follows
+	Impossible    int64           `json:"impossible"` // denied at any time for their cost; not in what follows
 	MeanWait      float64         `json:"mean_wait"`  // told to the denied
 	LongestDenial simulatedRun    `json:"longest_denial"`
 	Worst         []simulatedPeak `json:"worst"`
@@ -38,7 +38,7 @@ type simulatedRun struct {
 	Key      string  `json:"key"`
 }
 
-// simulatedPeak is the most that one key was admitted in a span of a length.
+// simulatedPeak is the most that was admitted to one key in a span of a length.
 type simulatedPeak struct {
 	Span     float64 `json:"span"`
 	Admitted int64   `json:"admitted"`

@@ -1,3 +1,4 @@
+// Package simulate has the command that plays traffic against policies without a server.
 package simulate
 
 import (
@@ -47,7 +48,6 @@ const (
 	maxCompared      = 8
 )
 
-// simulateOptions are the flags of simulate.
 type simulateOptions struct {
 	*cli.Factory
 	policies.Selector
@@ -98,7 +98,7 @@ func New(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// candidates are the policy of the file or of --limit, and those of --compare.
+// candidates are the policy of --policies or --limit, and those of --compare.
 func (o *simulateOptions) candidates() ([]limit.Policy, error) {
 	var all []limit.Policy
 	switch {
@@ -133,7 +133,7 @@ func (o *simulateOptions) candidates() ([]limit.Policy, error) {
 	return all, nil
 }
 
-// traffic opens what the command line selects. The function it returns closes it.
+// traffic opens the traffic; the returned function closes it.
 func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic.Traffic, func(), error) {
 	given := cmd.Flags().Changed
 	if given("shape") == given("csv") {

@@ -13,16 +13,15 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// simulation plays one traffic against several policies side by side, on the algebra that every backend runs. Time is
-// that of the traffic.
+// simulation plays traffic against several policies, with the algebra of all backends, and the time of the traffic.
 type simulation struct {
 	candidates  []*candidate
-	spans       []time.Duration // window lengths of all policies, shortest first
+	spans       []time.Duration // window lengths of all policies, the shortest first
 	timeline    timeline
 	requests    int64
 	cost        int64
 	first, last int64 // Unix microseconds
-	held        int   // charges and keys that are remembered: see maxHeld
+	held        int   // charges and keys in memory: see maxHeld
 }
 
 // maxHeld bounds the memory that a simulation takes, at some 16 bytes each. A key counts as heldByKey of them.
@@ -36,12 +35,12 @@ type candidate struct {
 	name   string
 	policy limit.Policy
 	keys   map[string]*simulatedKey
-	sweep  int // at how many keys to look for those that are over
+	sweep  int // the number of keys at which expired ones are evicted
 
 	admitted, admittedCost int64
 	denied                 int64
-	impossible             int64   // of these: cost more than a limit can ever hold
-	wait                   float64 // seconds, of all others: the sum would overflow a Duration
+	impossible             int64   // of denied: cost more than a limit can hold
+	wait                   float64 // seconds, of the others: a Duration could overflow
 	longest                denials
 	peaks                  []peak
 }
@@ -56,7 +55,7 @@ type simulatedKey struct {
 // denials are denials in a row.
 type denials struct {
 	count    int64
-	from, to int64 // the first and the last of them, in Unix microseconds
+	from, to int64 // the first and the last, in Unix microseconds
 	key      string
 }
 
@@ -81,11 +80,11 @@ func newSimulation(policies []limit.Policy) *simulation {
 	return s
 }
 
-// play runs the simulation to the end of the traffic, or until it has lasted that long; 0 for no end.
+// play plays the traffic to its end, or for a time if lasts isn't 0.
 func (s *simulation) play(ctx context.Context, all traffic.Traffic, lasts time.Duration) error {
 	for a, err := range all {
 		if lasts > 0 && s.requests > 0 && a.At >= s.first+lasts.Microseconds() {
-			break // whatever is wrong with it
+			break // even with an error
 		}
 		if err != nil {
 			return err
@@ -112,7 +111,7 @@ func (s *simulation) take(a *traffic.Request) {
 	s.cost += a.Cost
 	s.last = a.At
 	s.timeline.offer(a.At, a.Cost)
-	at := limit.At{Micros: a.At, Phase: xxhash.Sum64String(a.Key)} // the hash that all backends take
+	at := limit.At{Micros: a.At, Phase: xxhash.Sum64String(a.Key)} // the hash of all backends
 	for i, c := range s.candidates {
 		allowed, grown := c.take(a, at)
 		if allowed {
@@ -122,9 +121,9 @@ func (s *simulation) take(a *traffic.Request) {
 	}
 }
 
-// take reports whether the policy admits a request, and by how much what is remembered has grown.
+// take reports whether the policy admits a request, and by how much held grows.
 func (c *candidate) take(a *traffic.Request, at limit.At) (allowed bool, grown int) {
-	if c.policy.CheckCost(a.Cost) != nil { // of traffic, it can only be too high for the policy
+	if c.policy.CheckCost(a.Cost) != nil { // the traffic is valid: too high for the policy
 		c.denied++
 		c.impossible++
 		return false, 0

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// timeline is what was offered and admitted over time, in slices of equal width. As time goes on the slices grow wider,
-// so that there are never more than maxSlices of them, however long it takes.
+// timeline is what was offered and admitted in slices of equal width, which grows so that there are never more than maxSlices.
 type timeline struct {
 	start    int64 // Unix microseconds
 	step     int   // of sliceWidths
 	offered  []int64
-	admitted [][]int64 // by contender
+	admitted [][]int64 // by candidate
 }
 
 const maxSlices = 600
 
-// sliceWidths are widths that people think in, each a multiple of the one before.
+// sliceWidths are round widths, each a multiple of the one before.
 var sliceWidths = []time.Duration{
 	100 * time.Millisecond, 500 * time.Millisecond, time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
 	time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour,
@@ -37,7 +36,7 @@ func (t *timeline) offer(at, cost int64) {
 	t.offered = t.add(t.offered, at, cost)
 }
 
-// admit follows an offer, which has made room.
+// admit follows an offer of the same time.
 func (t *timeline) admit(contender int, at, cost int64) {
 	t.admitted[contender] = t.add(t.admitted[contender], at, cost)
 }
@@ -62,7 +61,7 @@ func (t *timeline) add(counts []int64, at, cost int64) []int64 {
 	return counts
 }
 
-// widen adds up slices by as many.
+// widen joins slices.
 func widen(counts []int64, by int) []int64 {
 	var wide []int64
 	for chunk := range slices.Chunk(counts, by) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Bar draws a part, from 0 to 1, as a bar of block characters in eighths of a cell, filled up with spaces to the width.
-// What is more than nothing shows.
+// Bar draws a part, from 0 to 1, as block characters in eighths of a cell, padded with spaces to the width. Any part above 0
+// is visible.
 func Bar(part float64, width int) string {
 	if math.IsNaN(part) || part <= 0 {
 		return strings.Repeat(" ", width)
@@ -25,5 +25,5 @@ func Bar(part float64, width int) string {
 	return b.String()
 }
 
-// BarWidth is of the largest bar, in cells.
+// BarWidth is the width of the largest bar in a table.
 const BarWidth = 32

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress tells on stderr how far a command has come: a bar on a terminal, else a line now and then.
+// progress shows how far a command is: a bar on a terminal, else a line now and then.
 type progress struct {
 	w        io.Writer
 	terminal bool
@@ -21,7 +21,7 @@ const (
 	lines         = 10 // elsewhere, and at most one a second
 )
 
-// StartProgress calls say now and then, for a while or until it is ended, and shows how much of the time is over.
+// StartProgress shows how much of the time is over, with what say returns, until End.
 func StartProgress(w io.Writer, lasts time.Duration, say func() string) *progress {
 	p := &progress{w: w, terminal: IsTerminal(w), stop: make(chan struct{})}
 	every := max(lasts/lines, time.Second)
@@ -53,7 +53,7 @@ func (p *progress) show(part float64, text string) {
 	}
 }
 
-// End leaves no trace on a terminal.
+// End stops it, and leaves no trace on a terminal.
 func (p *progress) End() {
 	close(p.stop)
 	p.running.Wait()

@@ -1,3 +1,4 @@
+// Package terminal draws on terminals, and reads keys and passwords from them.
 package terminal
 
 import (
@@ -10,20 +11,20 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen draws pages in place, on the second screen that terminals have: afterwards all is as it was.
+// Screen draws pages on the alternate screen of a terminal.
 type Screen struct {
 	W    io.Writer
-	Rows func() int // 0: not known
+	Rows func() int // 0 if not known
 }
 
 func (s *Screen) Open() error {
-	_, err := io.WriteString(s.W, "\x1b[?1049h\x1b[?25l\x1b[?7l") // second screen, no cursor, no lines that wrap
+	_, err := io.WriteString(s.W, "\x1b[?1049h\x1b[?25l\x1b[?7l") // alternate screen, no cursor, no line wrap
 	return err
 }
 
 func (s *Screen) Close() { _, _ = io.WriteString(s.W, "\x1b[?7h\x1b[?25h\x1b[?1049l") }
 
-// Draw writes over the page before, rather than clear it first, which would flicker. What has no room below is left out.
+// Draw overwrites the page before: clearing it first would flicker. Lines below the last row are left out.
 func (s *Screen) Draw(page string) error {
 	lines := strings.Split(strings.TrimRight(page, "\n"), "\n")
 	if rows := s.Rows(); rows > 0 {
@@ -36,7 +37,7 @@ func (s *Screen) Draw(page string) error {
 // Terminal is an interactive terminal; in is nil if input comes from elsewhere.
 type Terminal struct{ in, Out *os.File }
 
-// TerminalOf is nil if the output isn't a terminal.
+// TerminalOf is nil if out isn't a terminal.
 func TerminalOf(in io.Reader, out io.Writer) *Terminal {
 	if !IsTerminal(out) {
 		return nil
@@ -46,7 +47,7 @@ func TerminalOf(in io.Reader, out io.Writer) *Terminal {
 	return t
 }
 
-// Rows is how many lines the terminal shows, 0 if that isn't known. Windows change, so it is asked for each page.
+// Rows is how many lines the terminal shows now, 0 if that isn't known.
 func (t *Terminal) Rows() int {
 	_, rows, err := term.GetSize(int(t.Out.Fd()))
 	if err != nil {
@@ -79,7 +80,7 @@ func (t *Terminal) Keys(ctx context.Context, pressed func(key byte)) (restore fu
 	return func() { _ = term.Restore(int(t.in.Fd()), before) }
 }
 
-// ReadPassword prompts for a password, which the terminal doesn't show, and restores the terminal if ctx ends before.
+// ReadPassword prompts for a password, which the terminal doesn't show. It restores the terminal if ctx ends first.
 func ReadPassword(ctx context.Context, in *os.File, prompt io.Writer) (string, error) {
 	before, err := term.GetState(int(in.Fd()))
 	if err != nil {
@@ -105,6 +106,7 @@ func ReadPassword(ctx context.Context, in *os.File, prompt io.Writer) (string, e
 	}
 }
 
+// IsTerminal reports whether a reader or writer is a terminal.
 func IsTerminal(w any) bool {
 	file, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

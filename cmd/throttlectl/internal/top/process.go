@@ -11,37 +11,36 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// process is an application that is looked at, again and again.
+// process is an application that is polled.
 type process struct {
 	shown string // its URL without secrets
 	url   string
 
-	err   error // of the latest look
+	err   error // of the latest poll
 	stats throttler.Stats
 	last  sample // of the latest answer
-	delta delta  // by the latest look; of no use after an error
+	delta delta  // by the latest poll; not valid after an error
 }
 
-// sample is what a process has counted up to a time.
+// sample is the counts of a process at a time.
 type sample struct {
 	at     time.Time
 	counts map[decisionKind]int64
 	shadow throttler.ShadowStats
 }
 
-// decisionKind is what one count is of.
+// decisionKind is what a count is of.
 type decisionKind struct {
 	policy string
-	kind   throttler.DecisionCount // without the Count; zero: no verdict
+	kind   throttler.DecisionCount // without the Count; zero: an error
 }
 
-// delta is what a process has counted between two answers.
+// delta is what a process has counted between two samples.
 type delta struct {
 	sample
-	over time.Duration // 0: since it started, and for how long isn't known
+	over time.Duration // 0: since it started, an unknown time ago
 }
 
-// poll asks the process.
 func (p *process) poll(ctx context.Context, timeout time.Duration) {
 	body, err := endpoint.Get(ctx, p.url, p.shown, timeout, maxStats)
 	if err != nil {
@@ -51,7 +50,7 @@ func (p *process) poll(ctx context.Context, timeout time.Duration) {
 	p.record(time.Now(), body)
 }
 
-// record reads an answer.
+// record parses a reply.
 func (p *process) record(at time.Time, body []byte) {
 	var stats throttler.Stats
 	err := json.Unmarshal(body, &stats)
@@ -81,7 +80,7 @@ func newSample(at time.Time, stats *throttler.Stats) sample {
 	return s
 }
 
-// since is what was counted since a sample before. A process that has been started anew since has counted all it says.
+// since is what was counted since an earlier sample: everything, if the process was restarted in between.
 func (s sample) since(before sample) delta {
 	if before.at.IsZero() {
 		return delta{s, 0}
@@ -97,7 +96,7 @@ func (s sample) since(before sample) delta {
 	return g
 }
 
-// restarted is whether a count has gone back.
+// restarted reports whether a count is lower than before.
 func (s sample) restarted(before sample) bool {
 	for what, n := range before.counts {
 		if s.counts[what] < n {

@@ -1,3 +1,4 @@
+// Package top has the command that shows live what applications decide.
 package top
 
 import (
@@ -45,13 +46,12 @@ Without it, errors go to stderr or on the page, and it goes on.`
 const (
 	statsExample = "http://host:port/debug/sluice"
 	defaultKeys  = 10
-	mostKeys     = 1000 // that a handler serves
+	mostKeys     = 1000 // the most that a handler serves
 	maxStats     = 16 << 20
 	minInterval  = 100 * time.Millisecond
 	ctrlC        = 3
 )
 
-// topOptions are the flags of top.
 type topOptions struct {
 	*cli.Factory
 	urls     []string
@@ -95,7 +95,7 @@ func New(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// processes reads the flags.
+// processes validates the flags, and returns the processes to poll.
 func (o *topOptions) processes() ([]*process, error) {
 	var all []*process
 	var errs []error
@@ -126,7 +126,7 @@ func (o *topOptions) processes() ([]*process, error) {
 	return all, errors.Join(errs...)
 }
 
-// withTop asks a StatsHandler for a number of keys.
+// withTop is the URL with which httplimit.StatsHandler serves a number of keys.
 func withTop(u *url.URL, keys int) string {
 	query := u.Query()
 	query.Set("top", strconv.Itoa(keys))
@@ -135,7 +135,7 @@ func withTop(u *url.URL, keys int) string {
 	return its.String()
 }
 
-// poll asks all processes at once, and sums up what they say.
+// poll polls all processes at once, and sums up.
 func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
 	var polls sync.WaitGroup
 	for _, p := range all {
@@ -145,7 +145,7 @@ func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
 	return newTopView(time.Now(), all, o.sort, o.keys)
 }
 
-// blocks prints a block each interval, the first one when it has rates.
+// blocks prints a block each interval, the first after one: before that there are no rates.
 func (o *topOptions) blocks(ctx context.Context, all []*process) error {
 	first := o.poll(ctx, all)
 	if o.once && first.answers == 0 {
@@ -181,7 +181,7 @@ func (o *topOptions) blocks(ctx context.Context, all []*process) error {
 	}
 }
 
-// interrupted is how blocks ends then: only --once has something left to do.
+// interrupted is the error of blocks then: only with --once it hasn't done its work.
 func (o *topOptions) interrupted(ctx context.Context) error {
 	if o.once {
 		return ctx.Err()

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// topView is what all processes have said at one look.
+// topView is what one poll of all processes shows.
 type topView struct {
 	Time      cli.Timestamp         `json:"time"`
 	Processes []processView         `json:"processes"`
@@ -26,7 +26,7 @@ type topView struct {
 	TopDenied []throttler.DeniedKey `json:"top_denied"`
 
 	answers int
-	rates   bool // there are some
+	rates   bool // whether rates are known
 	errs    []error
 }
 
@@ -41,7 +41,7 @@ type policyView struct {
 	Policy string        `json:"policy"`
 	Limits []limit.Limit `json:"limits,omitempty"`
 
-	Allowed int64 `json:"allowed"` // these three since the processes started
+	Allowed int64 `json:"allowed"` // since the processes started, as the next two
 	Denied  int64 `json:"denied"`
 	Errors  int64 `json:"errors"`
 
@@ -50,7 +50,7 @@ type policyView struct {
 	Sources     map[string]float64 `json:"sources"` // shares of the decisions
 	Guarantees  map[string]float64 `json:"guarantees"`
 
-	latest verdicts // a second; counts where there are no rates
+	latest verdicts // a second; counts if rates aren't known
 }
 
 type verdicts struct {
@@ -69,7 +69,7 @@ type shadowView struct {
 	Dropped float64 `json:"dropped_per_second"`
 }
 
-// orders are how policies can be sorted, the most first.
+// orders are how policies can be sorted, the largest first.
 var orders = map[string]func(p *policyView) float64{
 	"decisions": func(p *policyView) float64 { return p.latest.decisions() },
 	"denied":    func(p *policyView) float64 { return p.latest.Denied },
@@ -84,8 +84,8 @@ var (
 	fallback   = throttler.Fallback.String()
 )
 
-// newTopView sums up. Before any process has answered twice all is since they started; later, one that has answered once
-// is left out of what is about the interval.
+// newTopView sums up. Until a process has replied twice, all counts are since the processes started; from then on, processes that
+// have replied once don't count for the interval.
 func newTopView(now time.Time, all []*process, order string, keys int) *topView {
 	v := &topView{Time: cli.Timestamp(now)}
 	for _, p := range all {
@@ -118,7 +118,7 @@ func newTopView(now time.Time, all []*process, order string, keys int) *topView 
 
 func (v *topView) err() error { return errors.Join(v.errs...) }
 
-// add adds what a process says.
+// add adds a process.
 func (v *topView) add(p *process, byName map[string]*policyView) {
 	for _, s := range p.stats.Policies {
 		its := byName[s.Policy]
@@ -194,7 +194,7 @@ func (s *shadowView) round() {
 	}
 }
 
-// rounded keeps four places: a share is printed as a percentage with two.
+// rounded keeps four decimal places: percentages are printed with two.
 func rounded(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 func addDenied(sums map[string]*throttler.DeniedKey, all []throttler.DeniedKey) {
@@ -265,7 +265,7 @@ func (v *topView) processText(w io.Writer) {
 	}
 }
 
-// outageText says where the failure policy decides.
+// outageText warns of policies that the failure policy decides.
 func (v *topView) outageText(w io.Writer) {
 	for _, p := range v.Policies {
 		if share, out := p.Sources[fallback]; out {
@@ -275,7 +275,7 @@ func (v *topView) outageText(w io.Writer) {
 	}
 }
 
-// rate is a number a second, if that is known.
+// rate is a number a second, or "-" if not known.
 func (v *topView) rate(n float64) string {
 	if !v.rates {
 		return "-"
@@ -283,7 +283,7 @@ func (v *topView) rate(n float64) string {
 	return fmt.Sprintf("%.1f", n)
 }
 
-// shares lists parts of a whole, the largest first.
+// shares lists shares by name, the largest first.
 func shares(parts map[string]float64) string {
 	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(parts[b], parts[a]), strings.Compare(a, b))

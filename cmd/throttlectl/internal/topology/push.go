@@ -30,7 +30,6 @@ AllowedAddresses.
 Change the file that processes start with, too: one that starts with an old file finds the new topology on the servers,
 as long as they remember it.`
 
-// pushOptions are the flags of topology push.
 type pushOptions struct {
 	cluster.Flags
 	dry, partial bool

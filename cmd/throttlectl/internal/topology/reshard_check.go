@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// checkChange is what running processes would refuse, or take in a way that nobody means.
+// checkChange finds what running processes would refuse, or take in another way than intended.
 func checkChange(before, after router.Topology) (f finding.List) {
 	same := before.Digest() == after.Digest()
 	switch {
@@ -60,7 +60,7 @@ func checkPrevious(before, after router.Topology) (f finding.List) {
 	return f
 }
 
-// checkGroups looks at groups that keep their name.
+// checkGroups checks groups that keep their name.
 func checkGroups(before, after router.Topology) (f finding.List) {
 	then := make(map[string]router.Group)
 	for _, g := range before.Groups {
@@ -81,7 +81,6 @@ func checkGroups(before, after router.Topology) (f finding.List) {
 	return f
 }
 
-// kindOf is where the counts of a group are.
 func kindOf(g router.Group) string {
 	switch {
 	case len(g.Sentinels) > 0:

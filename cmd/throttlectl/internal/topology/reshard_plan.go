@@ -30,7 +30,6 @@ change (--settle). Until then the old groups must stay up.
 The shares of the matrix are counted on a million points of the key space, which is good to about 0.1 %. With --sample the
 keys of a file are counted, too.`
 
-// reshardOptions are the flags of reshard plan.
 type reshardOptions struct {
 	*cli.Factory
 	limits        []string // of all policies
@@ -100,9 +99,9 @@ func (o *reshardOptions) validate() error {
 	return err
 }
 
-// window is the longest for which a charge counts.
+// window is the longest time for which a charge counts.
 func (o *reshardOptions) window() (longest time.Duration) {
-	limits, _ := policies.ParseLimits(o.limits) // validate has seen them
+	limits, _ := policies.ParseLimits(o.limits) // validate has parsed them
 	for _, l := range limits {
 		policy := limit.Policy{Limits: []limit.Limit{l}}
 		longest = max(longest, policy.Horizon())
@@ -146,8 +145,8 @@ type reshardSample struct {
 	Moved int `json:"moved"`
 }
 
-// callsToMove is what the first take of a key that moves costs beyond the ordinary: the seal at the old owner, and the take
-// with what was counted there. Router.Update promises it.
+// callsToMove is how many more calls the first take of a moved key makes, as Router.Update documents: the seal at the previous
+// owner, and the take with what was counted there.
 const callsToMove = 2
 
 func (o *reshardOptions) plan(before, after router.Topology) (*reshardPlan, error) {
@@ -174,13 +173,13 @@ func (o *reshardOptions) plan(before, after router.Topology) (*reshardPlan, erro
 	return p, nil
 }
 
-// countMoves fills in who gives what to whom.
+// countMoves counts on sample points which share moves from where to where.
 func (p *reshardPlan) countMoves(old, next *ring.Ring, before, after router.Topology) {
 	const points = 1 << 20
 	p.shares = make(map[[2]string]float64)
 	moved := make(map[[2]string]int)
 	for i := range uint64(points) {
-		hash := i * 0x9e3779b97f4a7c15 // odd, so no two are the same; the ring mixes them
+		hash := i * 0x9e3779b97f4a7c15 // odd: all are different, and the ring mixes them
 		moved[[2]string{old.OwnerHash(hash), next.OwnerHash(hash)}]++
 	}
 	groups := make(map[string]*reshardGroup)
@@ -204,7 +203,7 @@ func (p *reshardPlan) countMoves(old, next *ring.Ring, before, after router.Topo
 		name := p.Groups[i].Group
 		p.Groups[i].Before, p.Groups[i].After = groups[name].Before, groups[name].After
 	}
-	for _, from := range p.Groups { // in the order of the groups, not of the map
+	for _, from := range p.Groups { // in the order of the groups
 		for _, to := range p.Groups {
 			if share := p.shares[[2]string{from.Group, to.Group}]; share > 0 && from.Group != to.Group {
 				p.Moves = append(p.Moves, reshardMove{From: from.Group, To: to.Group, Share: share})
@@ -260,7 +259,7 @@ func (p *reshardPlan) Text(w io.Writer) {
 	}
 }
 
-// matrix has a row for each group that has keys now, and a column for each that will have some.
+// matrix has a row for each group that has keys before, and a column for each that has some after.
 func (p *reshardPlan) matrix(w io.Writer) {
 	fmt.Fprint(w, "FROM \\ TO")
 	for _, to := range p.Groups {

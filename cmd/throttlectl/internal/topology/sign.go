@@ -52,7 +52,7 @@ func newTopologyKeygen(g *cli.Factory) *cobra.Command {
 	}
 }
 
-// writeNew writes a file that must not be there yet.
+// writeNew writes a file that must not exist.
 func writeNew(path string, mode os.FileMode, block *pem.Block) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -103,7 +103,7 @@ func newTopologySign(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// signingKey reads a private key as keygen and openssl write it.
+// signingKey reads a private key as topology keygen and openssl write it.
 func signingKey(path string) (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

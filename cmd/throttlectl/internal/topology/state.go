@@ -66,8 +66,8 @@ func checkContinues(file router.Topology, s *publishState) error {
 		`as "previous", so that processes that start know where keys have their counts`, newest.Epoch)
 }
 
-// describeDifference says in words what a published topology has that the file hasn't, although the keys have the same owners; empty if
-// nothing. How either is laid out doesn't matter.
+// describeDifference is what a published topology has that the file hasn't, although the keys have the same owners; empty if
+// nothing. Layout doesn't count.
 func describeDifference(published string, file router.Topology) string {
 	there, err := router.ParseTopology([]byte(published))
 	switch {

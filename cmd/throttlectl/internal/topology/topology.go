@@ -1,3 +1,4 @@
+// Package topology has the commands that check, sign and publish topologies, and plan their changes.
 package topology
 
 import (

@@ -48,7 +48,7 @@ func newTopologyWithdraw(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// withdrawal is where a topology was taken away.
+// withdrawal is the result of topology withdraw.
 type withdrawal struct {
 	Epoch uint64          `json:"epoch"`
 	Nodes []withdrawnNode `json:"nodes"`

@@ -23,7 +23,7 @@ const (
 	maxRecorded = 100 * 365 * 24 * time.Hour
 )
 
-// lineError is a line that is no request, or one that can't be played. It never has what is in the line: it may be a key.
+// lineError is why a line can't be played. It never holds what is in the line, which may be a key.
 type lineError struct {
 	Line int
 	Err  error
@@ -33,10 +33,10 @@ func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e
 
 func (e *lineError) Unwrap() error { return e.Err }
 
-// columns are the places of what is looked for in a line; -1 for nowhere.
+// columns are the positions of the fields in a line, -1 if missing.
 type columns struct{ time, key, cost int }
 
-// ReadCSV is the traffic in a CSV file. Its errors are lineErrors, and come with the request if there is one.
+// ReadCSV is the traffic in a CSV file. Its errors name the line.
 func ReadCSV(in io.Reader) Traffic {
 	return func(yield func(Request, error) bool) {
 		lines := bufio.NewScanner(in)
@@ -69,7 +69,7 @@ func ReadCSV(in io.Reader) Traffic {
 			if err == nil && a.At-first > maxRecorded.Microseconds() {
 				err = errors.New("time: must be within 100 years of the first request")
 			}
-			if err == nil && a.Cost > limit.MaxCount-sum { // so that no sum of a simulation overflows
+			if err == nil && a.Cost > limit.MaxCount-sum { // no sum overflows
 				err = fmt.Errorf("cost: must leave the sum of all at most %d", limit.MaxCount)
 			}
 			if err != nil {
@@ -88,7 +88,7 @@ func ReadCSV(in io.Reader) Traffic {
 	}
 }
 
-// split returns the fields of a line; none of a blank one.
+// split returns the fields of a line, none if it is blank.
 func split(line string) ([]string, error) {
 	line = strings.TrimSuffix(line, "\r")
 	switch {

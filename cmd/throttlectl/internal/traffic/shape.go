@@ -20,18 +20,18 @@ const ShapeHelp = `  steady:5/s               a request every 200 ms
 
 Rates are per s, m, h or any duration: 300/m, 0.5/s, 10/250ms.`
 
-// Shape is how many requests come when.
+// Shape is when requests come.
 type Shape struct {
 	Text string
 
-	most float64 // requests a second, where there are most
+	most float64 // the highest rate, in requests a second
 
-	// Of bursts, and of the steady shape, whose bursts are of one.
+	// Shapes with bursts; the steady shape has bursts of one.
 	burst int
 	every time.Duration
 
-	// Of the others: requests come by chance, as often a second as this says.
-	rate func(at, lasts float64) float64 // in seconds
+	// Random shapes: the requests a second at a time of the whole, both in seconds.
+	rate func(at, lasts float64) float64
 }
 
 const (
@@ -158,7 +158,7 @@ func parseSpan(text string) (time.Duration, error) {
 	return span, nil
 }
 
-// moments is when requests come, before it is over.
+// moments is when requests come.
 func (s *Shape) moments(random *rand.Rand, lasts time.Duration) iter.Seq[time.Duration] {
 	if s.rate != nil {
 		return s.chance(random, lasts)

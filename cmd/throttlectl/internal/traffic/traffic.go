@@ -1,3 +1,4 @@
+// Package traffic is requests over time: made from shapes and key distributions, or read from a CSV file.
 package traffic
 
 import (
@@ -16,14 +17,13 @@ type Request struct {
 	Cost int64
 }
 
-// Traffic yields requests in the order of time. An error is the last that it yields, and is of the request beside it.
+// Traffic yields requests in the order of time. An error is the last that it yields, about the request beside it.
 type Traffic = iter.Seq2[Request, error]
 
-// Keys draws keys: the nth most popular one is asked for 1/n^exponent times as often as the first, which is Zipf's
-// law. With exponent 0 all are as likely.
+// Keys draws keys by Zipf's law: the nth key 1/n^exponent times as often as the first. With exponent 0 all are equally likely.
 type Keys struct {
 	names []string
-	sums  []float64 // of the weights up to each name's own
+	sums  []float64 // of the weights up to and including each name's
 }
 
 const maxKeys = 1 << 20 // keys
@@ -53,10 +53,10 @@ func (p *Keys) Draw(random *rand.Rand) string {
 	return p.names[min(i, n-1)]
 }
 
-// simulatedStart is when made traffic begins: at a multiple of every window up to a day, as aligned windows do.
+// simulatedStart is when generated traffic begins, at a multiple of every window up to a day.
 var simulatedStart = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// Generate is the traffic of all shapes together, for a while. The same seed makes the same traffic.
+// Generate is the traffic of all shapes together. The same seed makes the same traffic.
 func Generate(shapes []Shape, keys *Keys, seed uint64, lasts time.Duration) Traffic {
 	return func(yield func(Request, error) bool) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -69,7 +69,7 @@ func Generate(shapes []Shape, keys *Keys, seed uint64, lasts time.Duration) Traf
 	}
 }
 
-// merged is the moments of all shapes in the order of time.
+// merged is the times of all shapes' requests in order.
 func merged(shapes []Shape, seed uint64, lasts time.Duration) iter.Seq[time.Duration] {
 	type source struct {
 		at   time.Duration
