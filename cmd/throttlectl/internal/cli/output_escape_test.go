@@ -20,8 +20,8 @@ func TestJSONIsHarmless(t *testing.T) {
 	t.Parallel()
 	const foreign = "a\u009b31mred\u0085\u007f\u200f\u202egnp.exe\u2066\u061c\u2028\U000e0041 é ü \U0001f600 <b>&"
 	var b bytes.Buffer
-	g := &Factory{JSON: true}
-	if err := g.PrintTo(&b, keyed{foreign}); err != nil {
+	f := &Factory{JSON: true}
+	if err := f.PrintTo(&b, keyed{foreign}); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range b.String() {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-const doctorHelp = `Examine every server of a topology, or those given by --redis, and print what is wrong with it, and what to do. It only
+const help = `Examine every server of a topology, or those given by --redis, and print what is wrong with it, and what to do. It only
 asks, and can do so with the rights that the applications need; log in as they do, for it also looks at those rights.
 
   reach        whether it answers
@@ -35,19 +35,20 @@ The exit code is 0 if there is nothing of --fail-on or worse, and 3 otherwise. A
 
 `
 
-type doctorOptions struct {
+type options struct {
 	cluster.Flags
 	groups, ignore  []string
 	failOn          string
 	maxLag, maxSkew time.Duration
 }
 
-func New(g *cli.Factory) *cobra.Command {
-	o := &doctorOptions{Flags: cluster.Flags{Factory: g}}
+// New makes the doctor command.
+func New(f *cli.Factory) *cobra.Command {
+	o := &options{Flags: cluster.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:               "doctor",
 		Short:             "Examine the servers: holes, eviction, replication, clocks, rights, ...",
-		Long:              doctorHelp + cluster.ServerHelp,
+		Long:              help + cluster.ServerHelp,
 		Args:              cli.Operands(),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,7 +95,7 @@ func New(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-func (o *doctorOptions) validate() (least finding.Severity, err error) {
+func (o *options) validate() (least finding.Severity, err error) {
 	i := slices.Index(finding.Severities, o.failOn)
 	switch {
 	case i < 0:
@@ -113,7 +114,7 @@ func (o *doctorOptions) validate() (least finding.Severity, err error) {
 }
 
 // knownGroups refuses groups that the topology doesn't have: nothing would be examined.
-func (o *doctorOptions) knownGroups(c *cluster.Cluster) error {
+func (o *options) knownGroups(c *cluster.Cluster) error {
 	var names []string
 	for _, g := range c.Topology.Groups {
 		names = append(names, g.Name)
@@ -132,7 +133,7 @@ type diagnosis struct {
 	Findings finding.List  `json:"findings"`
 }
 
-func (o *doctorOptions) examine(ctx context.Context, c *cluster.Cluster) *diagnosis {
+func (o *options) examine(ctx context.Context, c *cluster.Cluster) *diagnosis {
 	wanted := func(group string) bool { return len(o.groups) == 0 || slices.Contains(o.groups, group) }
 	members, f := c.Members(ctx, wanted)
 	all := cluster.Parallel(members, func(m cluster.Member) *serverReport { return examine(ctx, m, o.Timeout) })

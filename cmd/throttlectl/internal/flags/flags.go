@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-go/sluice/featureflag"
 )
 
-// flagOptions select where the flags are stored.
-type flagOptions struct {
+// options select where the flags are stored.
+type options struct {
 	*cli.Factory
 	file, redis, redisKey string
 	password              cluster.PasswordFlags
 }
 
-const flagHelp = `Read and change percentage flags, where the applications read them:
+const help = `Read and change percentage flags, where the applications read them:
 
   --file PATH                    a JSON file
   --redis URL --redis-key KEY    a hash on a Redis server: redis://user@host:port/db, or rediss:// for TLS
@@ -29,28 +29,29 @@ const flagHelp = `Read and change percentage flags, where the applications read 
 
 Every change raises the flag's version. Applications follow at their next refresh; those that read Redis, at once.`
 
-func New(g *cli.Factory) *cobra.Command {
-	o := &flagOptions{Factory: g}
+// New makes the flag command.
+func New(f *cli.Factory) *cobra.Command {
+	o := &options{Factory: f}
 	cmd := cli.Group(&cobra.Command{
 		Use:   "flag",
 		Short: "Read and change percentage flags",
-		Long:  flagHelp,
+		Long:  help,
 	},
-		newFlagGet(o),
-		newFlagSet(o),
-		newFlagChange(o, "kill", "Make the flag 0 % everywhere, and keep its percentage for revive", featureflag.Kill),
-		newFlagChange(o, "revive", "End what kill began", featureflag.Revive),
-		newFlagWatch(o),
+		newGet(o),
+		newSet(o),
+		newChange(o, "kill", "Make the flag 0 % everywhere, and keep its percentage for revive", featureflag.Kill),
+		newChange(o, "revive", "End what kill began", featureflag.Revive),
+		newWatch(o),
 	)
 	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
 	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server, better without a password: redis://user@host:port/db")
-	o.password.Register(g, cmd.PersistentFlags())
+	o.password.Register(f, cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&o.redisKey, "redis-key", "", "`key` of the hash of flags, with --redis")
 	return cmd
 }
 
 // source opens where the flags are stored; the returned function closes it.
-func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), error) {
+func (o *options) source(cmd *cobra.Command) (featureflag.Source, func(), error) {
 	given := cmd.Flags().Changed
 	switch {
 	case given("file") == given("redis"):
@@ -76,7 +77,7 @@ func (o *flagOptions) source(cmd *cobra.Command) (featureflag.Source, func(), er
 }
 
 // withSource calls f with the source, within --timeout.
-func (o *flagOptions) withSource(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
+func (o *options) withSource(cmd *cobra.Command, f func(ctx context.Context, source featureflag.Source) error) error {
 	source, done, err := o.source(cmd)
 	if err != nil {
 		return err

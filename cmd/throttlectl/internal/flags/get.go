@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/featureflag"
 )
 
-func newFlagGet(o *flagOptions) *cobra.Command {
+func newGet(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "get NAME",
 		Short: "Print what is stored: percentage, version, killed",
@@ -26,19 +26,19 @@ func newFlagGet(o *flagOptions) *cobra.Command {
 				if err != nil {
 					return fmt.Errorf("flag %q: %w", name, err)
 				}
-				return o.Print(flagValue{name, v})
+				return o.Print(storedFlag{name, v})
 			})
 		},
 	}
 }
 
-// flagValue is a stored flag.
-type flagValue struct {
+// storedFlag is a stored flag.
+type storedFlag struct {
 	Name string `json:"name"`
 	featureflag.Value
 }
 
-func (f flagValue) Text(w io.Writer) {
+func (f storedFlag) Text(w io.Writer) {
 	fmt.Fprint(w, "NAME\tPERCENT\tVERSION\tKILLED\n")
 	fmt.Fprintf(w, "%s\t%v\t%d\t%s\n", f.Name, f.Percent, f.Version, cli.YesNo(f.Killed))
 }

@@ -20,7 +20,7 @@ const watchHelp = `Print a line for what is stored, and one for every change, un
 Errors go to stderr, and the watch goes on: a flag that isn't there may come, a server that is away may return. Changes
 in Redis are seen at once, changes in a file at the next refresh. Changes in quick succession may be told as one.`
 
-func newFlagWatch(o *flagOptions) *cobra.Command {
+func newWatch(o *options) *cobra.Command {
 	var refresh time.Duration
 	cmd := &cobra.Command{
 		Use:   "watch NAME",
@@ -35,7 +35,7 @@ func newFlagWatch(o *flagOptions) *cobra.Command {
 	return cmd
 }
 
-func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Duration) error {
+func (o *options) watch(cmd *cobra.Command, name string, refresh time.Duration) error {
 	if refresh == 0 { // 0 is the default of package featureflag
 		return cli.Usage(errors.New("--refresh = 0s: must be at least 1ms"))
 	}
@@ -49,7 +49,7 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 	flag, err := featureflag.New(featureflag.Config{
 		Name: name, Source: source, Refresh: refresh, Timeout: o.Timeout,
 		OnChange: func(s featureflag.State) {
-			if err := o.Print(newFlagEvent(time.Now(), s)); err != nil {
+			if err := o.Print(newEvent(time.Now(), s)); err != nil {
 				stop(err) // Out is closed
 			}
 		},
@@ -66,8 +66,8 @@ func (o *flagOptions) watch(cmd *cobra.Command, name string, refresh time.Durati
 	return context.Cause(ctx)
 }
 
-// flagEvent is a change.
-type flagEvent struct {
+// event is a change.
+type event struct {
 	Time    time.Time          `json:"time"`
 	Name    string             `json:"name"`
 	Percent float64            `json:"percent"` // that applies: 0 if killed
@@ -75,10 +75,10 @@ type flagEvent struct {
 	Reason  featureflag.Reason `json:"reason"`
 }
 
-func newFlagEvent(now time.Time, s featureflag.State) flagEvent {
-	return flagEvent{Time: now, Name: s.Name, Percent: s.Percent, Version: s.Generation, Reason: s.Reason}
+func newEvent(now time.Time, s featureflag.State) event {
+	return event{Time: now, Name: s.Name, Percent: s.Percent, Version: s.Generation, Reason: s.Reason}
 }
 
-func (s flagEvent) Text(w io.Writer) {
+func (s event) Text(w io.Writer) {
 	fmt.Fprintf(w, "%s %v%% version %d %s\n", s.Time.Format(cli.TimeLayout), s.Percent, s.Version, s.Reason)
 }

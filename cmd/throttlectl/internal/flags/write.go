@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/featureflag"
 )
 
-func newFlagSet(o *flagOptions) *cobra.Command {
+func newSet(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME PERCENT",
 		Short: "Store a percentage, 0 to 100, for example 12.5 or 12.5%",
@@ -34,7 +34,7 @@ killed, and gets the percentage when it is revived.`,
 	}
 }
 
-func newFlagChange(o *flagOptions, name, short string,
+func newChange(o *options, name, short string,
 	change func(context.Context, featureflag.Source, string) (featureflag.Value, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   name + " NAME",
@@ -50,12 +50,12 @@ func newFlagChange(o *flagOptions, name, short string,
 
 // write changes a flag and prints it and its old value. An old value that can't be read is no obstacle: a broken flag must be
 // killable.
-func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, change func(context.Context, featureflag.Source) (featureflag.Value, error)) error {
+func (o *options) write(cmd *cobra.Command, name string, percent float64, change func(context.Context, featureflag.Source) (featureflag.Value, error)) error {
 	if err := validateFlag(name, percent); err != nil {
 		return err
 	}
 	return o.withSource(cmd, func(ctx context.Context, source featureflag.Source) error {
-		r := flagChange{Name: name}
+		r := changed{Name: name}
 		old, err := source.Load(ctx, name)
 		switch {
 		case err == nil:
@@ -70,15 +70,15 @@ func (o *flagOptions) write(cmd *cobra.Command, name string, percent float64, ch
 	})
 }
 
-// flagChange is a flag before and after.
-type flagChange struct {
+// changed is a flag before and after.
+type changed struct {
 	Name     string             `json:"name"`
 	Old      *featureflag.Value `json:"old"`                 // null if there was none, or it can't be read
 	OldError string             `json:"old_error,omitempty"` // why it couldn't be read; empty: there was none
 	New      featureflag.Value  `json:"new"`
 }
 
-func (c flagChange) Text(w io.Writer) {
+func (c changed) Text(w io.Writer) {
 	old := "none"
 	switch {
 	case c.Old != nil:

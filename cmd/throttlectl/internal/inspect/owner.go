@@ -16,8 +16,9 @@ const ownerHelp = `Print the group that owns a key by a topology file, and the n
 says so, whether or not it is in force and whether or not its servers are alive. PREVIOUS is the owner by the topology
 before, if the file still names it and it was another one: from there the key brings its counts.`
 
-func NewOwner(g *cli.Factory) *cobra.Command {
-	f := &cluster.Flags{Factory: g}
+// NewOwner makes the owner command.
+func NewOwner(f *cli.Factory) *cobra.Command {
+	o := &cluster.Flags{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "owner KEY...",
 		Short: "Print the group and the nodes that own a key",
@@ -30,7 +31,7 @@ func NewOwner(g *cli.Factory) *cobra.Command {
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, keys []string) error {
-			t, err := f.LoadTopology()
+			t, err := o.LoadTopology()
 			if err != nil {
 				return err
 			}
@@ -38,18 +39,18 @@ func NewOwner(g *cli.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if !f.JSON {
-				return f.Print(all)
+			if !o.JSON {
+				return o.Print(all)
 			}
-			for _, o := range all {
-				if err := f.Print(o); err != nil {
+			for _, one := range all {
+				if err := o.Print(one); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
-	f.RegisterTopology(cmd)
+	o.RegisterTopology(cmd)
 	return cmd
 }
 

@@ -34,12 +34,13 @@ log in as an operator. Named policies and limits need no search.
 
 `
 
-func NewPeek(g *cli.Factory) *cobra.Command {
-	o := &keyOptions{Flags: cluster.Flags{Factory: g}}
+// NewPeek makes the peek command.
+func NewPeek(f *cli.Factory) *cobra.Command {
+	o := &keyOptions{Flags: cluster.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:   "peek KEY",
 		Short: "Print what is counted of a key, limit by limit",
-		Long:  peekHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
+		Long:  peekHelp + policies.Help + "\n\n" + cluster.ServerHelp,
 		Args:  cli.Operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.Selector.File == "" && len(o.Limits) == 0 {

@@ -27,13 +27,14 @@ It doesn't ask: it is about one key that you name, and gives rather than takes. 
 
 `
 
-func NewReset(g *cli.Factory) *cobra.Command {
-	o := &keyOptions{Flags: cluster.Flags{Factory: g}}
+// NewReset makes the reset command.
+func NewReset(f *cli.Factory) *cobra.Command {
+	o := &keyOptions{Flags: cluster.Flags{Factory: f}}
 	var dry bool
 	cmd := &cobra.Command{
 		Use:   "reset KEY",
 		Short: "Give a key its full quota back",
-		Long:  resetHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
+		Long:  resetHelp + policies.Help + "\n\n" + cluster.ServerHelp,
 		Args:  cli.Operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.withStored(cmd.Context(), args[0], !dry, func(k *keyCounts, req backend.Request, stored backend.Snapshot) error {

@@ -22,8 +22,9 @@ const ringHelp = `Print how a topology shares the keys out over its groups. No s
   KEYS       with --sample: how many of these keys it owns, and how far that is off the ideal. Keys are spread evenly,
              requests need not be: one hot key is one group's load`
 
-func NewRing(g *cli.Factory) *cobra.Command {
-	f := &cluster.Flags{Factory: g}
+// NewRing makes the ring command.
+func NewRing(f *cli.Factory) *cobra.Command {
+	o := &cluster.Flags{Factory: f}
 	var sample string
 	cmd := &cobra.Command{
 		Use:               "ring --topology FILE",
@@ -32,7 +33,7 @@ func NewRing(g *cli.Factory) *cobra.Command {
 		Args:              cli.Operands(),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := f.LoadTopology()
+			t, err := o.LoadTopology()
 			if err != nil {
 				return err
 			}
@@ -42,14 +43,14 @@ func NewRing(g *cli.Factory) *cobra.Command {
 			}
 			p := newRingReport(t, r)
 			if sample != "" {
-				if err := p.count(r, f.In, sample); err != nil {
+				if err := p.count(r, o.In, sample); err != nil {
 					return err
 				}
 			}
-			return f.Print(p)
+			return o.Print(p)
 		},
 	}
-	f.RegisterTopology(cmd)
+	o.RegisterTopology(cmd)
 	cmd.Flags().StringVar(&sample, "sample", "", "`file` of keys to count, one a line; - for stdin")
 	return cmd
 }

@@ -20,13 +20,14 @@ remember when they were charged.
 
 `
 
-func NewUsage(g *cli.Factory) *cobra.Command {
-	o := &keyOptions{Flags: cluster.Flags{Factory: g}}
+// NewUsage makes the usage command.
+func NewUsage(f *cli.Factory) *cobra.Command {
+	o := &keyOptions{Flags: cluster.Flags{Factory: f}}
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "usage KEY",
 		Short: "Print what a key has used in the last minute, hour, ...",
-		Long:  usageHelp + policies.PolicyHelp + "\n\n" + cluster.ServerHelp,
+		Long:  usageHelp + policies.Help + "\n\n" + cluster.ServerHelp,
 		Args:  cli.Operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policy, err := o.Policy(args[0])

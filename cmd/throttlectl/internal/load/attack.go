@@ -40,7 +40,7 @@ type tally struct {
 
 func newTally() *tally {
 	return &tally{
-		latency: hdrhistogram.New(1, int64(maxLoad), 2),
+		latency: hdrhistogram.New(1, int64(maxDuration), 2),
 		sources: make(map[string]int64), guarantees: make(map[string]int64), causes: make(map[string]int64), errors: make(map[string]int64),
 	}
 }
@@ -82,8 +82,8 @@ func (a *attack) caller(ctx context.Context, t *tally, random *rand.Rand) {
 			return
 		}
 		key := a.keys.Draw(random)
-		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key)            // an interrupted call would have an unknown outcome
-		_ = t.latency.RecordValue(int64(min(max(time.Since(due), 0), maxLoad))) // in range: no error
+		d, err := a.throttler.Allow(context.WithoutCancel(ctx), key)                // an interrupted call would have an unknown outcome
+		_ = t.latency.RecordValue(int64(min(max(time.Since(due), 0), maxDuration))) // in range: no error
 		switch {
 		case err != nil:
 			t.errors[throttler.Reason(err)]++

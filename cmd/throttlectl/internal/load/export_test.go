@@ -1,6 +1,6 @@
 package load
 
 // LoadPrefix and Loaded are for tests of the whole program.
-const LoadPrefix = loadPrefix
+const LoadPrefix = keyPrefix
 
-type Loaded = loaded
+type Loaded = report

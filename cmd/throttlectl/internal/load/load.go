@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-const loadHelp = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
+const help = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
 admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 3 if
 it was more, and otherwise 1 if the load was interrupted: the report is of what was asked until then.
 
@@ -44,15 +44,15 @@ What is printed:
   BY ALL          the same, of all decisions: those that are not exact may exceed a limit by a stated bound`
 
 const (
-	defaultLoad      = 10 * time.Second
-	maxLoad          = 24 * time.Hour
-	minLoad          = 100 * time.Millisecond
+	defaultDuration  = 10 * time.Second
+	maxDuration      = 24 * time.Hour
+	minDuration      = 100 * time.Millisecond
 	maxCallers       = 1 << 14
-	loadPrefix       = "throttlectl-load-"
+	keyPrefix        = "throttlectl-load-"
 	memoryOutOfOrder = time.Second // by how much decisions may be recorded out of order
 )
 
-type loadOptions struct {
+type options struct {
 	cluster.Flags
 	policies.Selector
 	memory, lease, allowRemote bool
@@ -63,12 +63,13 @@ type loadOptions struct {
 	seed                       uint64
 }
 
-func New(g *cli.Factory) *cobra.Command {
-	o := &loadOptions{Flags: cluster.Flags{Factory: g}}
+// New makes the load command.
+func New(f *cli.Factory) *cobra.Command {
+	o := &options{Flags: cluster.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Put load on servers, and see how they limit it",
-		Long:  loadHelp,
+		Long:  help,
 		Args:  cli.Operands(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := o.attack()
@@ -93,7 +94,7 @@ func New(g *cli.Factory) *cobra.Command {
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
 	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
 	flags.StringVar(&o.rate, "rate", "", "`requests` of all callers, such as 5000/s; as many as possible by default")
-	flags.DurationVar(&o.duration, "for", defaultLoad, "how long")
+	flags.DurationVar(&o.duration, "for", defaultDuration, "how long")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the order of keys")
 	for _, name := range []string{"callers", "keys", "zipf", "rate", "for", "seed"} {
 		cli.NoFiles(cmd, name)
@@ -102,7 +103,7 @@ func New(g *cli.Factory) *cobra.Command {
 }
 
 // attack validates the flags, except those of the servers.
-func (o *loadOptions) attack() (*attack, error) {
+func (o *options) attack() (*attack, error) {
 	policy, err := o.Policy("")
 	if _, wrong := errors.AsType[cli.UsageError](err); err != nil && !wrong {
 		return nil, err // of reading the file
@@ -120,10 +121,10 @@ func (o *loadOptions) attack() (*attack, error) {
 	if o.callers < 1 || o.callers > maxCallers {
 		errs = append(errs, fmt.Errorf("--callers = %d: must be from 1 to %d", o.callers, maxCallers))
 	}
-	if o.duration < minLoad || o.duration > maxLoad {
-		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minLoad, maxLoad))
+	if o.duration < minDuration || o.duration > maxDuration {
+		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minDuration, maxDuration))
 	}
-	a.keys, err = traffic.NewKeys(loadPrefix, o.keys, o.zipf)
+	a.keys, err = traffic.NewKeys(keyPrefix, o.keys, o.zipf)
 	grace := o.Timeout
 	if o.memory {
 		grace = memoryOutOfOrder
@@ -133,7 +134,7 @@ func (o *loadOptions) attack() (*attack, error) {
 }
 
 // open opens the selected backend, and returns its description.
-func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error) {
+func (o *options) open(ctx context.Context) (backend.Backend, string, error) {
 	if o.memory {
 		if o.Topology != "" || len(o.Redis) > 0 {
 			return nil, "", cli.Usage(errors.New("exactly one of --memory, --topology and --redis is needed"))
@@ -163,7 +164,7 @@ func (o *loadOptions) open(ctx context.Context) (backend.Backend, string, error)
 }
 
 // checkRemote refuses servers that may not be on this host.
-func (o *loadOptions) checkRemote(remote []string, from string) error {
+func (o *options) checkRemote(remote []string, from string) error {
 	if len(remote) == 0 || o.allowRemote {
 		return nil
 	}
@@ -173,7 +174,7 @@ func (o *loadOptions) checkRemote(remote []string, from string) error {
 
 // followPublished replaces the topology by a newer one in force, and reports whether there is one. Its servers are checked before
 // any connection to them. Servers that can't be read are no error here: the load reports them.
-func (o *loadOptions) followPublished(ctx context.Context, c *cluster.Cluster) (newer bool, err error) {
+func (o *options) followPublished(ctx context.Context, c *cluster.Cluster) (newer bool, err error) {
 	for c.Topology.Epoch > 0 { // epoch 0 follows no other
 		all := c.ReadPublished(ctx)
 		for _, p := range all {
@@ -247,7 +248,7 @@ func loopback(address string) bool {
 }
 
 // load runs the attack and prints the report.
-func (o *loadOptions) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
+func (o *options) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
 	var lease *backend.Lease
 	if o.lease {
 		var err error

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// loaded is the result of a load. Latencies are in microseconds.
-type loaded struct {
+// report is the result of a load. Latencies are in microseconds.
+type report struct {
 	Where      string           `json:"where"`
 	Seconds    float64          `json:"seconds"`
 	Callers    int              `json:"callers"`
@@ -26,16 +26,16 @@ type loaded struct {
 	PerSecond  float64          `json:"per_second"`
 	Admitted   int64            `json:"admitted"`
 	Denied     int64            `json:"denied"`
-	Latency    loadLatency      `json:"latency"`
+	Latency    latencies        `json:"latency"`
 	Sources    map[string]int64 `json:"sources"`
 	Guarantees map[string]int64 `json:"guarantees"`
 	Causes     map[string]int64 `json:"causes"` // why not exact
 	Errors     map[string]int64 `json:"errors"`
-	Leases     *loadLeases      `json:"leases,omitempty"`
-	Limits     []loadLimit      `json:"limits"`
+	Leases     *leases          `json:"leases,omitempty"`
+	Limits     []limitReport    `json:"limits"`
 }
 
-type loadLatency struct {
+type latencies struct {
 	P50  float64 `json:"p50"`
 	P90  float64 `json:"p90"`
 	P99  float64 `json:"p99"`
@@ -43,8 +43,8 @@ type loadLatency struct {
 	Max  float64 `json:"max"`
 }
 
-// loadLeases is what the leases have done; the last three are of cost.
-type loadLeases struct {
+// leases is what the leases have done; the last three are of cost.
+type leases struct {
 	Fetches  int64 `json:"fetches"`
 	Straight int64 `json:"straight"`
 	Returned int64 `json:"returned"`
@@ -52,18 +52,18 @@ type loadLeases struct {
 	Stranded int64 `json:"stranded"`
 }
 
-type loadLimit struct {
+type limitReport struct {
 	Limit   limit.Limit `json:"limit"`
 	Over    int64       `json:"over"`     // cost admitted above it by exact decisions
 	OverAll int64       `json:"over_all"` // by all decisions
 }
 
-func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
+func (a *attack) report(where string, seen *tally, took time.Duration) *report {
 	micros := func(q float64) float64 { return float64(seen.latency.ValueAtQuantile(q)) / 1e3 }
-	r := &loaded{
+	r := &report{
 		Where: where, Seconds: took.Seconds(), Callers: a.callers, Requests: seen.latency.TotalCount(),
 		Admitted: seen.admitted, Denied: seen.denied, Decisions: seen.admitted + seen.denied,
-		Latency: loadLatency{micros(50), micros(90), micros(99), micros(99.9), micros(100)},
+		Latency: latencies{micros(50), micros(90), micros(99), micros(99.9), micros(100)},
 		Sources: seen.sources, Guarantees: seen.guarantees, Causes: seen.causes, Errors: seen.errors,
 	}
 	r.PerSecond = float64(r.Decisions) / r.Seconds
@@ -71,17 +71,17 @@ func (a *attack) report(where string, seen *tally, took time.Duration) *loaded {
 		r.Unsent = max(int64(a.rate*min(took, a.duration).Seconds())-r.Requests, 0)
 	}
 	for i, over := range a.audit.result() {
-		r.Limits = append(r.Limits, loadLimit{a.audit.policy.Limits[i], over.exact, over.all})
+		r.Limits = append(r.Limits, limitReport{a.audit.policy.Limits[i], over.exact, over.all})
 	}
 	return r
 }
 
-func (r *loaded) lease(s backend.LeaseStats) {
-	r.Leases = &loadLeases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
+func (r *report) lease(s backend.LeaseStats) {
+	r.Leases = &leases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
 }
 
 // err is the error of the command.
-func (r *loaded) err() error {
+func (r *report) err() error {
 	var over []string
 	for _, l := range r.Limits {
 		if l.Over > 0 {
@@ -97,7 +97,7 @@ func (r *loaded) err() error {
 	return nil
 }
 
-func (r *loaded) Text(w io.Writer) {
+func (r *report) Text(w io.Writer) {
 	micros := func(n float64) string {
 		return time.Duration(n * float64(time.Microsecond)).Round(100 * time.Nanosecond).String()
 	}

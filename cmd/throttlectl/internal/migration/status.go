@@ -1,3 +1,4 @@
+// Package migration has the command that prints how a migration between backends stands.
 package migration
 
 import (
@@ -18,7 +19,7 @@ const (
 	minWatch   = 100 * time.Millisecond
 )
 
-const statusHelp = `Print how a migration stands in a running application, as it publishes it with package expvar: the flag's
+const help = `Print how a migration stands in a running application, as it publishes it with package expvar: the flag's
 percentage, both sides, and what was decided by which.
 
   DECISIONS   made by this side
@@ -31,19 +32,29 @@ percentage, both sides, and what was decided by which.
 All numbers are counts since the application started. The exit code is 1 if a side isn't reachable. With --watch, errors
 go to stderr and the watch goes on until interrupted, with exit code 0.`
 
-type statusOptions struct {
+type options struct {
 	*cli.Factory
 	url, name string
 	redacted  string // the URL without secrets
 	watch     time.Duration
 }
 
-func newMigrateStatus(g *cli.Factory) *cobra.Command {
-	o := &statusOptions{Factory: g}
+// New makes the migrate command.
+func New(f *cli.Factory) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:   "migrate",
+		Short: "Look at a migration from one backend to another",
+	},
+		newStatus(f),
+	)
+}
+
+func newStatus(f *cli.Factory) *cobra.Command {
+	o := &options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "status --url URL",
 		Short: "Print how a migration stands in a running application",
-		Long:  statusHelp,
+		Long:  help,
 		Args:  cli.Operands(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(cmd); err != nil {
@@ -68,7 +79,7 @@ func newMigrateStatus(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-func (o *statusOptions) validate(cmd *cobra.Command) error {
+func (o *options) validate(cmd *cobra.Command) error {
 	u, err := endpoint.Parse(o.url, "http://host:port/debug/vars")
 	switch {
 	case err != nil:
@@ -83,7 +94,7 @@ func (o *statusOptions) validate(cmd *cobra.Command) error {
 }
 
 // watchStatus prints every o.watch until interrupted.
-func (o *statusOptions) watchStatus(ctx context.Context) error {
+func (o *options) watchStatus(ctx context.Context) error {
 	tick := time.NewTicker(o.watch)
 	defer tick.Stop()
 	for {
@@ -106,7 +117,7 @@ func (o *statusOptions) watchStatus(ctx context.Context) error {
 	}
 }
 
-func (o *statusOptions) fetch(ctx context.Context) (*migration, error) {
+func (o *options) fetch(ctx context.Context) (*migration, error) {
 	body, err := endpoint.Get(ctx, o.url, o.redacted, o.Timeout, maxBody)
 	if err != nil {
 		return nil, err

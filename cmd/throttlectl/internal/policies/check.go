@@ -1,3 +1,4 @@
+// Package policies has the command that checks files of policies, and the flags by which other commands select a policy.
 package policies
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-const policiesCheckHelp = `Validate a JSON file of policies, as applications read it with throttler.OpenRegistry, and print what it holds: before it is
+const checkHelp = `Validate a JSON file of policies, as applications read it with throttler.OpenRegistry, and print what it holds: before it is
 rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell what they
 have in force (throttlectl top).
 
@@ -29,19 +30,29 @@ effect is one of allow that deny denies, or an address that isn't written as htt
   KEYS, PREFIXES  how many have this policy
   SHADOW          the policy that is asked, too, and enforced on nobody`
 
-func newPoliciesCheck(g *cli.Factory) *cobra.Command {
+// New makes the policies command.
+func New(f *cli.Factory) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:   "policies",
+		Short: "Check a file of named policies",
+	},
+		newCheck(f),
+	)
+}
+
+func newCheck(f *cli.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:               "check FILE",
 		Short:             "Validate a file of policies, and print what it holds",
-		Long:              policiesCheckHelp,
+		Long:              checkHelp,
 		Args:              cli.Operands("FILE"),
 		ValidArgsFunction: cli.JSONFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := checkPolicies(args[0])
+			c, err := check(args[0])
 			if err != nil {
 				return err
 			}
-			if err := g.Print(c); err != nil {
+			if err := f.Print(c); err != nil {
 				return err
 			}
 			return c.Findings.Err(finding.Warning)
@@ -49,8 +60,8 @@ func newPoliciesCheck(g *cli.Factory) *cobra.Command {
 	}
 }
 
-// policiesCheck is what a file of policies holds; only findings if it is refused.
-type policiesCheck struct {
+// checkResult is what a file of policies holds; only findings if it is refused.
+type checkResult struct {
 	Digest   string        `json:"digest,omitempty"`
 	Version  string        `json:"version,omitempty"`
 	Default  string        `json:"default,omitempty"`
@@ -68,8 +79,8 @@ type namedPolicy struct {
 	Shadow   string        `json:"shadow,omitempty"`
 }
 
-// policiesDocument is the part of a document that throttler.Registry doesn't export.
-type policiesDocument struct {
+// document is the part of a document that throttler.Registry doesn't export.
+type document struct {
 	Default string            `json:"default"`
 	Keys    map[string]string `json:"keys"`
 	Allow   []string          `json:"allow"`
@@ -77,7 +88,7 @@ type policiesDocument struct {
 	Shadow  map[string]string `json:"shadow"`
 }
 
-func checkPolicies(path string) (*policiesCheck, error) {
+func check(path string) (*checkResult, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a pipe can be read once only
 		return nil, fmt.Errorf("%s: must be a regular file, and is %s", path, info.Mode().Type())
 	}
@@ -96,11 +107,11 @@ func checkPolicies(path string) (*policiesCheck, error) {
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != now.Digest {
 		return nil, fmt.Errorf("%s: changed while it was read", path)
 	}
-	var d policiesDocument
+	var d document
 	if err := json.Unmarshal(data, &d); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	c := &policiesCheck{Digest: now.Digest, Version: now.Version, Default: d.Default, Allow: len(d.Allow), Deny: len(d.Deny)}
+	c := &checkResult{Digest: now.Digest, Version: now.Version, Default: d.Default, Allow: len(d.Allow), Deny: len(d.Deny)}
 	whole := maps.Clone(d.Keys)
 	maps.DeleteFunc(whole, func(key, _ string) bool { return strings.HasSuffix(key, "*") })
 	keys, all := countByValue(whole), countByValue(d.Keys)
@@ -121,8 +132,8 @@ func countByValue(entries map[string]string) map[string]int {
 }
 
 // refusedPolicies reports why a file is refused.
-func refusedPolicies(err error) *policiesCheck {
-	c := &policiesCheck{Policies: []namedPolicy{}}
+func refusedPolicies(err error) *checkResult {
+	c := &checkResult{Policies: []namedPolicy{}}
 	for _, one := range joinedErrors(err) {
 		c.Findings.Add(finding.Critical, "document", one.Error(), "")
 	}
@@ -149,7 +160,7 @@ func joinedErrors(err error) []error {
 }
 
 // check finds entries without effect. It names no key.
-func (d *policiesDocument) check(all []namedPolicy) (f finding.List) {
+func (d *document) check(all []namedPolicy) (f finding.List) {
 	f = d.checkLists()
 	shadows := countByValue(d.Shadow)
 	for _, p := range all {
@@ -160,7 +171,7 @@ func (d *policiesDocument) check(all []namedPolicy) (f finding.List) {
 	return f
 }
 
-func (c *policiesCheck) Text(w io.Writer) {
+func (c *checkResult) Text(w io.Writer) {
 	if c.Digest != "" {
 		fmt.Fprintf(w, "version %s, digest %s\n\n", cli.Cell(c.Version), c.Digest)
 		fmt.Fprint(w, "POLICY\tLIMITS\tKEYS\tPREFIXES\tSHADOW\n")

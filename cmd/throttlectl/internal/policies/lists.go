@@ -14,7 +14,7 @@ import (
 )
 
 // checkLists finds entries without effect, and names their positions: the entries are keys.
-func (d *policiesDocument) checkLists() (f finding.List) {
+func (d *document) checkLists() (f finding.List) {
 	if vain := ineffectiveAllows(d.Allow, d.Deny); len(vain) > 0 {
 		f.Add(finding.Warning, "lists", "entries of allow that deny has, too, and denies: "+describePositions(vain),
 			"Take them off one list. An entry of deny that ends in a star denies all that begin with it.")

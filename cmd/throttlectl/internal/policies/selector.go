@@ -22,7 +22,7 @@ type Selector struct {
 	registry *throttler.Registry // of File, once loaded
 }
 
-const PolicyHelp = `The policy must be the one that the applications use: its name tells where a key's counts are, and a limit's
+const Help = `The policy must be the one that the applications use: its name tells where a key's counts are, and a limit's
 algorithm, window, precision and alignment tell which of them are its own.
 
   --policy api --limit 100/1m --limit daily=1000/24h

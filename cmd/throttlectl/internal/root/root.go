@@ -36,7 +36,7 @@ Exit codes:
 // RunE, and with Args made by cli.Operands. An error of RunE is a failure unless cli.Usage made it; an error before RunE is a
 // usage error. Only the root may have a PersistentPreRunE: cobra runs only the innermost one.
 func New(s cli.Streams) *cobra.Command {
-	g := &cli.Factory{Streams: s}
+	f := &cli.Factory{Streams: s}
 	root := cli.Group(&cobra.Command{
 		Use:           "throttlectl",
 		Short:         "The operator's tool for applications that use Sluice",
@@ -44,29 +44,29 @@ func New(s cli.Streams) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true, // Run reports them
 		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if g.Timeout <= 0 {
-				return fmt.Errorf("--timeout = %v: must be more than 0", g.Timeout)
+			if f.Timeout <= 0 {
+				return fmt.Errorf("--timeout = %v: must be more than 0", f.Timeout)
 			}
 			return nil
 		},
 	},
-		flags.New(g),
-		migration.New(g),
-		inspect.NewOwner(g),
-		inspect.NewPeek(g),
-		inspect.NewUsage(g),
-		inspect.NewReset(g),
-		inspect.NewRing(g),
-		topology.NewReshard(g),
-		topology.New(g),
-		top.New(g),
-		policies.New(g),
-		doctor.New(g),
-		simulate.New(g),
-		load.New(g),
+		flags.New(f),
+		migration.New(f),
+		inspect.NewOwner(f),
+		inspect.NewPeek(f),
+		inspect.NewUsage(f),
+		inspect.NewReset(f),
+		inspect.NewRing(f),
+		topology.NewReshard(f),
+		topology.New(f),
+		top.New(f),
+		policies.New(f),
+		doctor.New(f),
+		simulate.New(f),
+		load.New(f),
 	)
-	root.PersistentFlags().BoolVar(&g.JSON, "json", false, "print JSON, one object a line")
-	root.PersistentFlags().DurationVar(&g.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	root.PersistentFlags().BoolVar(&f.JSON, "json", false, "print JSON, one object a line")
+	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.ErrOut)

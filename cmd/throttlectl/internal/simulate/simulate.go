@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-const simulateHelp = `Play traffic against a policy, or against several side by side, without a server and without waiting: time is that of the
+const help = `Play traffic against a policy, or against several side by side, without a server and without waiting: time is that of the
 traffic. The same command line prints the same result.
 
   throttlectl simulate --limit 10/1s --limit 240/1h --shape poisson:8/s --for 2h
@@ -43,12 +43,12 @@ What is printed:
   PROMISED         the most that the policy may admit in any such span, whatever the traffic`
 
 const (
-	defaultSimulated = 10 * time.Minute
-	maxSimulated     = 366 * 24 * time.Hour
-	maxCompared      = 8
+	defaultDuration = 10 * time.Minute
+	maxDuration     = 366 * 24 * time.Hour
+	maxCompared     = 8
 )
 
-type simulateOptions struct {
+type options struct {
 	*cli.Factory
 	policies.Selector
 	compare     []string
@@ -61,12 +61,13 @@ type simulateOptions struct {
 	description string // of the traffic
 }
 
-func New(g *cli.Factory) *cobra.Command {
-	o := &simulateOptions{Factory: g}
+// New makes the simulate command.
+func New(f *cli.Factory) *cobra.Command {
+	o := &options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Play traffic against policies, without a server",
-		Long:  simulateHelp,
+		Long:  help,
 		Args:  cli.Operands(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			policies, err := o.candidates()
@@ -88,7 +89,7 @@ func New(g *cli.Factory) *cobra.Command {
 	flags.StringArrayVar(&o.shapes, "shape", nil, "`shape` of the traffic, such as poisson:8/s; may be given several times")
 	flags.StringVar(&o.csv, "csv", "", "`path` of a CSV file of requests instead; - for stdin")
 	flags.StringVar(&o.svg, "svg", "", "`path` to draw what was offered and admitted over time to")
-	flags.DurationVar(&o.duration, "for", defaultSimulated, "how long the traffic lasts; of a CSV file by default all of it")
+	flags.DurationVar(&o.duration, "for", defaultDuration, "how long the traffic lasts; of a CSV file by default all of it")
 	flags.IntVar(&o.keys, "keys", 1, "number of keys, for --shape")
 	flags.Float64Var(&o.zipf, "zipf", 0, "exponent of Zipf's law, by which keys are asked for; 0 for all alike")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of what is random, for --shape")
@@ -99,7 +100,7 @@ func New(g *cli.Factory) *cobra.Command {
 }
 
 // candidates are the policy of --policies or --limit, and those of --compare.
-func (o *simulateOptions) candidates() ([]limit.Policy, error) {
+func (o *options) candidates() ([]limit.Policy, error) {
 	var all []limit.Policy
 	switch {
 	case o.Name != "" && o.File == "":
@@ -134,13 +135,13 @@ func (o *simulateOptions) candidates() ([]limit.Policy, error) {
 }
 
 // traffic opens the traffic; the returned function closes it.
-func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic.Traffic, func(), error) {
+func (o *options) traffic(cmd *cobra.Command) (traffic.Traffic, func(), error) {
 	given := cmd.Flags().Changed
 	if given("shape") == given("csv") {
 		return nil, nil, cli.Usage(errors.New("exactly one of --shape and --csv is needed"))
 	}
-	if (given("for") || !given("csv")) && (o.duration < time.Millisecond || o.duration > maxSimulated) {
-		return nil, nil, cli.Usage(fmt.Errorf("--for = %v: must be from 1ms to %v", o.duration, maxSimulated))
+	if (given("for") || !given("csv")) && (o.duration < time.Millisecond || o.duration > maxDuration) {
+		return nil, nil, cli.Usage(fmt.Errorf("--for = %v: must be from 1ms to %v", o.duration, maxDuration))
 	}
 	if given("csv") {
 		for _, name := range []string{"keys", "zipf", "seed"} {
@@ -167,7 +168,7 @@ func (o *simulateOptions) traffic(cmd *cobra.Command) (traffic.Traffic, func(), 
 	return traffic.Generate(shapes, keys, o.seed, o.duration), func() {}, nil
 }
 
-func (o *simulateOptions) open() (traffic.Traffic, func(), error) {
+func (o *options) open() (traffic.Traffic, func(), error) {
 	switch o.csv {
 	case "":
 		return nil, nil, cli.Usage(errors.New("--csv is empty"))
@@ -184,7 +185,7 @@ func (o *simulateOptions) open() (traffic.Traffic, func(), error) {
 }
 
 // simulate plays, draws and prints.
-func (o *simulateOptions) simulate(ctx context.Context, policies []limit.Policy, all traffic.Traffic) error {
+func (o *options) simulate(ctx context.Context, policies []limit.Policy, all traffic.Traffic) error {
 	s := newSimulation(policies)
 	if err := s.play(ctx, all, o.duration); err != nil {
 		return fmt.Errorf("%s: %w", o.description, err)

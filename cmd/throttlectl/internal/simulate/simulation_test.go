@@ -132,10 +132,10 @@ func TestSimulationByHand(t *testing.T) {
 	if r.Admitted != 5 || r.Denied != 3 || r.Impossible != 1 || r.MeanWait != 7.5 { // told to wait 8 and 7 s
 		t.Errorf("%+v", r)
 	}
-	if want := (simulatedRun{2, 12, 1, "a"}); r.LongestDenial != want {
+	if want := (denialRun{2, 12, 1, "a"}); r.LongestDenial != want {
 		t.Errorf("%+v, want %+v", r.LongestDenial, want)
 	}
-	if want := (simulatedPeak{10, 3, 4, 9, "a"}); r.Worst[0] != want {
+	if want := (peakReport{10, 3, 4, 9, "a"}); r.Worst[0] != want {
 		t.Errorf("%+v", r.Worst)
 	}
 }

@@ -20,7 +20,7 @@ func TestTopLive(t *testing.T) {
 	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
 		fixture.Ask(t, its, "alice", 9)
 	})
-	o := &topOptions{Factory: &cli.Factory{Timeout: fixture.Soon}, urls: []string{app.URL}, interval: minInterval, sort: "name", keys: 1}
+	o := &options{Factory: &cli.Factory{Timeout: fixture.Soon}, urls: []string{app.URL}, interval: minInterval, sort: "name", keys: 1}
 	all, err := o.processes()
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 )
 
-const topHelp = `Show what running applications decide, as they serve it with httplimit.StatsHandler: on a terminal as a page that is drawn
+const help = `Show what running applications decide, as they serve it with httplimit.StatsHandler: on a terminal as a page that is drawn
 anew every --interval, until q or Ctrl-C; elsewhere a block each --interval, until interrupted. --once prints one of them, as
 soon as --interval is over.
 
@@ -52,7 +52,7 @@ const (
 	ctrlC        = 3
 )
 
-type topOptions struct {
+type options struct {
 	*cli.Factory
 	urls     []string
 	interval time.Duration
@@ -61,12 +61,13 @@ type topOptions struct {
 	keys     int
 }
 
-func New(g *cli.Factory) *cobra.Command {
-	o := &topOptions{Factory: g}
+// New makes the top command.
+func New(f *cli.Factory) *cobra.Command {
+	o := &options{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "top --url URL",
 		Short: "Show live what running applications decide",
-		Long:  topHelp,
+		Long:  help,
 		Args:  cli.Operands(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := o.processes()
@@ -96,7 +97,7 @@ func New(g *cli.Factory) *cobra.Command {
 }
 
 // processes validates the flags, and returns the processes to poll.
-func (o *topOptions) processes() ([]*process, error) {
+func (o *options) processes() ([]*process, error) {
 	var all []*process
 	var errs []error
 	for _, text := range o.urls {
@@ -136,17 +137,17 @@ func withTop(u *url.URL, keys int) string {
 }
 
 // poll polls all processes at once, and sums up.
-func (o *topOptions) poll(ctx context.Context, all []*process) *topView {
+func (o *options) poll(ctx context.Context, all []*process) *view {
 	var polls sync.WaitGroup
 	for _, p := range all {
 		polls.Go(func() { p.poll(ctx, o.Timeout) })
 	}
 	polls.Wait()
-	return newTopView(time.Now(), all, o.sort, o.keys)
+	return newView(time.Now(), all, o.sort, o.keys)
 }
 
 // blocks prints a block each interval, the first after one: before that there are no rates.
-func (o *topOptions) blocks(ctx context.Context, all []*process) error {
+func (o *options) blocks(ctx context.Context, all []*process) error {
 	first := o.poll(ctx, all)
 	if o.once && first.answers == 0 {
 		return first.err()
@@ -182,7 +183,7 @@ func (o *topOptions) blocks(ctx context.Context, all []*process) error {
 }
 
 // interrupted is the error of blocks then: only with --once it hasn't done its work.
-func (o *topOptions) interrupted(ctx context.Context) error {
+func (o *options) interrupted(ctx context.Context) error {
 	if o.once {
 		return ctx.Err()
 	}
@@ -190,7 +191,7 @@ func (o *topOptions) interrupted(ctx context.Context) error {
 }
 
 // onTerminal shows the page until q is pressed, or ctx ends.
-func (o *topOptions) onTerminal(ctx context.Context, t *terminal.Terminal, all []*process) error {
+func (o *options) onTerminal(ctx context.Context, t *terminal.Terminal, all []*process) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	restore := t.Keys(ctx, func(key byte) {
@@ -203,7 +204,7 @@ func (o *topOptions) onTerminal(ctx context.Context, t *terminal.Terminal, all [
 }
 
 // live draws a page each interval until ctx ends.
-func (o *topOptions) live(ctx context.Context, s *terminal.Screen, all []*process) error {
+func (o *options) live(ctx context.Context, s *terminal.Screen, all []*process) error {
 	if err := s.Open(); err != nil {
 		return err
 	}

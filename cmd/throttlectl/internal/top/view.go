@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// topView is what one poll of all processes shows.
-type topView struct {
+// view is what one poll of all processes shows.
+type view struct {
 	Time      cli.Timestamp         `json:"time"`
 	Processes []processView         `json:"processes"`
 	Policies  []*policyView         `json:"policies"`
@@ -84,10 +84,10 @@ var (
 	fallback   = throttler.Fallback.String()
 )
 
-// newTopView sums up. Until a process has replied twice, all counts are since the processes started; from then on, processes that
+// newView sums up. Until a process has replied twice, all counts are since the processes started; from then on, processes that
 // have replied once don't count for the interval.
-func newTopView(now time.Time, all []*process, order string, keys int) *topView {
-	v := &topView{Time: cli.Timestamp(now)}
+func newView(now time.Time, all []*process, order string, keys int) *view {
+	v := &view{Time: cli.Timestamp(now)}
 	for _, p := range all {
 		v.rates = v.rates || p.err == nil && p.delta.over > 0
 	}
@@ -116,10 +116,10 @@ func newTopView(now time.Time, all []*process, order string, keys int) *topView 
 	return v
 }
 
-func (v *topView) err() error { return errors.Join(v.errs...) }
+func (v *view) err() error { return errors.Join(v.errs...) }
 
 // add adds a process.
-func (v *topView) add(p *process, byName map[string]*policyView) {
+func (v *view) add(p *process, byName map[string]*policyView) {
 	for _, s := range p.stats.Policies {
 		its := byName[s.Policy]
 		if its == nil {
@@ -222,7 +222,7 @@ func mostDenied(sums map[string]*throttler.DeniedKey, keys int) []throttler.Deni
 
 const shareWidth = 8
 
-func (v *topView) Text(w io.Writer) {
+func (v *view) Text(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d of %d processes\n\n", v.Time, v.answers, len(v.Processes))
 	v.processText(w)
 	fmt.Fprint(w, "\nPOLICY\tALLOWED/S\tDENIED/S\tERRORS/S\tDENIED\t\tSOURCES\tGUARANTEES\tLIMITS\n")
@@ -248,7 +248,7 @@ func (v *topView) Text(w io.Writer) {
 	}
 }
 
-func (v *topView) processText(w io.Writer) {
+func (v *view) processText(w io.Writer) {
 	fmt.Fprint(w, "PROCESS\tREGISTRY\tSTATE\n")
 	for _, p := range v.Processes {
 		registry, state := "-", "ok"
@@ -266,7 +266,7 @@ func (v *topView) processText(w io.Writer) {
 }
 
 // outageText warns of policies that the failure policy decides.
-func (v *topView) outageText(w io.Writer) {
+func (v *view) outageText(w io.Writer) {
 	for _, p := range v.Policies {
 		if share, out := p.Sources[fallback]; out {
 			fmt.Fprintf(w, "\nOUTAGE: %s of the decisions under policy %s are made without the backend\n",
@@ -276,7 +276,7 @@ func (v *topView) outageText(w io.Writer) {
 }
 
 // rate is a number a second, or "-" if not known.
-func (v *topView) rate(n float64) string {
+func (v *view) rate(n float64) string {
 	if !v.rates {
 		return "-"
 	}

@@ -51,15 +51,15 @@ func TestTopView(t *testing.T) {
 		told(t, "new", begin, time.Second, said(50_000, 70_000, "")),
 		{shown: "http://away/debug/sluice", err: fmt.Errorf("it is\naway")},
 	}
-	g := new(cli.Factory)
+	f := new(cli.Factory)
 	for suffix, json := range map[string]bool{".txt": false, ".json": true} {
-		for name, v := range map[string]*topView{
-			"top":       newTopView(now, all, "decisions", 10),
-			"top_first": newTopView(now, []*process{told(t, "app", begin, 0, said(1000, 100, ""))}, "name", 10),
+		for name, v := range map[string]*view{
+			"top":       newView(now, all, "decisions", 10),
+			"top_first": newView(now, []*process{told(t, "app", begin, 0, said(1000, 100, ""))}, "name", 10),
 		} {
-			g.JSON = json
+			f.JSON = json
 			var b strings.Builder
-			if err := g.PrintTo(&b, v); err != nil {
+			if err := f.PrintTo(&b, v); err != nil {
 				t.Fatal(err)
 			}
 			fixture.Golden(t, name+suffix, b.String())
@@ -80,7 +80,7 @@ func TestTopSort(t *testing.T) {
 	for order, first := range map[string]string{
 		"decisions": "most", "denied": "denied", "share": "share", "errors": "errors", "fallback": "fallback", "name": "denied",
 	} {
-		if got := newTopView(time.Now(), []*process{app}, order, 0).Policies[0].Policy; got != first {
+		if got := newView(time.Now(), []*process{app}, order, 0).Policies[0].Policy; got != first {
 			t.Errorf("--sort %s: first is %s, want %s", order, got, first)
 		}
 	}
@@ -101,7 +101,7 @@ func TestTopQuery(t *testing.T) {
 	}
 	var v struct{ Policies []any }
 	p := told(t, "app", time.Now(), 0, `{"policies": []}`)
-	text, err := json.Marshal(newTopView(time.Now(), []*process{p}, "name", 0))
+	text, err := json.Marshal(newView(time.Now(), []*process{p}, "name", 0))
 	if err != nil || json.Unmarshal(text, &v) != nil || v.Policies == nil {
 		t.Errorf("%s, %v: want lists, also where nothing is in them", text, err)
 	}

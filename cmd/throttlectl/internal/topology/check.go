@@ -22,8 +22,8 @@ throttlectl doctor looks at the servers themselves.
   POSTED  the epoch of the topology that running processes have left on the primary, which is the one in force; - for none.
           They leave it within seconds`
 
-func newTopologyCheck(g *cli.Factory) *cobra.Command {
-	f := &cluster.Flags{Factory: g}
+func newCheck(f *cli.Factory) *cobra.Command {
+	o := &cluster.Flags{Factory: f}
 	cmd := &cobra.Command{
 		Use:               "check FILE",
 		Short:             "Validate a topology, reach every server, compare it with what is in force",
@@ -31,8 +31,8 @@ func newTopologyCheck(g *cli.Factory) *cobra.Command {
 		Args:              cli.Operands("FILE"),
 		ValidArgsFunction: cli.JSONFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Topology = args[0]
-			c, err := f.Cluster(cmd.Context())
+			o.Topology = args[0]
+			c, err := o.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -40,18 +40,18 @@ func newTopologyCheck(g *cli.Factory) *cobra.Command {
 			if err := cmd.Context().Err(); err != nil { // else servers would seem unreachable
 				return err
 			}
-			if err := f.Print(check); err != nil {
+			if err := o.Print(check); err != nil {
 				return err
 			}
 			return check.Findings.Err(finding.Warning)
 		},
 	}
-	f.RegisterLogin(cmd)
+	o.RegisterLogin(cmd)
 	return cmd
 }
 
-// topologyCheck is the result of topology check.
-type topologyCheck struct {
+// checkResult is the result of topology check.
+type checkResult struct {
 	Epoch    uint64         `json:"epoch"`
 	Digest   string         `json:"digest"`
 	Servers  []memberStatus `json:"servers"`
@@ -69,8 +69,8 @@ type memberStatus struct {
 }
 
 // checkTopology reaches every server, each within --timeout.
-func checkTopology(ctx context.Context, c *cluster.Cluster) *topologyCheck {
-	check := &topologyCheck{Epoch: c.Topology.Epoch, Digest: c.Topology.Digest()}
+func checkTopology(ctx context.Context, c *cluster.Cluster) *checkResult {
+	check := &checkResult{Epoch: c.Topology.Epoch, Digest: c.Topology.Digest()}
 	all, f := c.Members(ctx, func(string) bool { return true })
 	published := c.ReadPublished(ctx)
 	reached := cluster.Parallel(all, func(m cluster.Member) error {
@@ -178,7 +178,7 @@ func checkSignatures(file router.Topology, published []cluster.Published, keys [
 	return f
 }
 
-func (check *topologyCheck) Text(w io.Writer) {
+func (check *checkResult) Text(w io.Writer) {
 	fmt.Fprintf(w, "epoch %d, digest %s\n\n", check.Epoch, check.Digest)
 	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tPOSTED\n")
 	for _, m := range check.Servers {

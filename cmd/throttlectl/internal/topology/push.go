@@ -35,8 +35,8 @@ type pushOptions struct {
 	dry, partial bool
 }
 
-func newTopologyPush(g *cli.Factory) *cobra.Command {
-	o := &pushOptions{Flags: cluster.Flags{Factory: g}}
+func newPush(f *cli.Factory) *cobra.Command {
+	o := &pushOptions{Flags: cluster.Flags{Factory: f}}
 	cmd := &cobra.Command{
 		Use:               "push FILE",
 		Short:             "Publish a topology, so that running processes take it over",
@@ -63,7 +63,7 @@ func newTopologyPush(g *cli.Factory) *cobra.Command {
 }
 
 // push publishes the file. If it is refused there is no report.
-func (o *pushOptions) push(ctx context.Context, c *cluster.Cluster) (*topologyPush, error) {
+func (o *pushOptions) push(ctx context.Context, c *cluster.Cluster) (*pushResult, error) {
 	file := c.Topology
 	if file.Epoch == 0 {
 		return nil, errors.New("the file has epoch 0, which is for a topology that is never changed: number it from 1 on")
@@ -77,7 +77,7 @@ func (o *pushOptions) push(ctx context.Context, c *cluster.Cluster) (*topologyPu
 	if err := errors.Join(o.checkMayPublish(file, before), checkContinues(file, s)); err != nil {
 		return nil, err
 	}
-	p := &topologyPush{Epoch: file.Epoch, Digest: file.Digest(), DryRun: o.dry}
+	p := &pushResult{Epoch: file.Epoch, Digest: file.Digest(), DryRun: o.dry}
 	var errs []error
 	after := slices.Clone(before)
 	if !o.dry {
@@ -136,8 +136,8 @@ func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Pub
 	return nil
 }
 
-// topologyPush is what was published where.
-type topologyPush struct {
+// pushResult is what was published where.
+type pushResult struct {
 	Epoch  uint64       `json:"epoch"`
 	Digest string       `json:"digest"`
 	DryRun bool         `json:"dry_run,omitempty"`
@@ -159,7 +159,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-func (p *topologyPush) Text(w io.Writer) {
+func (p *pushResult) Text(w io.Writer) {
 	what := "published"
 	if p.DryRun {
 		what = "dry run: would be published"

@@ -91,7 +91,7 @@ func kindOf(g router.Group) string {
 	return "primary " + g.Primary
 }
 
-func (o *reshardOptions) checkTimes(p *reshardPlan) (f finding.List) {
+func (o *planOptions) checkTimes(p *reshardPlan) (f finding.List) {
 	if p.Moved == 0 {
 		return nil
 	}

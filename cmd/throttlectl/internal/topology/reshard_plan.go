@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-const reshardHelp = `Print what the change from one topology to another would move, what that costs, how long it takes, and what running
+const planHelp = `Print what the change from one topology to another would move, what that costs, how long it takes, and what running
 processes would refuse. No server is asked and nothing is changed: throttlectl topology push does that.
 
 A key that changes its owner is handed over by its first take: two calls more, once for each policy that counts it. That
@@ -30,7 +30,7 @@ change (--settle). Until then the old groups must stay up.
 The shares of the matrix are counted on a million points of the key space, which is good to about 0.1 %. With --sample the
 keys of a file are counted, too.`
 
-type reshardOptions struct {
+type planOptions struct {
 	*cli.Factory
 	limits        []string // of all policies
 	settle, drain time.Duration
@@ -38,12 +38,22 @@ type reshardOptions struct {
 	sample        string
 }
 
-func newReshardPlan(g *cli.Factory) *cobra.Command {
-	o := &reshardOptions{Factory: g}
+// NewReshard makes the reshard command.
+func NewReshard(f *cli.Factory) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:   "reshard",
+		Short: "Plan a change of the topology",
+	},
+		newPlan(f),
+	)
+}
+
+func newPlan(f *cli.Factory) *cobra.Command {
+	o := &planOptions{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "plan OLD NEW",
 		Short: "Print what a new topology would move, and at what cost",
-		Long:  reshardHelp,
+		Long:  planHelp,
 		Args:  cli.Operands("OLD", "NEW"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) >= 2 {
@@ -84,7 +94,7 @@ func newReshardPlan(g *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-func (o *reshardOptions) validate() error {
+func (o *planOptions) validate() error {
 	switch {
 	case o.settle <= 0:
 		return fmt.Errorf("--settle = %v: must be more than 0", o.settle)
@@ -100,7 +110,7 @@ func (o *reshardOptions) validate() error {
 }
 
 // window is the longest time for which a charge counts.
-func (o *reshardOptions) window() (longest time.Duration) {
+func (o *planOptions) window() (longest time.Duration) {
 	limits, _ := policies.ParseLimits(o.limits) // validate has parsed them
 	for _, l := range limits {
 		policy := limit.Policy{Limits: []limit.Limit{l}}
@@ -149,7 +159,7 @@ type reshardSample struct {
 // owner, and the take with what was counted there.
 const callsToMove = 2
 
-func (o *reshardOptions) plan(before, after router.Topology) (*reshardPlan, error) {
+func (o *planOptions) plan(before, after router.Topology) (*reshardPlan, error) {
 	old, err := cluster.TopologyRing(before)
 	if err != nil {
 		return nil, err

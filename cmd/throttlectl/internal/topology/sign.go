@@ -20,7 +20,7 @@ router.Config.TopologyKeys (router.ParseTopologyKeys reads it), to FILE.pub; nei
 each set of applications: a topology that is signed for one is good for all that have its key. "openssl pkey -in FILE -pubout"
 prints the public key of a private one.`
 
-func newTopologyKeygen(g *cli.Factory) *cobra.Command {
+func newKeygen(f *cli.Factory) *cobra.Command {
 	return &cobra.Command{
 		Use:   "keygen FILE",
 		Short: "Make a key for signing topologies",
@@ -46,7 +46,7 @@ func newTopologyKeygen(g *cli.Factory) *cobra.Command {
 			if err := writeNew(args[0], 0o600, &pem.Block{Type: "PRIVATE KEY", Bytes: secret}); err != nil {
 				return errors.Join(err, os.Remove(public))
 			}
-			_, err = fmt.Fprintf(g.Out, "%s: for who signs\n%s: for the processes\n", args[0], public)
+			_, err = fmt.Fprintf(f.Out, "%s: for who signs\n%s: for the processes\n", args[0], public)
 			return err
 		},
 	}
@@ -65,7 +65,7 @@ const signHelp = `Print a topology with a signature over all that it says: its e
 out doesn't matter. Publish what is printed (throttlectl topology push), and have processes start with it, too: they hand it
 on to servers that have lost it.`
 
-func newTopologySign(g *cli.Factory) *cobra.Command {
+func newSign(f *cli.Factory) *cobra.Command {
 	var keyFile string
 	cmd := &cobra.Command{
 		Use:               "sign FILE",
@@ -95,7 +95,7 @@ func newTopologySign(g *cli.Factory) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(g.Out, "%s\n", text)
+			_, err = fmt.Fprintf(f.Out, "%s\n", text)
 			return err
 		},
 	}

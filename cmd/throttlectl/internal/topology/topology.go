@@ -7,15 +7,16 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 )
 
-func New(g *cli.Factory) *cobra.Command {
+// New makes the topology command.
+func New(f *cli.Factory) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "topology",
 		Short: "Check, sign and publish a topology, or take one back",
 	},
-		newTopologyCheck(g),
-		newTopologyPush(g),
-		newTopologyWithdraw(g),
-		newTopologyKeygen(g),
-		newTopologySign(g),
+		newCheck(f),
+		newPush(f),
+		newWithdraw(f),
+		newKeygen(f),
+		newSign(f),
 	)
 }

@@ -20,8 +20,8 @@ This is for a topology that processes refuse (they say so: "topology rejected"),
 larger than that of the one in force, which processes bring back within ten seconds. One that they have taken over is
 taken back by another with a larger epoch: throttlectl topology push.`
 
-func newTopologyWithdraw(g *cli.Factory) *cobra.Command {
-	f := &cluster.Flags{Factory: g}
+func newWithdraw(f *cli.Factory) *cobra.Command {
+	o := &cluster.Flags{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "withdraw EPOCH",
 		Short: "Take away a published topology that processes refuse",
@@ -32,19 +32,19 @@ func newTopologyWithdraw(g *cli.Factory) *cobra.Command {
 			if err != nil {
 				return cli.Usage(fmt.Errorf("EPOCH = %q: must be the number of the epoch to take away", args[0]))
 			}
-			if f.Topology == "" {
+			if o.Topology == "" {
 				return cli.Usage(errors.New("--topology is needed: the JSON file of the groups"))
 			}
-			c, err := f.Cluster(cmd.Context())
+			c, err := o.Cluster(cmd.Context())
 			if err != nil {
 				return err
 			}
 			w, err := withdraw(cmd.Context(), c, epoch)
-			return errors.Join(f.Print(w), err)
+			return errors.Join(o.Print(w), err)
 		},
 	}
-	f.RegisterTopology(cmd)
-	f.RegisterLogin(cmd)
+	o.RegisterTopology(cmd)
+	o.RegisterLogin(cmd)
 	return cmd
 }
 
