@@ -57,7 +57,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 		begun = 1
 		defer func() {
 			for i := given; i < begun; i++ {
-				t.moments.end(&parts[i], false)
+				t.provisionals.end(&parts[i], false)
 			}
 		}()
 	}
@@ -68,14 +68,14 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	for i := range parts {
 		p := &parts[i]
 		if i > 0 {
-			t.moments.begin(p)
+			t.provisionals.begin(p)
 			begun++
 		}
 		var d Decision
 		c := charge{own: own(parts[:begun], p)}
 		err := t.decide(ctx, live, p.key, cost, &d, &c)
 		if several && err == nil {
-			t.moments.learn(p, &d, c.temporary)
+			t.provisionals.record(p, &d, c.temporary)
 		}
 		if err != nil || !d.Allowed {
 			given = len(charges)
@@ -83,11 +83,11 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			return d, nil, err
 		}
 		if several {
-			t.moments.charged(p)
+			t.provisionals.charged(p)
 		}
 		c.key = p.at
 		charges = append(charges, c)
-		if t.attends {
+		if t.instrumented {
 			decisions = append(decisions, d)
 		}
 		if i == 0 || d.Remaining < least.Remaining || d.Remaining == least.Remaining && p.at < leastAt {
@@ -98,7 +98,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 		}
 	}
 	for i := range decisions {
-		t.kept(live, &decisions[i], &charges[i])
+		t.commit(live, &decisions[i], &charges[i])
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil
@@ -117,7 +117,7 @@ func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []strin
 	denied := ""
 	for i, key := range keys {
 		req, err := t.request(ctx, live, key, cost)
-		parts[i] = part{at: i, key: key, hash: t.moments.hash(&req)}
+		parts[i] = part{at: i, key: key, hash: t.provisionals.hash(&req)}
 		var d Decision
 		if listed := t.listed(live, key, err, &d); err != nil && !listed {
 			return t.refuse(ctx, start, &req, err), true, err
@@ -147,7 +147,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []p
 			if err != nil {
 				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
-			t.moments.end(&given[i], err == nil)
+			t.provisionals.end(&given[i], err == nil)
 		})
 	}
 	done := make(chan struct{})

@@ -45,8 +45,8 @@ func (f FailurePolicy) String() string {
 // contendedRetryAfter is how long a crowd at a key is given to pass.
 const contendedRetryAfter = 100 * time.Millisecond
 
-// withoutVerdict decides a request on which the backend gave none.
-func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
+// applyFailurePolicy decides a request on which the backend gave none.
+func (t *Throttler) applyFailurePolicy(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
 	var bad *limit.Error
 	end := ended(ctx)
 	if end != nil && !errors.Is(cause, end) {
@@ -57,12 +57,12 @@ func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cau
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
 		t.log.warn(ctx, "sluice: no verdict from a backend that is well, denied", cause)
-		return unasked(&req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause), charge{}, nil
+		return denyUnasked(&req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause), charge{}, nil
 	}
 	t.outage(ctx, req.Policy, cause)
 	local, ok := t.fallback.request(t.cfg.Failure, req)
 	if !ok {
-		return unasked(&req, Fallback, t.cfg.RetryAfter, cause), charge{}, nil
+		return denyUnasked(&req, Fallback, t.cfg.RetryAfter, cause), charge{}, nil
 	}
 	result, err := t.fallback.memory.Take(ctx, local)
 	if err != nil {
@@ -74,8 +74,8 @@ func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cau
 	return d, newCharge(t.fallback.memory, &local, &result), nil
 }
 
-// unasked is a denial for which no limit was asked.
-func unasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
+// denyUnasked is a denial for which no limit was asked.
+func denyUnasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
 	now := time.Now()
 	return Decision{
 		Limit: req.Policy.Limits[0], ResetAt: now.Add(retryAfter), At: now, RetryAfter: retryAfter,

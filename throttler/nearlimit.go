@@ -65,8 +65,8 @@ func newNearLimits(cfg *Config) *nearLimits {
 	return n
 }
 
-// saw looks at a request that was admitted.
-func (n *nearLimits) saw(req *backend.Request, d *Decision) {
+// record looks at a request that was admitted.
+func (n *nearLimits) record(req *backend.Request, d *Decision) {
 	if n == nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (n *nearLimits) near(req *backend.Request, s Status, now int64) {
 			return
 		}
 	}
-	if free != nil && n.leave(NearLimitData{Key: req.Key, Policy: req.Policy, Status: s}) {
+	if free != nil && n.enqueue(NearLimitData{Key: req.Key, Policy: req.Policy, Status: s}) {
 		*free = toldOf{hash: hash, until: s.ResetAt.UnixMicro()}
 	}
 }
@@ -114,8 +114,8 @@ func (n *nearLimits) hash(req *backend.Request, l *limit.Limit) uint64 {
 	return h.Sum64()
 }
 
-// leave leaves it to the goroutine to tell, if there is room.
-func (n *nearLimits) leave(data NearLimitData) bool {
+// enqueue leaves it to the goroutine to tell, if there is room.
+func (n *nearLimits) enqueue(data NearLimitData) bool {
 	n.begin.Do(func() {
 		n.queue = make(chan NearLimitData, nearLimitQueue)
 		n.running.Go(n.work)

@@ -77,8 +77,8 @@ func (o *outages) note(told bool) {
 	o.last.Store(int64(now))
 }
 
-// over looks whether a verdict means that the outage is over. This process's own say so nothing about the backend.
-func (t *Throttler) over(ctx context.Context, policy *limit.Policy, by Source) {
+// endOutage looks whether a verdict means that the outage is over. This process's own say so nothing about the backend.
+func (t *Throttler) endOutage(ctx context.Context, policy *limit.Policy, by Source) {
 	o := &t.outages
 	if by == Leased || by == LocalDeny || by == Replica || time.Since(o.born)-time.Duration(o.last.Load()) < outageOver {
 		return

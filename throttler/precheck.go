@@ -74,8 +74,8 @@ func (p *precheck) denies(
 	return true
 }
 
-// saw takes note of how a request was decided.
-func (p *precheck) saw(policy *limit.Policy, denied bool) {
+// record takes note of how a request was decided.
+func (p *precheck) record(policy *limit.Policy, denied bool) {
 	if p.mode == PrecheckAuto {
 		p.share(policy).add(denied)
 	}

@@ -30,7 +30,7 @@ func OpenRegistry(path string, cfg RegistryConfig) (*Registry, error) {
 	if r.cfg.Refresh > 0 {
 		ctx, stop := context.WithCancel(context.Background())
 		r.stop = stop
-		r.running.Go(func() { r.follow(ctx, f) })
+		r.running.Go(func() { r.poll(ctx, f) })
 	}
 	return r, nil
 }
@@ -59,8 +59,8 @@ func (f *registryFile) read() ([]byte, error) {
 	return data, nil
 }
 
-// follow looks at the file until ctx ends.
-func (r *Registry) follow(ctx context.Context, f *registryFile) {
+// poll looks at the file until ctx ends.
+func (r *Registry) poll(ctx context.Context, f *registryFile) {
 	ticker := time.NewTicker(r.cfg.Refresh)
 	defer ticker.Stop()
 	for {

@@ -40,7 +40,7 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if err != nil {
 		return nil, err
 	}
-	t.kept(live, &d, &c)
+	t.commit(live, &d, &c)
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: 1, charges: []charge{c}}, nil
 }
 

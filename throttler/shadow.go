@@ -116,8 +116,8 @@ func (t *Throttler) shadowOf(live *policies, p *limit.Policy) *shadowPolicy {
 	return t.shadows.always
 }
 
-// cast leaves the question behind what a shadow policy says of a request that was admitted. The charge may be nil.
-func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
+// enqueueShadow leaves the question behind what a shadow policy says of a request that was admitted. The charge may be nil.
+func (t *Throttler) enqueueShadow(live *policies, req *backend.Request, c *charge) {
 	its := t.shadowOf(live, req.Policy)
 	if its == nil {
 		return
@@ -132,7 +132,7 @@ func (t *Throttler) cast(live *policies, req *backend.Request, c *charge) {
 		c.shadow = question.charge
 		c.shadow.question = question
 	}
-	if !t.shadows.leave(question) && c != nil {
+	if !t.shadows.enqueue(question) && c != nil {
 		c.shadow.taken(limit.Receipt{})
 	}
 }
@@ -144,12 +144,12 @@ func (t *Throttler) resetShadow(live *policies, req *backend.Request) {
 			t.shadows.dropped.Add(1)
 			return
 		}
-		t.shadows.leave(shadow{key: strings.Clone(req.Key), shadow: its, cost: req.Cost, reset: true})
+		t.shadows.enqueue(shadow{key: strings.Clone(req.Key), shadow: its, cost: req.Cost, reset: true})
 	}
 }
 
-// leave leaves a question, whose key has entered the room, for the goroutines, if there is a place.
-func (s *shadows) leave(q shadow) bool {
+// enqueue leaves a question, whose key has entered the room, for the goroutines, if there is a place.
+func (s *shadows) enqueue(q shadow) bool {
 	s.begin.Do(func() {
 		s.queue = make(chan shadow, shadowQueue)
 		for range shadowWorkers {
@@ -288,5 +288,5 @@ func (t *Throttler) giveShadowBack(c *shadowCharge, amount int64) {
 		t.shadows.dropped.Add(1)
 		return
 	}
-	t.shadows.leave(shadow{key: key, charge: c, refund: amount})
+	t.shadows.enqueue(shadow{key: key, charge: c, refund: amount})
 }

@@ -180,7 +180,7 @@ type countShard struct {
 	_       [56]byte                             // up to the next cache line
 }
 
-func (p *policyCounts) saw(d *Decision, err error) {
+func (p *policyCounts) record(d *Decision, err error) {
 	shard := &p.shards[rand.Uint32()%countShards]
 	if err != nil {
 		shard.errors.Add(1)
@@ -235,7 +235,7 @@ func (d *denialShare) share() float64 {
 // count takes note of a decision for Stats.
 func (t *Throttler) count(key string, policy *limit.Policy, d *Decision, err error) {
 	if t.counts != nil {
-		t.counts.of(policy.Name).saw(d, err)
+		t.counts.of(policy.Name).record(d, err)
 	}
 	if t.top != nil && err == nil && !d.Allowed && d.Source != Fallback && d.Source != Listed {
 		t.top.add(key)

@@ -22,28 +22,28 @@ var ErrUnsupported = backend.ErrUnsupported
 
 // Throttler decides. Make one with New for each policy, or one with PolicyFor for many.
 type Throttler struct {
-	cfg       Config
-	backend   backend.Backend
-	owned     *backend.Memory // the backend, if New made it
-	precheck  precheck
-	fallback  fallback
-	policies  policyCache
-	log       warnings // of requests without a verdict
-	lost      warnings // of refunds; apart, for who was told of these doesn't know of an outage
-	closed    atomic.Bool
-	done      chan struct{}  // closed by Close
-	closing   sync.Mutex     // held while closed changes, and while a call is counted
-	calls     sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
-	moments   moments
-	observers observers
-	lists     *lists // nil for none
-	outages   outages
-	shadows   shadows
-	near      *nearLimits     // nil for nobody to tell
-	counts    *decisionCounts // nil if decisions are not counted
-	top       *topDenied      // nil if no keys are watched
-	hashKey   []byte
-	attends   bool // whether there is more to do than to decide
+	cfg          Config
+	backend      backend.Backend
+	owned        *backend.Memory // the backend, if New made it
+	precheck     precheck
+	fallback     fallback
+	policies     policyCache
+	log          warnings // of requests without a verdict
+	lost         warnings // of refunds; apart, for who was told of these doesn't know of an outage
+	closed       atomic.Bool
+	done         chan struct{}  // closed by Close
+	closing      sync.Mutex     // held while closed changes, and while a call is counted
+	calls        sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
+	provisionals provisionals
+	observers    observers
+	lists        *lists // nil for none
+	outages      outages
+	shadows      shadows
+	near         *nearLimits     // nil for nobody to tell
+	counts       *decisionCounts // nil if decisions are not counted
+	top          *topDenied      // nil if no keys are watched
+	hashKey      []byte
+	instrumented bool // whether there is more to do than to decide
 }
 
 // reachableWithin bounds the Ping of New.
@@ -68,7 +68,7 @@ func New(cfg Config) (*Throttler, error) {
 		}
 		t.backend, t.owned = memory, memory
 	}
-	t.moments.seed, t.moments.start = maphash.MakeSeed(), time.Now()
+	t.provisionals.seed, t.provisionals.start = maphash.MakeSeed(), time.Now()
 	t.observers = newObservers(cfg.Observer)
 	t.outages.born = time.Now()
 	t.lists = newLists(cfg.Allow, cfg.Deny)
@@ -76,7 +76,7 @@ func New(cfg Config) (*Throttler, error) {
 	t.near = newNearLimits(&t.cfg)
 	t.hashKey = newHashKey(cfg.Stats.HashKey)
 	t.counts, t.top = newDecisionCounts(&cfg.Stats), newTopDenied(&cfg.Stats, t.hashKey)
-	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
+	t.instrumented = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
 		t.shadows.always != nil || t.near != nil || t.counts != nil || t.top != nil
 	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
@@ -171,7 +171,7 @@ type charge struct {
 	shadow  *shadowCharge // what goes back with it; nil for nothing
 	key     int           // of a Reservation: which of its keys this is of
 
-	own       int32 // before a take: how many of the moments of the key are of the same call
+	own       int32 // before a take: how many of the provisionals of the key are of the same call
 	temporary bool  // after a denial: whether a charge that goes back may be why
 }
 
@@ -184,8 +184,8 @@ func (t *Throttler) take(ctx context.Context, live *policies, key string, cost i
 // decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
 // passing them on by value takes longer than deciding.
 func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
-	if t.attends {
-		return t.attended(ctx, live, key, cost, d, c)
+	if t.instrumented {
+		return t.decideInstrumented(ctx, live, key, cost, d, c)
 	}
 	policy, err := t.policy(ctx, nil, key, cost)
 	if err != nil {
@@ -202,14 +202,14 @@ func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost
 		return t.fallBack(ctx, key, policy, cost, err, d, c)
 	}
 	if t.outages.on.Load() {
-		t.over(ctx, policy, result.Source)
+		t.endOutage(ctx, policy, result.Source)
 	}
-	t.precheck.saw(policy, !result.Allowed)
+	t.precheck.record(policy, !result.Allowed)
 	d.fill(&result)
 	switch {
 	case !d.Allowed:
-		if t.moments.used.Load() {
-			t.soften(&backend.Request{Key: key, Policy: policy}, c, d)
+		if t.provisionals.used.Load() {
+			t.shortenRetryAfter(&backend.Request{Key: key, Policy: policy}, c, d)
 		}
 	case c != nil:
 		*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
@@ -223,12 +223,12 @@ func (t *Throttler) fallBack(
 ) (err error) {
 	var alone charge
 	req := backend.Request{Key: key, Policy: policy, Cost: cost}
-	*d, alone, err = t.withoutVerdict(ctx, req, cause)
+	*d, alone, err = t.applyFailurePolicy(ctx, req, cause)
 	switch {
 	case err != nil:
 	case !d.Allowed:
-		if t.cfg.Failure == FailLocal && t.moments.used.Load() {
-			t.soften(&req, c, d)
+		if t.cfg.Failure == FailLocal && t.provisionals.used.Load() {
+			t.shortenRetryAfter(&req, c, d)
 		}
 	case c != nil:
 		*c = alone

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// moments keeps what AllowAll charges for a moment only, until another key denies, from denying others.
+// provisionals keeps what AllowAll charges for a moment only, until another key denies, from denying others.
 //
 //   - Keys are charged in the order of what this process last saw left of them, the least first, whatever the caller's order:
 //     a key that denies is asked first, and nothing is charged beside it.
@@ -21,22 +21,22 @@ import (
 //   - A denial while a charge on the key may still go back has a short RetryAfter.
 //
 // Other processes hold back in the same way, each for itself.
-type moments struct {
+type provisionals struct {
 	seed   maphash.Seed
 	start  time.Time
-	used   atomic.Bool               // whether there was a charge that may go back
-	shards [momentShards]momentShard // by the key's hash
-	seen   atomic.Pointer[seen]      // made by the first AllowAll of several keys
+	used   atomic.Bool                         // whether there was a charge that may go back
+	shards [provisionalShards]provisionalShard // by the key's hash
+	seen   atomic.Pointer[seen]                // made by the first AllowAll of several keys
 }
 
-type momentShard struct {
+type provisionalShard struct {
 	size atomic.Int32 // len(keys), for those who needn't lock
 	mu   sync.Mutex   // guards keys
-	keys []moment
+	keys []provisional
 }
 
-// moment is what AllowAll has under way on a key. A denial by a charge that is part of it is temporary.
-type moment struct {
+// provisional is what AllowAll has under way on a key. A denial by a charge that is part of it is temporary.
+type provisional struct {
 	hash    uint64
 	calls   int32         // that charge the key, have charged it, or are giving it back
 	charged int32         // of these, those that were admitted
@@ -44,13 +44,13 @@ type moment struct {
 }
 
 const (
-	momentShards     = 256
-	momentRetryAfter = 100 * time.Millisecond // for a temporary denial
-	momentLook       = time.Second            // bounds a look at other keys
-	seenFor          = 10                     // seconds that what was left of a key says something
-	denialFor        = 60                     // seconds that a denial outlives what was left of other keys
-	seenMost         = 255                    // what is left is known up to this
-	strangerLeft     = 32                     // what is taken to be left of a key that nothing is known of
+	provisionalShards     = 256
+	provisionalRetryAfter = 100 * time.Millisecond // for a temporary denial
+	peekUnknownTimeout    = time.Second            // bounds a look at other keys
+	seenFor               = 10                     // seconds that what was left of a key says something
+	denialFor             = 60                     // seconds that a denial outlives what was left of other keys
+	seenMost              = 255                    // what is left is known up to this
+	unknownLeft           = 32                     // what is taken to be left of a key that nothing is known of
 )
 
 // part is one key of an AllowAll.
@@ -64,7 +64,7 @@ type part struct {
 	charged bool
 }
 
-func (m *moments) hash(req *backend.Request) uint64 {
+func (m *provisionals) hash(req *backend.Request) uint64 {
 	var h maphash.Hash
 	h.SetSeed(m.seed)
 	_, _ = h.WriteString(req.Policy.Name)
@@ -77,10 +77,10 @@ func (m *moments) hash(req *backend.Request) uint64 {
 // left is a denial. Of two learned at once in a set one may be lost.
 type seen [1 << 11][4]atomic.Uint64
 
-func (m *moments) recall(hash uint64) (left int, known bool) {
+func (m *provisionals) lookup(hash uint64) (left int, known bool) {
 	table := m.seen.Load()
 	if table == nil {
-		return strangerLeft, false
+		return unknownLeft, false
 	}
 	set := &table[hash%uint64(len(table))]
 	for i := range set {
@@ -93,13 +93,13 @@ func (m *moments) recall(hash uint64) (left int, known bool) {
 		}
 		break
 	}
-	return strangerLeft, false
+	return unknownLeft, false
 }
 
 func seenAge(cell uint64) uint16 { return uint16(time.Now().Unix()) - uint16(cell>>8) }
 
-// learn takes note of what a decision leaves of a key. After a temporary denial it is not used up.
-func (m *moments) learn(p *part, d *Decision, temporary bool) {
+// record takes note of what a decision leaves of a key. After a temporary denial it is not used up.
+func (m *provisionals) record(p *part, d *Decision, temporary bool) {
 	switch d.Source {
 	case Fallback, Unknown, Listed:
 		return
@@ -140,27 +140,27 @@ func sortByLeft(parts []part) {
 }
 
 // locked is the locked shard of a key, without what is over, and what is under way on the key; nil for nothing.
-func (m *moments) locked(hash uint64) (s *momentShard, k *moment) {
-	s = &m.shards[hash%momentShards]
+func (m *provisionals) locked(hash uint64) (s *provisionalShard, k *provisional) {
+	s = &m.shards[hash%provisionalShards]
 	s.mu.Lock()
 	now := time.Since(m.start)
-	s.keys = slices.DeleteFunc(s.keys, func(k moment) bool { return k.calls == 0 && now >= k.until })
+	s.keys = slices.DeleteFunc(s.keys, func(k provisional) bool { return k.calls == 0 && now >= k.until })
 	s.size.Store(int32(len(s.keys)))
-	if i := slices.IndexFunc(s.keys, func(k moment) bool { return k.hash == hash }); i >= 0 {
+	if i := slices.IndexFunc(s.keys, func(k provisional) bool { return k.hash == hash }); i >= 0 {
 		k = &s.keys[i]
 	}
 	return s, k
 }
 
 // begin takes note, until end, of a call that charges a key. It reports whether there are others.
-func (m *moments) begin(p *part) (others bool) {
+func (m *provisionals) begin(p *part) (others bool) {
 	if !m.used.Load() {
 		m.used.Store(true)
 	}
 	s, k := m.locked(p.hash)
 	defer s.mu.Unlock()
 	if k == nil {
-		s.keys = append(s.keys, moment{hash: p.hash})
+		s.keys = append(s.keys, provisional{hash: p.hash})
 		s.size.Store(int32(len(s.keys)))
 		k = &s.keys[len(s.keys)-1]
 	}
@@ -169,7 +169,7 @@ func (m *moments) begin(p *part) (others bool) {
 }
 
 // charged takes note that the key has admitted the call.
-func (m *moments) charged(p *part) {
+func (m *provisionals) charged(p *part) {
 	s, k := m.locked(p.hash)
 	defer s.mu.Unlock()
 	p.charged = true
@@ -177,7 +177,7 @@ func (m *moments) charged(p *part) {
 }
 
 // end says whether the charge, if there is one, has gone back.
-func (m *moments) end(p *part, back bool) {
+func (m *provisionals) end(p *part, back bool) {
 	s, k := m.locked(p.hash)
 	defer s.mu.Unlock()
 	k.calls--
@@ -185,24 +185,24 @@ func (m *moments) end(p *part, back bool) {
 		k.charged--
 	}
 	if p.charged && back {
-		k.until = time.Since(m.start) + momentRetryAfter
+		k.until = time.Since(m.start) + provisionalRetryAfter
 	}
 }
 
-// strangers reports whether nothing is known of one of the keys.
-func strangers(parts []part) bool {
+// anyUnknown reports whether nothing is known of one of the keys.
+func anyUnknown(parts []part) bool {
 	return slices.ContainsFunc(parts, func(p part) bool { return !p.known })
 }
 
-// look looks at the keys that nothing is known of, all at once. What fails leaves them strangers.
-func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost int64) {
+// peekUnknown looks at the keys that nothing is known of, all at once. What fails leaves them strangers.
+func (t *Throttler) peekUnknown(ctx context.Context, live *policies, parts []part, cost int64) {
 	peeker, ok := t.backend.(backend.Peeker)
 	if !ok || t.outages.on.Load() {
 		return
 	}
 	ctx, stop := t.timeout(ctx)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, momentLook)
+	ctx, cancel := context.WithTimeout(ctx, peekUnknownTimeout)
 	defer cancel()
 	looked := slices.Clone(parts) // or all that are charged would be allocated
 	var all sync.WaitGroup
@@ -219,7 +219,7 @@ func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost
 			}
 			if result, err := peeker.Peek(ctx, req); err == nil {
 				d.fill(&result)
-				t.moments.learn(p, &d, false)
+				t.provisionals.record(p, &d, false)
 			}
 		})
 	}
@@ -229,29 +229,29 @@ func (t *Throttler) look(ctx context.Context, live *policies, parts []part, cost
 
 // order brings the keys of a request into the order in which they are charged, and takes note that the first is.
 func (t *Throttler) order(ctx context.Context, live *policies, parts []part, cost int64) {
-	m := &t.moments
+	m := &t.provisionals
 	for i := range parts {
-		parts[i].left, parts[i].known = m.recall(parts[i].hash)
+		parts[i].left, parts[i].known = m.lookup(parts[i].hash)
 	}
 	sortByLeft(parts)
-	if others := m.begin(&parts[0]); others && strangers(parts[1:]) {
+	if others := m.begin(&parts[0]); others && anyUnknown(parts[1:]) {
 		m.end(&parts[0], false)
-		t.look(ctx, live, parts, cost)
+		t.peekUnknown(ctx, live, parts, cost)
 		sortByLeft(parts)
 		m.begin(&parts[0])
 	}
 }
 
-// soften shortens the wait after a temporary denial: a charge of another call may still go back, or has just gone back. A
+// shortenRetryAfter shortens the wait after a temporary denial: a charge of another call may still go back, or has just gone back. A
 // call whose charge isn't known yet counts, too, unless the key is known to be used up: its reply may be behind this one. (In
 // an outage this process counts itself, and what is used up isn't known.)
-func (t *Throttler) soften(req *backend.Request, c *charge, d *Decision) {
-	m, own := &t.moments, int32(0)
+func (t *Throttler) shortenRetryAfter(req *backend.Request, c *charge, d *Decision) {
+	m, own := &t.provisionals, int32(0)
 	if c != nil {
 		own = c.own
 	}
 	hash := m.hash(req)
-	if m.shards[hash%momentShards].size.Load() == 0 {
+	if m.shards[hash%provisionalShards].size.Load() == 0 {
 		return
 	}
 	s, k := m.locked(hash)
@@ -262,11 +262,11 @@ func (t *Throttler) soften(req *backend.Request, c *charge, d *Decision) {
 		c.temporary = temporary
 	}
 	if others && !temporary && d.Source != Fallback {
-		left, _ := m.recall(hash)
+		left, _ := m.lookup(hash)
 		temporary = left > 0
 	}
 	if temporary && d.RetryAfter != limit.Never {
-		d.RetryAfter = min(d.RetryAfter, momentRetryAfter)
+		d.RetryAfter = min(d.RetryAfter, provisionalRetryAfter)
 	}
 }
 

@@ -7,22 +7,22 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// attended is decide for a Throttler that has more to do than to decide: observers to tell, lists to look at. The two have
+// decideInstrumented is decide for a Throttler that has more to do than to decide: observers to tell, lists to look at. The two have
 // a few lines in common: as one function, or with these in a third, they took a request that nobody attends to 12 ns more,
 // a tenth of what a leased one takes (BenchmarkAllow).
-func (t *Throttler) attended(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
+func (t *Throttler) decideInstrumented(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
 	if t.observers.decisions != nil {
-		return t.observed(ctx, live, key, cost, d, c)
+		return t.decideObserved(ctx, live, key, cost, d, c)
 	}
 	policy, err := t.policy(ctx, live, key, cost)
 	req := backend.Request{Key: key, Policy: policy, Cost: cost}
-	err = t.settleOn(ctx, live, &req, err, d, c)
+	err = t.resolve(ctx, live, &req, err, d, c)
 	t.count(key, policy, d, err)
 	return err
 }
 
-// observed is attended under the eyes of an observer.
-func (t *Throttler) observed(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
+// decideObserved is decideInstrumented under the eyes of an observer.
+func (t *Throttler) decideObserved(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
 	start := time.Now()
 	policy, err := t.policy(ctx, live, key, cost)
 	if ctx == nil { // there is nothing to tell of it by
@@ -31,7 +31,7 @@ func (t *Throttler) observed(ctx context.Context, live *policies, key string, co
 	}
 	ctx, trace := t.observers.decisions.DecisionStart(ctx, DecisionStartData{Policy: policy, Cost: cost})
 	req := backend.Request{Key: key, Policy: policy, Cost: cost, Trace: trace}
-	err = t.settleOn(ctx, live, &req, err, d, c)
+	err = t.resolve(ctx, live, &req, err, d, c)
 	t.count(key, policy, d, err)
 	t.observers.decisions.DecisionEnd(ctx, DecisionEndData{
 		Policy: policy, Cost: cost, Decision: *d, Err: err, Duration: time.Since(start), Trace: trace,
@@ -52,8 +52,8 @@ func (t *Throttler) refuse(ctx context.Context, start time.Time, req *backend.Re
 	return d
 }
 
-// settleOn finds a decision on a request, of which err says what is wrong with it.
-func (t *Throttler) settleOn(
+// resolve finds a decision on a request, of which err says what is wrong with it.
+func (t *Throttler) resolve(
 	ctx context.Context, live *policies, req *backend.Request, err error, d *Decision, c *charge,
 ) error {
 	switch {
@@ -63,11 +63,11 @@ func (t *Throttler) settleOn(
 		*d = refusal(req.Policy, err)
 		return err
 	}
-	return t.follow(ctx, live, *req, d, c)
+	return t.takeTraced(ctx, live, *req, d, c)
 }
 
-// follow decides a good request that is on no list, and lets its trace be filled in.
-func (t *Throttler) follow(ctx context.Context, live *policies, req backend.Request, d *Decision, c *charge) error {
+// takeTraced decides a good request that is on no list, and lets its trace be filled in.
+func (t *Throttler) takeTraced(ctx context.Context, live *policies, req backend.Request, d *Decision, c *charge) error {
 	call, cancel := t.timeout(ctx)
 	defer cancel()
 	var result backend.Result
@@ -80,29 +80,29 @@ func (t *Throttler) follow(ctx context.Context, live *policies, req backend.Requ
 		return t.fallBack(ctx, req.Key, req.Policy, req.Cost, err, d, c)
 	}
 	if t.outages.on.Load() {
-		t.over(ctx, req.Policy, result.Source)
+		t.endOutage(ctx, req.Policy, result.Source)
 	}
-	t.precheck.saw(req.Policy, !result.Allowed)
+	t.precheck.record(req.Policy, !result.Allowed)
 	d.fill(&result)
 	switch {
 	case !d.Allowed:
-		if t.moments.used.Load() {
-			t.soften(&req, c, d)
+		if t.provisionals.used.Load() {
+			t.shortenRetryAfter(&req, c, d)
 		}
-	case c != nil: // it may go back at once: whoever keeps it calls kept
+	case c != nil: // it may go back at once: whoever keeps it calls commit
 		*c = newCharge(t.backend, &req, &result)
 	default:
-		t.cast(live, &req, nil)
-		t.near.saw(&req, d)
+		t.enqueueShadow(live, &req, nil)
+		t.near.record(&req, d)
 	}
 	return nil
 }
 
-// kept tells shadows, and of near limits, of a charge that take has made, once it is sure that it stands.
-func (t *Throttler) kept(live *policies, d *Decision, c *charge) {
+// commit tells shadows, and of near limits, of a charge that take has made, once it is sure that it stands.
+func (t *Throttler) commit(live *policies, d *Decision, c *charge) {
 	if c.backend == nil || d.Source == Fallback { // the backend has not admitted it
 		return
 	}
-	t.cast(live, &c.req, c)
-	t.near.saw(&c.req, d)
+	t.enqueueShadow(live, &c.req, c)
+	t.near.record(&c.req, d)
 }
