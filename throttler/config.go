@@ -59,9 +59,6 @@ type Config struct {
 	// then begin anew, and so it may in a Redis at its maxmemory and in Memcached. Where that may be, give it one of its own.
 	ShadowBackend backend.Backend
 
-	// Precheck says whether requests are looked up on a replica before they are charged. Zero: never.
-	Precheck Precheck
-
 	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
 	Failure FailurePolicy
 
@@ -171,11 +168,6 @@ func (c Config) validate() error {
 	}
 	errs = append(errs, checkList("Allow", c.Allow)...)
 	errs = append(errs, checkList("Deny", c.Deny)...)
-	if c.Precheck > PrecheckAuto {
-		bad("Precheck", c.Precheck.String(), "must be PrecheckNever, PrecheckAlways or PrecheckAuto")
-	} else if _, peeks := c.Backend.(backend.Peeker); c.Precheck != PrecheckNever && c.Backend != nil && !peeks {
-		bad("Precheck", c.Precheck.String(), fmt.Sprintf("must be PrecheckNever: the backend, a %T, is no Peeker", c.Backend))
-	}
 	if c.Failure > FailError {
 		bad("Failure", c.Failure.String(), "must be FailLocal, FailClosed, FailOpen or FailError")
 	}

@@ -70,11 +70,7 @@ func (t *Throttler) resolve(
 func (t *Throttler) takeTraced(ctx context.Context, live *policies, req backend.Request, d *Decision, c *charge) error {
 	call, cancel := t.timeout(ctx)
 	defer cancel()
-	var result backend.Result
-	var err error
-	if !t.precheck.denies(call, req.Key, req.Policy, req.Cost, req.Trace, &result) {
-		result, err = t.backend.Take(call, req)
-	}
+	result, err := t.backend.Take(call, req)
 	req.Trace = nil // it ends here; a charge may be given back much later
 	if err != nil {
 		return t.fallBack(ctx, req.Key, req.Policy, req.Cost, err, d, c)
@@ -82,7 +78,6 @@ func (t *Throttler) takeTraced(ctx context.Context, live *policies, req backend.
 	if t.outages.on.Load() {
 		t.endOutage(ctx, req.Policy, result.Source)
 	}
-	t.precheck.record(req.Policy, !result.Allowed)
 	d.fill(&result)
 	switch {
 	case !d.Allowed:

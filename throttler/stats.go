@@ -227,9 +227,25 @@ func (p *policyCounts) stats() PolicyStats {
 	return s
 }
 
+// denialShare is the share of denials among the latest requests: a mean in which each counts for 1/64, and less with each
+// that follows. One of two concurrent updates may be lost.
+type denialShare struct{ state atomic.Uint32 } // in 1/2^16
+
+const shareOne = 1 << 16
+
+func (d *denialShare) add(denied bool) {
+	before, target := int32(d.state.Load()), int32(0)
+	if denied {
+		target = shareOne
+	}
+	if after := before + (target-before)/64; after != before {
+		d.state.Store(uint32(after))
+	}
+}
+
 // share is the share, to three places.
 func (d *denialShare) share() float64 {
-	return math.Round(float64(d.state.Load()>>1)/shareOne*1000) / 1000
+	return math.Round(float64(d.state.Load())/shareOne*1000) / 1000
 }
 
 // count takes note of a decision for Stats.

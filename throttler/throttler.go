@@ -25,7 +25,6 @@ type Throttler struct {
 	cfg          Config
 	backend      backend.Backend
 	owned        *backend.Memory // the backend, if New made it
-	precheck     precheck
 	fallback     fallback
 	policies     policyCache
 	log          warnings // of requests without a verdict
@@ -78,7 +77,6 @@ func New(cfg Config) (*Throttler, error) {
 	t.counts, t.top = newDecisionCounts(&cfg.Stats), newTopDenied(&cfg.Stats, t.hashKey)
 	t.instrumented = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
 		t.shadows.always != nil || t.near != nil || t.counts != nil || t.top != nil
-	t.precheck = newPrecheck(cfg.Precheck, t.backend)
 	var err error
 	if t.fallback, err = newFallback(&t.cfg); err != nil {
 		return nil, err
@@ -194,17 +192,13 @@ func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost
 	}
 	call, cancel := t.timeout(ctx)
 	defer cancel()
-	var result backend.Result
-	if !t.precheck.denies(call, key, policy, cost, nil, &result) {
-		result, err = t.backend.Take(call, backend.Request{Key: key, Policy: policy, Cost: cost})
-	}
+	result, err := t.backend.Take(call, backend.Request{Key: key, Policy: policy, Cost: cost})
 	if err != nil {
 		return t.fallBack(ctx, key, policy, cost, err, d, c)
 	}
 	if t.outages.on.Load() {
 		t.endOutage(ctx, policy, result.Source)
 	}
-	t.precheck.record(policy, !result.Allowed)
 	d.fill(&result)
 	switch {
 	case !d.Allowed:

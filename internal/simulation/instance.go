@@ -99,8 +99,7 @@ func (in *instance) live() {
 	}
 	in.throttle, err = throttler.New(throttler.Config{
 		Backend: &above{in}, Policy: *w.policy, Failure: []throttler.FailurePolicy{throttler.FailError, throttler.FailClosed}[r.IntN(2)],
-		Timeout: in.limit, Precheck: []throttler.Precheck{throttler.PrecheckNever, throttler.PrecheckAlways}[min(r.IntN(4)/3, 1)],
-		Logger: slog.New(slog.DiscardHandler),
+		Timeout: in.limit, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		panic(err)

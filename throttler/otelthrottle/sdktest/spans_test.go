@@ -190,27 +190,6 @@ func TestShadowed(t *testing.T) {
 	})
 }
 
-func TestDeniedByAReplica(t *testing.T) {
-	t.Parallel()
-	s := newTelemetry(t, otelthrottle.Config{})
-	replica, policy := newMemory(t), api(limit.PerHour(1))
-	if _, err := replica.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 1}); err != nil {
-		t.Fatal(err)
-	}
-	r, err := router.New([]router.Nodes{
-		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{replica}},
-	}, router.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	th := s.throttler(throttler.Config{Backend: r, Policy: policy, Precheck: throttler.PrecheckAlways})
-	_, made := s.request(th, 1)
-	made["ratelimit api"][0].has(t, map[string]string{
-		"sluice.outcome": "denied", "sluice.source": "replica", "sluice.role": "replica", "sluice.node": "replica-1",
-	})
-}
-
 // Spans are made where somebody records, or always, and their errors say so.
 func TestWhoIsTraced(t *testing.T) {
 	t.Parallel()
