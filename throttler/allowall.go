@@ -33,27 +33,27 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
-	d, _, err := t.takeAll(ctx, keys, cost)
+	d, _, err := t.takeAll(ctx, keys, cost, false)
 	return d, err
 }
 
-// takeAll charges every key, or none.
-func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Decision, []charge, error) {
+// takeAll charges every key, or none. Refundable is whether the charges may be given back later.
+func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refundable bool) (Decision, []charge, error) {
 	if t.enter() {
 		defer t.calls.Done()
 	}
-	live := t.live()
+	view := t.view()
 	var few [4]part
 	parts := few[:min(len(keys), len(few))]
 	if len(keys) > len(few) {
 		parts = make([]part, len(keys))
 	}
-	if d, refused, err := t.refusesOne(ctx, live, keys, cost, parts); refused {
+	if d, refused, err := t.refusesOne(ctx, view, keys, cost, parts); refused {
 		return d, nil, err
 	}
 	several, begun, given := len(parts) > 1, 0, 0
 	if several {
-		t.order(ctx, live, parts, cost)
+		t.order(ctx, view, parts, cost)
 		begun = 1
 		defer func() {
 			for i := given; i < begun; i++ {
@@ -64,7 +64,6 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 	var least, weakest Decision
 	leastAt, weakestAt := 0, 0
 	charges := make([]charge, 0, len(keys))
-	var decisions []Decision // to tell of, if there is somebody to tell
 	for i := range parts {
 		p := &parts[i]
 		if i > 0 {
@@ -72,12 +71,13 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			begun++
 		}
 		var d Decision
-		c := charge{own: own(parts[:begun], p)}
-		err := t.decide(ctx, live, p.key, cost, &d, &c)
+		c := charge{ownCalls: ownCalls(parts[:begun], p)}
+		err := t.decide(ctx, view, p.key, cost, &d, &c)
 		if several && err == nil {
 			t.provisionals.record(p, &d, c.temporary)
 		}
 		if err != nil || !d.Allowed {
+			c.event.free()
 			given = len(charges)
 			t.giveAllBack(ctx, charges, parts)
 			return d, nil, err
@@ -87,9 +87,6 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 		}
 		c.key = p.at
 		charges = append(charges, c)
-		if t.instrumented {
-			decisions = append(decisions, d)
-		}
 		if i == 0 || d.Remaining < least.Remaining || d.Remaining == least.Remaining && p.at < leastAt {
 			least, leastAt = d, p.at
 		}
@@ -97,30 +94,29 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			weakest, weakestAt = d, p.at
 		}
 	}
-	for i := range decisions {
-		t.commit(live, &decisions[i], &charges[i])
+	for i := range charges {
+		charges[i].settler = t.commit(ctx, charges[i].event, refundable)
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil
 }
 
-// refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
-// is denied could take away what belongs to others if it did.
-// It notes the keys in parts.
-func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64, parts []part) (Decision, bool, error) {
+// refusesOne reports whether one of the keys is bad input or on a deny list. No key is charged before all are checked, or a
+// caller who is denied could use up the quota of others. It fills in parts.
+func (t *Throttler) refusesOne(ctx context.Context, view PolicyView, keys []string, cost int64, parts []part) (Decision, bool, error) {
 	start := time.Now()
 	if len(keys) == 0 {
-		req, _ := t.request(ctx, live, "", cost)
+		req, _ := t.request(ctx, view, "", cost)
 		err := &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
-		return t.refuse(ctx, start, &req, err), true, err
+		return t.refuse(ctx, start, view, &req, err), true, err
 	}
 	denied := ""
 	for i, key := range keys {
-		req, err := t.request(ctx, live, key, cost)
+		req, err := t.request(ctx, view, key, cost)
 		parts[i] = part{at: i, key: key, hash: t.provisionals.hash(&req)}
 		var d Decision
-		if listed := t.listed(live, key, err, &d); err != nil && !listed {
-			return t.refuse(ctx, start, &req, err), true, err
+		if listed := t.listed(view, key, err, &d); err != nil && !listed {
+			return t.refuse(ctx, start, view, &req, err), true, err
 		} else if listed && !d.Allowed {
 			denied = key
 		}
@@ -128,7 +124,8 @@ func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []strin
 	if denied == "" {
 		return Decision{}, false, nil
 	}
-	d, _, err := t.take(ctx, live, denied, cost) // for those who are told of decisions; no backend is asked
+	var d Decision
+	err := t.decide(ctx, view, denied, cost, &d, nil) // calls the observer, and no backend
 	return d, true, err
 }
 
@@ -142,6 +139,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []p
 	given := slices.Clone(parts[:len(charges)]) // or all that are charged would be allocated
 	var all sync.WaitGroup
 	for i := range charges {
+		charges[i].event.free()
 		all.Go(func() {
 			err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost)
 			if err != nil {

@@ -10,54 +10,38 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Config configures a Throttler. Policy or Registry is required; the zero value of everything else is a documented default.
+// Config configures a Throttler. Policy or Policies is required; the zero value of everything else is a documented default.
 type Config struct {
 	// Backend is what counts. The Throttler doesn't close it: several may share one.
 	// Nil: a backend.Memory of the Throttler's own, limits hold for this process alone.
 	Backend backend.Backend
 
-	// Policy is the policy of every key that PolicyFor doesn't give another. With a Registry it must be zero.
+	// Policy is the policy of every key that PolicyFor doesn't give another. It must be zero beside Policies.
 	Policy limit.Policy
 
-	// PolicyFor gives a key its policy: tiers, limits per key. A nil result means that of the Registry, or Policy. It is called for every
-	// request and must be fast and safe for concurrent use; a policy that it returned must not be changed. Policies
-	// of one name share their counts, so that a key that moves to another tier keeps what it has used, limit by
-	// limit. Nil: all have that of the Registry, or Policy.
+	// Policies gives keys their policies and lists keys to allow and deny, such as a registry.Registry. Throttlers may share
+	// one, and don't close it. If nil, Policy applies.
+	Policies PolicySource
+
+	// PolicyFor overrides Policy and Policies for a key: tiers, limits per key. A nil result overrides nothing. It is called for
+	// every request and must be fast and safe for concurrent use. A policy that it returned must not be changed. Policies of
+	// one name share their counts, so a key that moves to another tier keeps what it has used, limit by limit. Nil: nothing
+	// is overridden.
 	PolicyFor func(ctx context.Context, key string) *limit.Policy
 
-	// Registry gives keys their policies, and has lists of keys to allow and deny: what a file says, and can be changed
-	// while the Throttler runs. Throttlers may share one, and don't close it. Nil: none.
-	Registry *Registry
-
-	// Allow and Deny are keys that are decided without a call to the Backend: admitted and not counted, or denied with a
-	// RetryAfter of limit.Never, whatever their cost. An entry that ends in * lists all keys with that prefix, * alone
-	// lists all. Who is on both is denied. The Source of such a Decision is Listed. Nil: nobody.
+	// Allow and Deny list keys that are decided without a call to the Backend: admitted and not counted, or denied with a
+	// RetryAfter of limit.Never, whatever their cost. They add to the lists of Policies. An entry that ends in * lists all keys
+	// with that prefix, * alone lists all. A key on both lists is denied. The Source of such a Decision is Listed. Nil: no key.
 	//
-	// Entries are written as keys are counted. One that no key will ever match can't be told from others: those of package
-	// httplimit say what they are, as in "addr:10.0.*", some are hashes, and an IPv6 client is its /64, as in
-	// "addr:2001:db8:1:2::/64" (httplimit.AddrKey).
+	// Write entries as keys are counted. An entry that never matches a key is not detected. The KeyFuncs of package httplimit
+	// document their keys, as in "addr:10.0.*"; some are hashes, and an IPv6 client is its /64, as in "addr:2001:db8:1:2::/64"
+	// (httplimit.AddrKey).
 	Allow, Deny []string
-
-	// Shadow is a policy that is counted and told of, and enforced on nobody: to see what limits would do before they
-	// are set. It should be stricter: only what the Backend has admitted is asked again, in the background, so that of
-	// looser limits it says nothing. No request waits for it or fails by it; a ShadowObserver is told. Its counts are its own,
-	// whatever its name; what a Reservation gives back goes back to it, too. A policy of a Registry may have a shadow of
-	// its own. Zero: none.
-	//
-	// At most four calls are under way at a time, so that with a server 1 ms away some 4,000 requests a second are asked
-	// again at most. What waits beyond 1,024, or 1 MiB of keys longer than 200 bytes, is dropped, and counted in Throttler.ShadowStats: what was dropped wasn't
-	// charged either, so that later requests are denied less often than they would be.
-	Shadow limit.Policy
-
-	// ShadowBackend is what counts shadows. The Throttler doesn't close it. Nil: the Backend, so that those who share it share
-	// the shadow's counts, too. There each key of the shadow takes as much room and as many calls again, which the limits
-	// themselves may lack: in a Memory or Lease that is full, by MaxKeys, it pushes out keys that are enforced, which
-	// then begin anew, and so it may in a Redis at its maxmemory and in Memcached. Where that may be, give it one of its own.
-	ShadowBackend backend.Backend
 
 	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
 	Failure FailurePolicy
@@ -89,22 +73,9 @@ type Config struct {
 	// no network I/O.
 	RequireReachable bool
 
-	// Observer is told of every decision, for metrics and traces; see package otelthrottle. Nil: none.
+	// Observer is called around every operation: for metrics, traces, statistics, notices and shadow policies. Observers makes
+	// one of several. The Throttler doesn't close it. If nil, no observer is called.
 	Observer Observer
-
-	// OnNearLimit is told when the backend admits a request that leaves at most the share NearLimit of a limit's quota: to
-	// warn a customer, say. It is told once for each key, limit and window (of a sliding limit or a bucket: until the
-	// quota would have been back). One goroutine calls it, one call after the other, and Close waits for it, so that
-	// it must not close the Throttler; it delays no request. Notices are
-	// dropped where many thousands of keys are near their limits at once, and when 256 of them wait, or 1 MiB of keys longer
-	// than 200 bytes. If nil, no notice is made.
-	OnNearLimit func(NearLimitData)
-
-	// NearLimit is the share of a quota, up to 1. Zero: 0.1.
-	NearLimit float64
-
-	// Stats says what the Throttler counts of its own decisions, for an operator to see. Zero: nothing.
-	Stats StatsConfig
 
 	// Logger is told of outages: at level Warn at most once a minute for each kind of cause. What only a person can fix
 	// (backend.Misconfigured and backend.Corrupt: credentials, certificates, rights, foreign values) is logged at level Error
@@ -132,7 +103,7 @@ func (c Config) validate() error {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
 	within := func(field string, err error) { // its name is enough to find the policy by
-		for _, e := range refusals(err) {
+		for _, e := range fielderrors.All(err) {
 			inner := strings.TrimPrefix(e.Field, "policy ")
 			if i := strings.Index(inner, ": limit "); i >= 0 {
 				inner = inner[i+len(": "):]
@@ -149,22 +120,16 @@ func (c Config) validate() error {
 	present("Backend", c.Backend)
 	noPolicy := c.Policy.Name == "" && len(c.Policy.Limits) == 0
 	switch {
-	case c.Registry == nil && noPolicy:
-		bad("Policy", "none", fmt.Sprintf("must have 1 to %d limits, or Registry must be set", limit.MaxLimits))
-	case c.Registry == nil:
+	case c.Policies == nil && noPolicy:
+		bad("Policy", "none", fmt.Sprintf("must have 1 to %d limits, or Policies must be set", limit.MaxLimits))
+	case c.Policies == nil:
 		within("Policy", c.Policy.Validate())
-	case c.Registry.held.Load() == nil:
-		bad("Registry", "empty", "must be made by NewRegistry or OpenRegistry")
+	case typednil.Is(c.Policies):
+		bad("Policies", fmt.Sprintf("nil %T", c.Policies), "must not be a nil pointer")
+	case emptyView(c.Policies.View()):
+		bad("Policies", "empty", "must have a view with a default policy")
 	case !noPolicy:
-		bad("Policy", strconv.Quote(c.Policy.Name), "must be zero beside a Registry, which has a default")
-	}
-	noShadow := c.Shadow.Name == "" && len(c.Shadow.Limits) == 0
-	if !noShadow {
-		within("Shadow", c.Shadow.Validate())
-	}
-	present("ShadowBackend", c.ShadowBackend)
-	if c.ShadowBackend != nil && noShadow && c.Registry == nil {
-		bad("ShadowBackend", fmt.Sprintf("%T", c.ShadowBackend), "is for a shadow only: Shadow or one of a Registry")
+		bad("Policy", strconv.Quote(c.Policy.Name), "must be zero beside Policies, which have a default")
 	}
 	errs = append(errs, checkList("Allow", c.Allow)...)
 	errs = append(errs, checkList("Deny", c.Deny)...)
@@ -188,13 +153,14 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout.String(), "must not be negative")
 	}
-	present("Observer", c.Observer)
-	switch {
-	case c.NearLimit != 0 && c.OnNearLimit == nil:
-		bad("NearLimit", fmt.Sprint(c.NearLimit), "is for OnNearLimit only")
-	case !(c.NearLimit >= 0 && c.NearLimit <= 1): // nor NaN
-		bad("NearLimit", fmt.Sprint(c.NearLimit), "must be from 0 to 1")
+	observers, ok := c.Observer.(chain)
+	if !ok {
+		observers = chain{c.Observer}
 	}
-	errs = append(errs, c.Stats.validate()...)
+	for _, o := range observers {
+		present("Observer", o)
+	}
 	return errors.Join(errs...)
 }
+
+func emptyView(v PolicyView) bool { return v == nil || typednil.Is(v) || v.Default() == nil }

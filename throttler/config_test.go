@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 func TestNewReportsEveryProblem(t *testing.T) {
@@ -27,8 +28,9 @@ func TestNewReportsEveryProblem(t *testing.T) {
 			[]string{"OpenCap: max"}},
 		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"OpenCap"}},
 		{"typed nils", throttler.Config{
-			Policy: good, Backend: (*backend.Memory)(nil), Shadow: good, ShadowBackend: (*backend.Lease)(nil), Observer: (*watching)(nil),
-		}, []string{"Backend", "ShadowBackend", "Observer"}},
+			Policy: good, Backend: (*backend.Memory)(nil), Observer: throttler.Observers(audit{}, (*watching)(nil)),
+		}, []string{"Backend", "Observer"}},
+		{"a typed nil of a source", throttler.Config{Policies: (*registry.Registry)(nil)}, []string{"Policies"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,
 			RetryAfter: -1, Timeout: -1, OpenCap: limit.PerMinute(1),
@@ -183,11 +185,11 @@ func TestDecisionPassesDoubtOn(t *testing.T) {
 	}
 }
 
-// A Registry that nobody made says nothing that could be enforced.
+// A zero Registry has no policies.
 func TestAnEmptyRegistryIsRefused(t *testing.T) {
 	t.Parallel()
-	_, err := throttler.New(throttler.Config{Registry: &throttler.Registry{}})
-	if got := fields(err); !slices.Equal(got, []string{"Registry"}) {
+	_, err := throttler.New(throttler.Config{Policies: &registry.Registry{}})
+	if got := fields(err); !slices.Equal(got, []string{"Policies"}) {
 		t.Errorf("New = %v, want a refusal of the registry", err)
 	}
 }

@@ -46,12 +46,9 @@ type Decision struct {
 	verdict limit.Verdict
 }
 
-// Status is what one limit of the policy says.
-type Status = limit.Status
-
 // All yields the status of every limit of the policy, in the policy's order. It yields nothing if no limit was
 // asked, as in a denial under FailClosed, by a list or by nobody.
-func (d Decision) All() iter.Seq[Status] { return d.verdict.All() }
+func (d Decision) All() iter.Seq[limit.Status] { return d.verdict.All() }
 
 // Source says who decided; see package backend.
 type Source = backend.Source
@@ -79,6 +76,12 @@ const (
 	Bounded   = backend.Bounded   // by no more than a stated bound
 	Unbounded = backend.Unbounded // no bound can be given
 )
+
+// NewDecision returns the decision that a backend's result stands for, as package insight makes them of shadow policies.
+func NewDecision(r *backend.Result) (d Decision) {
+	d.fill(r)
+	return d
+}
 
 // fill makes an empty decision the one that a backend's result stands for, in place: it is large.
 func (d *Decision) fill(r *backend.Result) {

@@ -18,14 +18,13 @@
 //
 // # Policies
 //
-// Keys have the policy of the Config, or what [Config.PolicyFor] says, or what stands in a file that a [Registry] follows.
-// [Config.Allow] and [Config.Deny] are lists of keys that are decided without a backend. [Config.Shadow] tries limits
-// that are not enforced yet.
+// A key has the policy of the Config, or that of [Config.Policies], such as a file that a registry.Registry follows, or what
+// [Config.PolicyFor] returns. [Config.Allow] and [Config.Deny] list keys that are decided without a backend.
 //
-// # What it tells
+// # Observers
 //
-// An [Observer] is told of every decision; [Config.OnNearLimit] of keys that come near a limit. [Throttler.Stats] and
-// [Throttler.TopDenied] are for an operator, and count only where [Config.Stats] says so.
+// An [Observer] is called around every operation. [Observers] makes one of several: those of package insight count decisions,
+// notify of keys near their limits and try policies without enforcing them; that of package otelthrottle exports telemetry.
 //
 // # What it does not promise
 //

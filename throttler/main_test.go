@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,6 +34,35 @@ func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
 	}
 	t.Cleanup(func() { _ = th.Close() })
 	return th
+}
+
+func newRecorder(t testing.TB, cfg insight.Config) *insight.Recorder {
+	t.Helper()
+	r, err := insight.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func newNearLimit(t testing.TB, cfg insight.NearLimitConfig) *insight.NearLimit {
+	t.Helper()
+	n, err := insight.NewNearLimit(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func newShadow(t testing.TB, cfg insight.ShadowConfig) *insight.Shadow {
+	t.Helper()
+	s, err := insight.NewShadow(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
 }
 
 func newMemory(t testing.TB, now func() time.Time) *backend.Memory {

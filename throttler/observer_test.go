@@ -12,51 +12,65 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-// notes is an observer that keeps what it is told.
+// notes is an observer that keeps what it is called with.
 type notes struct {
-	mu      sync.Mutex // guards all below
-	trace   bool       // whether to ask for the way
-	started []throttler.DecisionStartData
-	ended   []throttler.DecisionEndData
-	refunds []throttler.RefundData
-	outages []throttler.OutageData
+	mu         sync.Mutex // guards all below
+	trace      bool       // whether to ask for a trace
+	started    []throttler.Event
+	ended      []throttler.Event
+	refunds    []throttler.Event
+	operations []throttler.Event
+	outages    []throttler.Outage
+	ends       []throttler.Outage // outages that are over
 }
 
 type noted struct{}
 
-func (n *notes) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
+func (n *notes) Start(ctx context.Context, e *throttler.Event) context.Context {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.started = append(n.started, data)
+	if e.Op != throttler.OpTake {
+		return ctx
+	}
+	n.started = append(n.started, *e)
 	if !n.trace {
-		return ctx, nil
+		return ctx
 	}
-	return context.WithValue(ctx, noted{}, len(n.started)), new(throttler.Trace)
+	e.Trace = new(backend.Trace)
+	return context.WithValue(ctx, noted{}, len(n.started))
 }
 
-func (n *notes) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
+func (n *notes) End(ctx context.Context, e *throttler.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if number, _ := ctx.Value(noted{}).(int); n.trace && number != len(n.started) {
-		panic("another context than DecisionStart returned")
+	switch e.Op {
+	case throttler.OpTake:
+		if number, _ := ctx.Value(noted{}).(int); n.trace && number != len(n.started) {
+			panic("another context than Start returned")
+		}
+		n.ended = append(n.ended, *e)
+	case throttler.OpRefund:
+		n.refunds = append(n.refunds, *e)
+	default:
+		n.operations = append(n.operations, *e)
 	}
-	n.ended = append(n.ended, data)
 }
 
-func (n *notes) Refund(_ context.Context, data throttler.RefundData) {
+func (n *notes) Outage(_ context.Context, o throttler.Outage) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.refunds = append(n.refunds, data)
-}
-
-func (n *notes) Outage(_ context.Context, data throttler.OutageData) {
-	n.outages = append(n.outages, data)
+	if o.Over {
+		n.ends = append(n.ends, o)
+	} else {
+		n.outages = append(n.outages, o)
+	}
 }
 
 // last is the last decision told of, of which all but the verdict is what the caller got.
-func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.DecisionEndData {
+func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.Event {
 	t.Helper()
 	if len(n.ended) == 0 || len(n.ended) != len(n.started) {
 		t.Fatalf("%d decisions began, %d ended", len(n.started), len(n.ended))
@@ -168,7 +182,7 @@ func TestObserverOfRefunds(t *testing.T) {
 		if r.Policy.Name != "test" || r.Duration <= 0 {
 			t.Errorf("%+v", r)
 		}
-		got = append(got, fmt.Sprint(r.Amount, " ", throttler.Reason(r.Err)))
+		got = append(got, fmt.Sprint(r.Cost, " ", throttler.Reason(r.Err)))
 	}
 	if want := []string{"3 unavailable", "3 ", "2 "}; !slices.Equal(got, want) {
 		t.Errorf("refunds %q, want %q", got, want)
@@ -201,10 +215,8 @@ func TestReason(t *testing.T) {
 // idle is an observer that records nothing.
 type idle struct{ seen int }
 
-func (*idle) DecisionStart(ctx context.Context, _ throttler.DecisionStartData) (context.Context, *throttler.Trace) {
-	return ctx, nil
-}
-func (i *idle) DecisionEnd(context.Context, throttler.DecisionEndData) { i.seen++ }
+func (*idle) Start(ctx context.Context, _ *throttler.Event) context.Context { return ctx }
+func (i *idle) End(context.Context, *throttler.Event)                       { i.seen++ }
 
 func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, max := range []int64{1, 1 << 40} {
@@ -223,8 +235,8 @@ func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 	}
 }
 
-// Of what AllowAll and ReserveAll refuse observers and Stats are told as of what AllowN does: once.
-func TestRefusalsAreTold(t *testing.T) {
+// Observers see what AllowAll and ReserveAll refuse as they see what AllowN refuses: once.
+func TestRefusalsAreObserved(t *testing.T) {
 	t.Parallel()
 	invalid := one(limit.PerMinute(0))
 	ended, cancel := context.WithCancel(t.Context())
@@ -246,7 +258,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		{name: "closed", ctx: t.Context(), keys: []string{"a", "b"}, cost: 1, closed: true, policy: "test", reason: "closed"},
 		{name: "an ended context", ctx: ended, keys: []string{"a", "b"}, cost: 1, policy: "test", reason: "interrupted"},
 		{name: "no keys", ctx: t.Context(), cost: 1, policy: "test", reason: "invalid"},
-		{name: "no context", ctx: none, keys: []string{"a", "b"}, cost: 1, policy: "test"}, // observers have nobody to tell
+		{name: "no context", ctx: none, keys: []string{"a", "b"}, cost: 1, policy: "test"}, // observers are not called
 	} {
 		for _, watched := range []bool{true, false} {
 			for name, call := range map[string]func(*throttler.Throttler) (throttler.Decision, error){
@@ -263,15 +275,17 @@ func TestRefusalsAreTold(t *testing.T) {
 			} {
 				book, b := &notes{}, newSpy(t, nil)
 				cfg := throttler.Config{
-					Backend: b, Policy: one(limit.PerHour(10)), Stats: throttler.StatsConfig{Decisions: true},
+					Backend: b, Policy: one(limit.PerHour(10)),
 					PolicyFor: func(_ context.Context, key string) *limit.Policy {
 						return map[string]*limit.Policy{
 							"tier": {Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}, "invalid": &invalid,
 						}[key]
 					},
 				}
+				recorder := newRecorder(t, insight.Config{})
+				cfg.Observer = recorder
 				if watched {
-					cfg.Observer = book
+					cfg.Observer = throttler.Observers(nil, recorder, book)
 				}
 				th := newThrottler(t, cfg)
 				if test.closed {
@@ -281,8 +295,8 @@ func TestRefusalsAreTold(t *testing.T) {
 				if err == nil || d.Allowed {
 					t.Fatalf("%s, %s: %+v, %v, want an error", name, test.name, d, err)
 				}
-				for _, p := range th.Stats().Policies {
-					if want := map[bool]int64{true: 1}[p.Policy == test.policy]; p.Errors != want || p.Allowed+p.Denied != 0 {
+				for _, p := range recorder.Stats().Policies {
+					if want := map[bool]int64{true: 1}[p.Policy == test.policy && test.ctx != nil]; p.Errors != want || p.Allowed+p.Denied != 0 {
 						t.Errorf("%s, %s, watched %v: counted %+v", name, test.name, watched, p)
 					}
 				}

@@ -15,23 +15,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// endNotes is an observer of the ends of outages.
-type endNotes struct {
-	notes
-	ends []throttler.OutageEndData
-}
-
-func (n *endNotes) OutageEnd(_ context.Context, data throttler.OutageEndData) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ends = append(n.ends, data)
-}
-
 func TestOutageEnd(t *testing.T) {
 	t.Parallel()
 	for _, observed := range []bool{false, true} { // the two ways that a request takes
 		synctest.Test(t, func(t *testing.T) {
-			ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+			ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
 			cfg := throttler.Config{Backend: b, Policy: one(limit.PerHour(10_000)), Logger: book.logger()}
 			if observed {
 				cfg.Observer = ends
@@ -139,7 +127,7 @@ func (f *from) Take(ctx context.Context, req backend.Request) (backend.Result, e
 func TestOutageAfterALostRefund(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+		ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
 		th := newThrottler(t, throttler.Config{
 			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: ends, Logger: book.logger(),
 		})

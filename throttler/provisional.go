@@ -195,7 +195,7 @@ func anyUnknown(parts []part) bool {
 }
 
 // peekUnknown looks at the keys that nothing is known of, all at once. What fails leaves them strangers.
-func (t *Throttler) peekUnknown(ctx context.Context, live *policies, parts []part, cost int64) {
+func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []part, cost int64) {
 	peeker, ok := t.backend.(backend.Peeker)
 	if !ok || t.outages.on.Load() {
 		return
@@ -213,8 +213,8 @@ func (t *Throttler) peekUnknown(ctx context.Context, live *policies, parts []par
 		}
 		all.Go(func() {
 			var d Decision
-			req, err := t.request(ctx, live, p.key, cost)
-			if t.listed(live, p.key, err, &d) || err != nil {
+			req, err := t.request(ctx, view, p.key, cost)
+			if t.listed(view, p.key, err, &d) || err != nil {
 				return
 			}
 			if result, err := peeker.Peek(ctx, req); err == nil {
@@ -228,7 +228,7 @@ func (t *Throttler) peekUnknown(ctx context.Context, live *policies, parts []par
 }
 
 // order brings the keys of a request into the order in which they are charged, and takes note that the first is.
-func (t *Throttler) order(ctx context.Context, live *policies, parts []part, cost int64) {
+func (t *Throttler) order(ctx context.Context, view PolicyView, parts []part, cost int64) {
 	m := &t.provisionals
 	for i := range parts {
 		parts[i].left, parts[i].known = m.lookup(parts[i].hash)
@@ -236,7 +236,7 @@ func (t *Throttler) order(ctx context.Context, live *policies, parts []part, cos
 	sortByLeft(parts)
 	if others := m.begin(&parts[0]); others && anyUnknown(parts[1:]) {
 		m.end(&parts[0], false)
-		t.peekUnknown(ctx, live, parts, cost)
+		t.peekUnknown(ctx, view, parts, cost)
 		sortByLeft(parts)
 		m.begin(&parts[0])
 	}
@@ -248,7 +248,7 @@ func (t *Throttler) order(ctx context.Context, live *policies, parts []part, cos
 func (t *Throttler) shortenRetryAfter(req *backend.Request, c *charge, d *Decision) {
 	m, own := &t.provisionals, int32(0)
 	if c != nil {
-		own = c.own
+		own = c.ownCalls
 	}
 	hash := m.hash(req)
 	if m.shards[hash%provisionalShards].size.Load() == 0 {
@@ -270,8 +270,8 @@ func (t *Throttler) shortenRetryAfter(req *backend.Request, c *charge, d *Decisi
 	}
 }
 
-// own is how many of the calls on a key are of one AllowAll, which lists the key that often.
-func own(begun []part, p *part) (n int32) {
+// ownCalls is how many of the calls on a key are of one AllowAll, which lists the key that often.
+func ownCalls(begun []part, p *part) (n int32) {
 	for i := range begun {
 		if begun[i].hash == p.hash {
 			n++

@@ -35,12 +35,13 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
-	live := t.live()
-	d, c, err := t.take(ctx, live, key, cost)
+	var d Decision
+	var c charge
+	err := t.decide(ctx, t.view(), key, cost, &d, &c)
+	c.settler = t.commit(ctx, c.event, true)
 	if err != nil {
 		return nil, err
 	}
-	t.commit(live, &d, &c)
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: 1, charges: []charge{c}}, nil
 }
 
@@ -50,7 +51,7 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
-	d, charges, err := t.takeAll(ctx, keys, cost)
+	d, charges, err := t.takeAll(ctx, keys, cost, true)
 	if err != nil {
 		return nil, err
 	}

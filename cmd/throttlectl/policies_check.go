@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-const policiesCheckHelp = `Validate a JSON file of policies, as applications read it with throttler.OpenRegistry, and print what it holds: before it is
+const policiesCheckHelp = `Validate a JSON file of policies, as applications read it with registry.Open, and print what it holds: before it is
 rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell what they
 have in force (throttlectl top).
 
@@ -79,7 +79,7 @@ func checkPolicies(path string) (*policiesCheck, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // nobody has seen what is in it
 		return nil, fmt.Errorf("%s: must be a regular file, and is %s", path, info.Mode().Type())
 	}
-	r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{Refresh: -1})
+	r, err := registry.Open(path, registry.Config{Refresh: -1})
 	if _, refused := errors.AsType[*limit.Error](err); refused {
 		return refusedPolicies(err), nil
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 // policyFlags say which policy is meant, for commands that count by one.
@@ -18,14 +18,14 @@ type policyFlags struct {
 	limits []string
 	file   string
 
-	registry *throttler.Registry // of the file, once it is read
+	registry *registry.Registry // of the file, once it is read
 }
 
 const policyHelp = `The policy must be the one that the applications use: its name tells where a key's counts are, and a limit's
 algorithm, window, precision and alignment tell which of them are its own.
 
   --policy api --limit 100/1m --limit daily=1000/24h
-  --policies policies.json               the one that the file of a throttler.Registry gives the key
+  --policies policies.json               the one that the file of a registry.Registry gives the key
   --policies policies.json --policy pro  the one of that name in the file
 
   100/1m             fixed window, 100 a minute from the first request
@@ -70,14 +70,18 @@ func (p *policyFlags) policy(key string) (limit.Policy, error) {
 // ofFile is the policy of a name, or else of a key. The file is read once: a command that asks twice gets the same answer.
 func (p *policyFlags) ofFile(key string) (limit.Policy, error) {
 	if p.registry == nil {
-		r, err := throttler.OpenRegistry(p.file, throttler.RegistryConfig{Refresh: -1})
+		r, err := registry.Open(p.file, registry.Config{Refresh: -1})
 		if err != nil {
 			return limit.Policy{}, err
 		}
 		p.registry = r
 	}
 	if p.name == "" {
-		return *p.registry.PolicyFor(context.Background(), key), nil
+		its, err := p.registry.View().Policy(context.Background(), key)
+		if err != nil {
+			return limit.Policy{}, err
+		}
+		return *its, nil
 	}
 	if its := p.registry.Policy(p.name); its != nil {
 		return *its, nil

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // fakeTerminal does what a terminal does on the few sequences that screens are drawn with.
@@ -157,7 +157,7 @@ func TestScreen(t *testing.T) {
 // On a terminal the page follows what is decided, from the first look on, and goes when it is interrupted.
 func TestTopLive(t *testing.T) {
 	t.Parallel()
-	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	app := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 9)
 	})
 	o := &topOptions{globals: &globals{timeout: soon}, urls: []string{app.url}, interval: minInterval, sort: "name", keys: 1}

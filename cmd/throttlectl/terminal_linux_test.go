@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // pseudoTerminal is a terminal that the kernel makes: what is written to screen is typed, what is read from it is shown.
@@ -57,7 +57,7 @@ func TestTopOnTerminal(t *testing.T) {
 	if _, err := exec.LookPath("stty"); err != nil {
 		t.Fatal(err)
 	}
-	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
+	app := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(*throttler.Throttler) {})
 	typed, tty := pseudoTerminal(t)
 	if _, err := stty(tty, "rows", "4", "cols", "80"); err != nil {
 		t.Fatal(err)

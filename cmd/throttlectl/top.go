@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const topHelp = `Show what running applications decide, as they serve it with httplimit.StatsHandler: on a terminal as a page that is drawn
+const topHelp = `Show what running applications decide, as they serve it with insight.Handler: on a terminal as a page that is drawn
 anew every --interval, until q or Ctrl-C; elsewhere a block each --interval, until interrupted. --once prints one of them, as
 soon as --interval is over.
 
@@ -23,7 +23,7 @@ soon as --interval is over.
   throttlectl top --url http://127.0.0.1:8081/debug/sluice --once --json
 
 Several --url are several processes, and summed. One that leads to another process each time, such as a load balancer's,
-makes no sense here. Applications count only what throttler.Config.Stats tells them to.
+makes no sense here. Applications watch keys only with insight.Config.WatchedKeys.
 
   DENIED       the share of denials among the decisions
   SOURCES      who decided; fallback is the failure policy, without the backend
@@ -120,7 +120,7 @@ func (o *topOptions) processes() ([]*process, error) {
 	return all, errors.Join(errs...)
 }
 
-// withTop asks a StatsHandler for a number of keys.
+// withTop asks an insight.Handler for a number of keys.
 func withTop(u *url.URL, keys int) string {
 	query := u.Query()
 	query.Set("top", strconv.Itoa(keys))

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // process is an application that is looked at, again and again.
@@ -16,7 +16,7 @@ type process struct {
 	url   string
 
 	err   error // of the latest look
-	stats throttler.Stats
+	stats insight.Stats
 	last  sample // of the latest answer
 	gain  gain   // by the latest look; of no use after an error
 }
@@ -25,13 +25,13 @@ type process struct {
 type sample struct {
 	at     time.Time
 	counts map[counted]int64
-	shadow throttler.ShadowStats
+	shadow insight.ShadowCounts
 }
 
 // counted is what one count is of.
 type counted struct {
 	policy string
-	kind   throttler.DecisionCount // without the Count; zero: no verdict
+	kind   insight.DecisionCount // without the Count; zero: no verdict
 }
 
 // gain is what a process has counted between two answers.
@@ -52,20 +52,20 @@ func (p *process) look(ctx context.Context, timeout time.Duration) {
 
 // heard reads an answer.
 func (p *process) heard(at time.Time, body []byte) {
-	var stats throttler.Stats
+	var stats insight.Stats
 	err := json.Unmarshal(body, &stats)
 	if err == nil && stats.Policies == nil {
 		err = errors.New("no policies in it")
 	}
 	if err != nil {
-		p.err = fmt.Errorf("%s: not the statistics that httplimit.StatsHandler serves: %w", p.shown, err)
+		p.err = fmt.Errorf("%s: not the statistics that insight.Handler serves: %w", p.shown, err)
 		return
 	}
 	now := sampled(at, &stats)
 	p.err, p.stats, p.gain, p.last = nil, stats, now.since(p.last), now
 }
 
-func sampled(at time.Time, stats *throttler.Stats) sample {
+func sampled(at time.Time, stats *insight.Stats) sample {
 	s := sample{at: at, counts: make(map[counted]int64), shadow: stats.Shadow}
 	for _, p := range stats.Policies {
 		if p.Errors > 0 {
@@ -107,8 +107,8 @@ func (s sample) restarted(before sample) bool {
 	return d.Allowed < 0 || d.Denied < 0 || d.Failed < 0 || d.Dropped < 0
 }
 
-func minus(a, b throttler.ShadowStats) throttler.ShadowStats {
-	return throttler.ShadowStats{
+func minus(a, b insight.ShadowCounts) insight.ShadowCounts {
+	return insight.ShadowCounts{
 		Allowed: a.Allowed - b.Allowed, Denied: a.Denied - b.Denied, Failed: a.Failed - b.Failed, Dropped: a.Dropped - b.Dropped,
 	}
 }

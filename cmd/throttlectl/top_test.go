@@ -18,26 +18,32 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // decider is an application that serves its statistics.
 type decider struct {
-	*throttler.Throttler
+	*insight.Recorder
 	url   string
 	looks atomic.Int32
 }
 
 // decide starts an application, which does its work before it answers the second look: between any two of them that count.
-func decide(t testing.TB, cfg throttler.Config, shown httplimit.StatsConfig, work func(*throttler.Throttler)) *decider {
+func decide(t testing.TB, cfg throttler.Config, shown insight.HandlerConfig, work func(*throttler.Throttler)) *decider {
 	t.Helper()
-	cfg.Stats = throttler.StatsConfig{Decisions: true, WatchedKeys: 100, HashKey: []byte("a secret of all processes")}
+	recorder, err := insight.New(insight.Config{
+		Policies: []limit.Policy{cfg.Policy}, WatchedKeys: 100, HashKey: []byte("a secret of all processes"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Observer = recorder
 	its, err := throttler.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &decider{Throttler: its}
-	stats := httplimit.StatsHandler(its, shown)
+	d := &decider{Recorder: recorder}
+	stats := insight.Handler(recorder, shown)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.looks.Add(1) == 2 {
 			work(its)
@@ -79,7 +85,7 @@ func masked(text string, all ...*decider) string {
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"top_once.txt": nil, "top_once.json": {"--json"}} {
-		app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+		app := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 			asks(t, its, "alice", 9)
 		})
 		got := masked(succeed(t, append([]string{"top", "--once", "--interval", "100ms", "--url", app.url}, args...)...), app)
@@ -98,16 +104,16 @@ func TestTopSums(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer away.Close()
-	one := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	one := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 9)
 	})
-	two := decide(t, throttler.Config{Policy: apiOf5, Backend: away}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	two := decide(t, throttler.Config{Policy: apiOf5, Backend: away}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 6)
 		asks(t, its, "bob", 1)
 	})
 	var got struct {
 		Policies  []*policyView
-		TopDenied []throttler.DeniedKey `json:"top_denied"`
+		TopDenied []insight.DeniedKey `json:"top_denied"`
 	}
 	text := succeed(t, "top", "--once", "--interval", "100ms", "--json", "--url", one.url, "--url", two.url)
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
@@ -118,7 +124,7 @@ func TestTopSums(t *testing.T) {
 		api.Sources["local"] <= 0 || api.Sources["fallback"] <= 0 || api.Guarantees["bounded"] <= 0 {
 		t.Errorf("%s", text)
 	}
-	want := []throttler.DeniedKey{{Key: one.KeyHash("alice"), Denied: 4}} // what is denied in an outage tells of no key
+	want := []insight.DeniedKey{{Key: one.KeyHash("alice"), Denied: 4}} // what is denied in an outage tells of no key
 	if !slices.Equal(got.TopDenied, want) {
 		t.Errorf("denied most: %v, want %v", got.TopDenied, want)
 	}
@@ -127,7 +133,7 @@ func TestTopSums(t *testing.T) {
 // Keys are in clear if the application shows them so, and harmless to a terminal.
 func TestTopKeysInClear(t *testing.T) {
 	t.Parallel()
-	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{ClearKeys: true}, func(its *throttler.Throttler) {
+	app := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{ClearKeys: true}, func(its *throttler.Throttler) {
 		asks(t, its, "al\x1b[2Jice", 7)
 		asks(t, its, "bob", 6)
 	})
@@ -139,7 +145,7 @@ func TestTopKeysInClear(t *testing.T) {
 
 func TestTopFailures(t *testing.T) {
 	t.Parallel()
-	app := decide(t, throttler.Config{Policy: apiOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
+	app := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(*throttler.Throttler) {})
 	away := "http://127.0.0.1:1/debug/sluice"
 	got := execute(t, "top", "--once", "--interval", "100ms", "--url", app.url, "--url", away)
 	if got.code != exitFailure || !strings.Contains(got.stderr, "connection refused") ||

@@ -13,15 +13,17 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 // topView is what all processes have said at one look.
 type topView struct {
-	Time      instant               `json:"time"`
-	Processes []processView         `json:"processes"`
-	Policies  []*policyView         `json:"policies"`
-	Shadow    *shadowView           `json:"shadow,omitempty"`
-	TopDenied []throttler.DeniedKey `json:"top_denied"`
+	Time      instant             `json:"time"`
+	Processes []processView       `json:"processes"`
+	Policies  []*policyView       `json:"policies"`
+	Shadow    *shadowView         `json:"shadow,omitempty"`
+	TopDenied []insight.DeniedKey `json:"top_denied"`
 
 	answers int
 	rates   bool // there are some
@@ -29,9 +31,9 @@ type topView struct {
 }
 
 type processView struct {
-	URL      string                  `json:"url"`
-	Registry *throttler.RegistryInfo `json:"registry,omitempty"`
-	Error    string                  `json:"error,omitempty"`
+	URL      string         `json:"url"`
+	Registry *registry.Info `json:"registry,omitempty"`
+	Error    string         `json:"error,omitempty"`
 }
 
 // policyView is what was decided under the policies of one name.
@@ -89,7 +91,7 @@ func newTopView(now time.Time, all []*process, order string, keys int) *topView 
 	for _, p := range all {
 		v.rates = v.rates || p.err == nil && p.gain.over > 0
 	}
-	byName, denied := make(map[string]*policyView), make(map[string]*throttler.DeniedKey)
+	byName, denied := make(map[string]*policyView), make(map[string]*insight.DeniedKey)
 	for _, p := range all {
 		one := processView{URL: p.shown, Registry: p.stats.Registry}
 		if p.err != nil {
@@ -138,7 +140,7 @@ func (v *topView) add(p *process, byName map[string]*policyView) {
 	for what, n := range p.gain.counts {
 		byName[what.policy].add(what.kind, float64(n)/seconds)
 	}
-	if !v.rates || p.stats.Shadow == (throttler.ShadowStats{}) {
+	if !v.rates || p.stats.Shadow == (insight.ShadowCounts{}) {
 		return
 	}
 	if v.Shadow == nil {
@@ -151,9 +153,9 @@ func (v *topView) add(p *process, byName map[string]*policyView) {
 	v.Shadow.Dropped += float64(s.Dropped) / seconds
 }
 
-func (p *policyView) add(kind throttler.DecisionCount, n float64) {
+func (p *policyView) add(kind insight.DecisionCount, n float64) {
 	switch {
-	case kind == throttler.DecisionCount{}:
+	case kind == insight.DecisionCount{}:
 		p.latest.Errors += n
 		return
 	case kind.Allowed:
@@ -195,11 +197,11 @@ func (s *shadowView) round() {
 // rounded keeps four places: a share is printed as a percentage with two.
 func rounded(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-func addDenied(sums map[string]*throttler.DeniedKey, all []throttler.DeniedKey) {
+func addDenied(sums map[string]*insight.DeniedKey, all []insight.DeniedKey) {
 	for _, one := range all {
 		its := sums[one.Key]
 		if its == nil {
-			its = &throttler.DeniedKey{Key: one.Key}
+			its = &insight.DeniedKey{Key: one.Key}
 			sums[one.Key] = its
 		}
 		its.Denied += one.Denied
@@ -207,12 +209,12 @@ func addDenied(sums map[string]*throttler.DeniedKey, all []throttler.DeniedKey) 
 	}
 }
 
-func mostDenied(sums map[string]*throttler.DeniedKey, keys int) []throttler.DeniedKey {
-	all := []throttler.DeniedKey{}
+func mostDenied(sums map[string]*insight.DeniedKey, keys int) []insight.DeniedKey {
+	all := []insight.DeniedKey{}
 	for _, its := range sums {
 		all = append(all, *its)
 	}
-	slices.SortFunc(all, func(a, b throttler.DeniedKey) int {
+	slices.SortFunc(all, func(a, b insight.DeniedKey) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
 	})
 	return all[:min(keys, len(all))]
@@ -249,9 +251,9 @@ func (v *topView) text(w io.Writer) {
 func (v *topView) processText(w io.Writer) {
 	fmt.Fprint(w, "PROCESS\tREGISTRY\tSTATE\n")
 	for _, p := range v.Processes {
-		registry, state := "-", "ok"
+		document, state := "-", "ok"
 		if r := p.Registry; r != nil {
-			registry = cell(strings.TrimSpace(r.Version + " " + r.Digest[:min(12, len(r.Digest))]))
+			document = cell(strings.TrimSpace(r.Version + " " + r.Digest[:min(12, len(r.Digest))]))
 			if r.Refused != "" {
 				state = "its file is refused: " + cell(strings.ReplaceAll(r.Refused, "\n", "; "))
 			}
@@ -259,7 +261,7 @@ func (v *topView) processText(w io.Writer) {
 		if p.Error != "" {
 			state = cell(p.Error)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", cell(p.URL), registry, state)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", cell(p.URL), document, state)
 	}
 }
 

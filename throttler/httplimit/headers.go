@@ -108,7 +108,7 @@ func window(l *limit.Limit) time.Duration {
 
 // untilMore is how long it takes until a limit has more quota than now. The moment is that of the decision, by the
 // clock that decided: this host's own clock may say anything.
-func untilMore(s *throttler.Status, now time.Time) time.Duration {
+func untilMore(s *limit.Status, now time.Time) time.Duration {
 	if s.RetryAfter > 0 {
 		return s.RetryAfter
 	}

@@ -36,7 +36,7 @@
 //
 // # Events
 //
-// Log events tell of outages, sluice.outage and sluice.outage_end; of changes of nodes, see [Observer.Emit]; and of changes of a flag,
+// Log events tell of outages, sluice.outage and sluice.outage_end; of changes of nodes, see [Observer.EmitNode]; and of changes of a flag,
 // feature_flag.evaluation, see [Observer.EmitFlag].
 //
 // # What it does not tell

@@ -85,12 +85,7 @@ type Observer struct {
 
 var (
 	_ throttler.Observer       = (*Observer)(nil)
-	_ throttler.RefundObserver = (*Observer)(nil)
 	_ throttler.OutageObserver = (*Observer)(nil)
-
-	_ throttler.OutageEndObserver = (*Observer)(nil)
-	_ throttler.OperationObserver = (*Observer)(nil)
-	_ throttler.ShadowObserver    = (*Observer)(nil)
 )
 
 // New makes an Observer. It reports every problem of the configuration at once.
@@ -113,21 +108,29 @@ func New(cfg Config) (*Observer, error) {
 	return o, nil
 }
 
-// DecisionStart implements [throttler.Observer].
-func (o *Observer) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
-	// A span is not begun lightly: that allocates even where there is no SDK.
-	if !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
-		return ctx, nil
+// Start implements [throttler.Observer].
+func (o *Observer) Start(ctx context.Context, e *throttler.Event) context.Context {
+	// Starting a span allocates even without an SDK.
+	if e.Op != throttler.OpTake || !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx
 	}
-	return o.begin(ctx, o.labels.of(data.Policy.Name), data.Cost)
+	return o.begin(ctx, o.labels.of(e.Policy.Name), e)
 }
 
-// DecisionEnd implements [throttler.Observer].
-func (o *Observer) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
-	p := o.labels.of(data.Policy.Name)
-	o.measure(ctx, p, &data)
-	if data.Trace != nil {
-		o.end(ctx, &data)
+// End implements [throttler.Observer].
+func (o *Observer) End(ctx context.Context, e *throttler.Event) {
+	switch e.Op {
+	case throttler.OpTake:
+		o.measure(ctx, o.labels.of(e.Policy.Name), e)
+		if e.Trace != nil {
+			o.end(ctx, e)
+		}
+	case throttler.OpRefund:
+		o.measureRefund(ctx, e)
+	case throttler.OpShadow:
+		o.measureShadow(ctx, e)
+	default:
+		o.measureOperation(ctx, e)
 	}
 }
 
@@ -151,11 +154,11 @@ const (
 	failed  = "error"
 )
 
-func outcome(data *throttler.DecisionEndData) string {
+func outcome(e *throttler.Event) string {
 	switch {
-	case data.Err != nil:
+	case e.Err != nil:
 		return failed
-	case data.Decision.Allowed:
+	case e.Decision.Allowed:
 		return allowed
 	}
 	return denied

@@ -4,7 +4,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/backend"
 )
 
 // WatchDual reads a backend.Dual whenever metrics are collected. Name tells it from others:
@@ -14,7 +14,7 @@ import (
 //	sluice.dual.redirects  calls that went after a key that had moved
 //	sluice.dual.bounded    decisions without the counts of a side that was out of reach
 //	sluice.dual.shadows    by sluice.shadow: agreed; denied, allowed and remaining are divergences; failed, dropped
-func (o *Observer) WatchDual(name string, dual interface{ Stats() throttler.DualStats }) error {
+func (o *Observer) WatchDual(name string, dual interface{ Stats() backend.DualStats }) error {
 	if dual == nil {
 		return errNothing
 	}

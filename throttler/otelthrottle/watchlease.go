@@ -4,7 +4,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/backend"
 )
 
 // WatchLease reads a backend.Lease whenever metrics are collected. Name tells it from others:
@@ -16,7 +16,7 @@ import (
 //	sluice.lease.returned    cost that went back
 //	sluice.lease.lost        cost that could not be given back
 //	sluice.lease.keys        of which a view is kept
-func (o *Observer) WatchLease(name string, lease interface{ Stats() throttler.LeaseStats }) error {
+func (o *Observer) WatchLease(name string, lease interface{ Stats() backend.LeaseStats }) error {
 	if lease == nil {
 		return errNothing
 	}

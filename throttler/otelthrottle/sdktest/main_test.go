@@ -69,7 +69,7 @@ func newTelemetry(t *testing.T, cfg otelthrottle.Config) *telemetry {
 // throttler is a Throttler that the telemetry observes.
 func (s *telemetry) throttler(cfg throttler.Config) *throttler.Throttler {
 	s.t.Helper()
-	cfg.Observer, cfg.Logger = s.observer, slog.New(slog.NewTextHandler(io.Discard, nil))
+	cfg.Observer, cfg.Logger = throttler.Observers(s.observer, cfg.Observer), slog.New(slog.NewTextHandler(io.Discard, nil))
 	th, err := throttler.New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
@@ -303,7 +303,7 @@ func nodesOf(r *router.Router) []otelthrottle.Node {
 
 // onEvent is for a router's OnEvent.
 func (s *telemetry) onEvent(e router.Event) {
-	s.observer.Emit(otelthrottle.Event{
+	s.observer.EmitNode(otelthrottle.NodeEvent{
 		Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
 	})
 }

@@ -1,7 +1,8 @@
-package throttler
+package insight
 
 import (
 	"cmp"
+	"container/heap"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -16,28 +17,10 @@ import (
 
 // DeniedKey is one of the keys that are denied most.
 type DeniedKey struct {
-	Key    string `json:"key"`    // see Throttler.KeyHash, unless it was asked for in clear
+	Key    string `json:"key"`    // hashed by Recorder.KeyHash, unless asked for in clear
 	Denied int64  `json:"denied"` // denials, which count half after each half-life
 	Over   int64  `json:"over"`   // Denied may be too high by that much; it is never too low
 }
-
-// TopDenied are the keys that are denied most, the first of them first, at most n: the heavy hitters. The keys are hashed,
-// as by KeyHash: they are personal data. Without StatsConfig.WatchedKeys there are none. What the failure policy or a deny list
-// denies doesn't count: the former says nothing of the key, and the latter is known. Contention counts.
-//
-// They are found by Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in
-// Data Streams"): with m keys watched a key with more than about 1/m of the denials is among them.
-func (t *Throttler) TopDenied(n int) []DeniedKey {
-	return t.top.list(n, t.KeyHash)
-}
-
-// TopDeniedInClear is TopDenied with the keys as they are. Of one with more than 256 bytes only the hash is known.
-func (t *Throttler) TopDeniedInClear(n int) []DeniedKey {
-	return t.top.list(n, func(key string) string { return key })
-}
-
-// KeyHash is what stands for a key in TopDenied: the first half of its HMAC-SHA256 with StatsConfig.HashKey, in hexadecimal.
-func (t *Throttler) KeyHash(key string) string { return keyHash(t.hashKey, key) }
 
 func keyHash(secret []byte, key string) string {
 	mac := hmac.New(sha256.New, secret)
@@ -49,28 +32,28 @@ const (
 	defaultHalfLife  = 10 * time.Minute
 	leastWatchedKeys = 1000
 	maxWatchedKeys   = 1 << 16
-	topDeniedShards  = 8
+	mostDeniedShards = 8
 	decaysInHalfLife = 8
 
 	longestDenied = 256             // bytes; a longer key is known by its hash alone
 	longDenied    = "\x00long key " // what such a hash begins with
 )
 
-// topDenied watches the keys that are denied most, in bounded memory.
-type topDenied struct {
+// mostDenied watches the keys that are denied most, in bounded memory.
+type mostDenied struct {
 	seed    maphash.Seed
 	hashKey []byte
 	every   time.Duration // between decays
 	shards  []deniedShard // by a hash of the key
 }
 
-// deniedShard is a Space-Saving sketch: when it is full, a key that it doesn't watch takes the place of the one that was
-// denied least, and its count, by which it may then be too high. It decays all at once, which leaves the order as it is.
+// deniedShard is a Space-Saving sketch: when it is full, a new key replaces the key that was denied least and starts with its
+// count, which may then be too high by that. All counts decay at once, which keeps their order.
 type deniedShard struct {
 	mu      sync.Mutex
 	most    int
 	watched map[string]*deniedEntry
-	heap    []*deniedEntry // the least first
+	heap    deniedHeap
 	decayed time.Time
 }
 
@@ -80,8 +63,8 @@ type deniedEntry struct {
 	count, over float64
 }
 
-// newTopDenied is nil if no key is watched.
-func newTopDenied(cfg *StatsConfig, hashKey []byte) *topDenied {
+// newMostDenied is nil if no key is watched.
+func newMostDenied(cfg *Config, hashKey []byte) *mostDenied {
 	if cfg.WatchedKeys == 0 {
 		return nil
 	}
@@ -89,11 +72,11 @@ func newTopDenied(cfg *StatsConfig, hashKey []byte) *topDenied {
 	if every == 0 {
 		every = defaultHalfLife
 	}
-	t := &topDenied{
+	t := &mostDenied{
 		seed: maphash.MakeSeed(), hashKey: hashKey, every: max(every/decaysInHalfLife, 1),
-		shards: make([]deniedShard, topDeniedShards),
+		shards: make([]deniedShard, mostDeniedShards),
 	}
-	most := (max(cfg.WatchedKeys, leastWatchedKeys) + topDeniedShards - 1) / topDeniedShards
+	most := (max(cfg.WatchedKeys, leastWatchedKeys) + mostDeniedShards - 1) / mostDeniedShards
 	now := time.Now()
 	for i := range t.shards {
 		t.shards[i].most = most
@@ -112,7 +95,7 @@ func newHashKey(given []byte) []byte {
 	return secret
 }
 
-func (t *topDenied) add(key string) {
+func (t *mostDenied) add(key string) {
 	if len(key) > longestDenied || strings.HasPrefix(key, longDenied) { // or a client could pass a key off as a hash
 		key = longDenied + keyHash(t.hashKey, key)
 	}
@@ -125,8 +108,8 @@ func (t *topDenied) add(key string) {
 	switch {
 	case ok:
 	case len(s.heap) < s.most:
-		e = &deniedEntry{key: strings.Clone(key), at: len(s.heap)}
-		s.heap = append(s.heap, e)
+		e = &deniedEntry{key: strings.Clone(key)}
+		heap.Push(&s.heap, e)
 		s.watched[e.key] = e
 	default:
 		e = s.heap[0]
@@ -135,11 +118,10 @@ func (t *topDenied) add(key string) {
 		s.watched[e.key] = e
 	}
 	e.count++
-	s.upLocked(e.at) // one that is new may be the least
-	s.downLocked(e.at)
+	heap.Fix(&s.heap, e.at)
 }
 
-// decayLocked lets all counts fade, and forgets those that have.
+// decayLocked decays all counts, and removes keys whose count has faded.
 func (s *deniedShard) decayLocked(now time.Time, every time.Duration) {
 	times := now.Sub(s.decayed) / every
 	if times <= 0 {
@@ -155,48 +137,34 @@ func (s *deniedShard) decayLocked(now time.Time, every time.Duration) {
 			delete(s.watched, e.key)
 			continue
 		}
+		e.at = len(kept)
 		kept = append(kept, e)
 	}
 	clear(s.heap[len(kept):])
 	s.heap = kept
-	for i := range s.heap {
-		s.heap[i].at = i
-	}
-	for i := len(s.heap)/2 - 1; i >= 0; i-- {
-		s.downLocked(i)
-	}
+	heap.Init(&s.heap)
 }
 
-func (s *deniedShard) upLocked(i int) {
-	for i > 0 && s.heap[i].count < s.heap[(i-1)/2].count {
-		s.swapLocked(i, (i-1)/2)
-		i = (i - 1) / 2
-	}
+// deniedHeap is a [heap.Interface], least denied first.
+type deniedHeap []*deniedEntry
+
+func (h deniedHeap) Len() int           { return len(h) }
+func (h deniedHeap) Less(i, j int) bool { return h[i].count < h[j].count }
+func (h deniedHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
 }
 
-func (s *deniedShard) downLocked(i int) {
-	for {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(s.heap); child++ {
-			if s.heap[child].count < s.heap[least].count {
-				least = child
-			}
-		}
-		if least == i {
-			return
-		}
-		s.swapLocked(i, least)
-		i = least
-	}
+func (h *deniedHeap) Push(x any) {
+	e := x.(*deniedEntry)
+	e.at = len(*h)
+	*h = append(*h, e)
 }
 
-func (s *deniedShard) swapLocked(i, j int) {
-	s.heap[i], s.heap[j] = s.heap[j], s.heap[i]
-	s.heap[i].at, s.heap[j].at = i, j
-}
+func (h *deniedHeap) Pop() any { panic("insight: entries are replaced, not popped") }
 
 // list returns the first n keys, as show would have them.
-func (t *topDenied) list(n int, show func(key string) string) []DeniedKey {
+func (t *mostDenied) list(n int, show func(key string) string) []DeniedKey {
 	if t == nil || n <= 0 {
 		return nil
 	}
