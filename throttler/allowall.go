@@ -72,7 +72,11 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 		}
 		var d Decision
 		c := charge{ownCalls: ownCalls(parts[:begun], p)}
-		err := t.decide(ctx, view, p.key, cost, &d, &c)
+		req, err := p.request(cost), p.err
+		if ended := t.usable(ctx); ended != nil {
+			err = ended
+		}
+		err = t.resolveObserved(ctx, time.Now(), view, &req, err, &d, &c)
 		if several && err == nil {
 			t.provisionals.record(p, &d, c.temporary)
 		}
@@ -101,31 +105,38 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 	return least, charges, nil
 }
 
-// refusesOne reports whether one of the keys is bad input or on a deny list. No key is charged before all are checked, or a
-// caller who is denied could use up the quota of others. It fills in parts.
-func (t *Throttler) refusesOne(ctx context.Context, view PolicyView, keys []string, cost int64, parts []part) (Decision, bool, error) {
+// refusesOne fills in parts, and reports whether one of the keys is bad input or on a deny list, which refuses the request. No
+// key is charged before all are checked, or a caller who is denied could use up the quota of others.
+func (t *Throttler) refusesOne(
+	ctx context.Context, view PolicyView, keys []string, cost int64, parts []part,
+) (d Decision, refused bool, err error) {
 	start := time.Now()
 	if len(keys) == 0 {
 		req, _ := t.request(ctx, view, "", cost)
-		err := &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
-		return t.refuse(ctx, start, view, &req, err), true, err
+		err = &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
+		err = t.resolveObserved(ctx, start, view, &req, err, &d, nil)
+		return d, true, err
 	}
-	denied := ""
+	var denied *part
 	for i, key := range keys {
-		req, err := t.request(ctx, view, key, cost)
-		parts[i] = part{at: i, key: key, hash: t.provisionals.hash(&req)}
-		var d Decision
-		if listed := t.listed(view, key, err, &d); err != nil && !listed {
-			return t.refuse(ctx, start, view, &req, err), true, err
+		p := &parts[i]
+		*p = part{at: i, key: key}
+		p.policy, p.err = t.policy(ctx, view, key, cost)
+		req := p.request(cost)
+		p.hash = t.provisionals.hash(&req)
+		if listed := t.listed(view, key, p.err, &d); p.err != nil && !listed {
+			err = t.resolveObserved(ctx, start, view, &req, p.err, &d, nil)
+			return d, true, err
 		} else if listed && !d.Allowed {
-			denied = key
+			denied = p
 		}
+		d = Decision{}
 	}
-	if denied == "" {
-		return Decision{}, false, nil
+	if denied == nil {
+		return d, false, nil
 	}
-	var d Decision
-	err := t.decide(ctx, view, denied, cost, &d, nil) // calls the observer, and no backend
+	req := denied.request(cost)
+	err = t.resolveObserved(ctx, start, view, &req, denied.err, &d, nil) // calls no backend
 	return d, true, err
 }
 

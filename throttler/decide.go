@@ -25,19 +25,24 @@ type charge struct {
 // decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge, which the caller commits or
 // frees: both are large, and passing them by value takes longer than deciding.
 func (t *Throttler) decide(ctx context.Context, view PolicyView, key string, cost int64, d *Decision, c *charge) error {
-	if t.observer != nil && ctx != nil {
-		return t.decideInstrumented(ctx, view, key, cost, d, c)
+	if t.observer == nil {
+		policy, err := t.policy(ctx, view, key, cost)
+		return t.resolve(ctx, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
 	}
-	policy, err := t.policy(ctx, view, key, cost)
-	return t.resolve(ctx, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
-}
-
-func (t *Throttler) decideInstrumented(ctx context.Context, view PolicyView, key string, cost int64, d *Decision, c *charge) error {
 	start := time.Now()
 	policy, err := t.policy(ctx, view, key, cost)
-	req := backend.Request{Key: key, Policy: policy, Cost: cost}
-	ctx, e := t.startEvent(ctx, OpTake, start, view, &req)
-	err = t.resolve(ctx, view, &req, err, d, c)
+	return t.resolveObserved(ctx, start, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
+}
+
+// resolveObserved is resolve with the observer, if there is one, called around it.
+func (t *Throttler) resolveObserved(
+	ctx context.Context, start time.Time, view PolicyView, req *backend.Request, err error, d *Decision, c *charge,
+) error {
+	if t.observer == nil || ctx == nil {
+		return t.resolve(ctx, view, req, err, d, c)
+	}
+	ctx, e := t.startEvent(ctx, OpTake, start, view, req)
+	err = t.resolve(ctx, view, req, err, d, c)
 	e.Decision = *d
 	t.endEvent(ctx, e, err)
 	if c != nil {
@@ -100,18 +105,6 @@ func newCharge(by backend.Backend, req *backend.Request, result *backend.Result)
 		return charge{}
 	}
 	return charge{backend: by, req: *req, receipt: result.Receipt()}
-}
-
-// refuse reports a request that err keeps from being decided to the observer, and returns the decision beside err.
-func (t *Throttler) refuse(ctx context.Context, start time.Time, view PolicyView, req *backend.Request, err error) Decision {
-	d := refusal(req.Policy, err)
-	if t.observer != nil && ctx != nil {
-		ctx, e := t.startEvent(ctx, OpTake, start, view, req)
-		e.Decision = d
-		t.endEvent(ctx, e, err)
-		e.free()
-	}
-	return d
 }
 
 // refusal is the decision beside an error about bad input. It matters where the cost can never fit.

@@ -56,16 +56,11 @@ func (t *Throttler) policy(ctx context.Context, view PolicyView, key string, cos
 	if view != nil {
 		p = view.Default()
 	}
-	switch {
-	case t.closed.Load():
-		return p, ErrClosed
-	case ctx == nil:
-		return p, &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
-	case key == "":
-		return p, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
+	if err := t.usable(ctx); err != nil {
+		return p, err
 	}
-	if err := ctx.Err(); err != nil {
-		return p, fmt.Errorf("throttler: %w", err)
+	if key == "" {
+		return p, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
 	}
 	var its *limit.Policy
 	if t.cfg.PolicyFor != nil {
@@ -84,4 +79,18 @@ func (t *Throttler) policy(ctx context.Context, view PolicyView, key string, cos
 		p = its
 	}
 	return p, p.CheckCost(cost)
+}
+
+// usable reports whether the Throttler is open and the context has not ended.
+func (t *Throttler) usable(ctx context.Context) error {
+	switch {
+	case t.closed.Load():
+		return ErrClosed
+	case ctx == nil:
+		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("throttler: %w", err)
+	}
+	return nil
 }

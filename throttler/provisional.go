@@ -55,13 +55,19 @@ const (
 
 // part is one key of an AllowAll.
 type part struct {
-	at    int // in the caller's order
-	key   string
-	hash  uint64
-	left  int // as far as it is known
-	known bool
+	at     int // in the caller's order
+	key    string
+	policy *limit.Policy
+	err    error // a cost that the limits can't hold, of a key on an allow list
+	hash   uint64
+	left   int // as far as it is known
+	known  bool
 
 	charged bool
+}
+
+func (p *part) request(cost int64) backend.Request {
+	return backend.Request{Key: p.key, Policy: p.policy, Cost: cost}
 }
 
 func (m *provisionals) hash(req *backend.Request) uint64 {
@@ -213,8 +219,8 @@ func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []pa
 		}
 		all.Go(func() {
 			var d Decision
-			req, err := t.request(ctx, view, p.key, cost)
-			if t.listed(view, p.key, err, &d) || err != nil {
+			req := p.request(cost)
+			if t.listed(view, p.key, p.err, &d) || p.err != nil {
 				return
 			}
 			if result, err := peeker.Peek(ctx, req); err == nil {

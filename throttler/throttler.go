@@ -105,11 +105,8 @@ func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decis
 // has a [backend.Error] in its chain, or several joined, whose Kind tells what only a person can fix (backend.Misconfigured)
 // from what may pass (backend.Unavailable). It is for a start and for readiness checks.
 func (t *Throttler) Ping(ctx context.Context) error {
-	switch {
-	case t.closed.Load():
-		return ErrClosed
-	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	if err := t.usable(ctx); err != nil {
+		return err
 	}
 	pinger, ok := t.backend.(backend.Pinger)
 	if !ok {
