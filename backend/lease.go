@@ -18,8 +18,8 @@ import (
 
 // LeaseConfig configures a Lease. The zero value of each field is a documented default.
 type LeaseConfig struct {
-	// Processes is how many processes hold leases on the same keys: a batch is at most half of what remains of a limit,
-	// divided by it. Zero: 10.
+	// Processes is how many processes share the limits, those of a rolling deploy included: a batch is at most half of what
+	// remains of a limit, divided by it. Zero: 10.
 	Processes int
 
 	// Batch is the first size of a key's batches, which then follow the demand. Zero: a thousandth of the smallest limit

@@ -122,7 +122,7 @@ func TestAllowAllHasTheWeakestGuarantee(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"away", "small"}, {"small", "away"}} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
 		b.failWith(func(call string) error {
 			if call == "take away" {
 				return outage(false)

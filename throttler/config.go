@@ -46,9 +46,9 @@ type Config struct {
 	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
 	Failure FailurePolicy
 
-	// Processes is how many processes share the limits, for FailLocal: each admits its share, ceil(Max /
-	// Processes). Set it where many share a backend. Zero: 1, so that each admits the whole Max while the backend
-	// is away.
+	// Processes is how many processes share the limits, those of a rolling deploy included, as in backend.LeaseConfig. Under
+	// FailLocal each admits its share while the backend is down, ceil(Max / Processes): with too small a number all together
+	// admit more than Max, with too large a number less. Zero: 10.
 	Processes int
 
 	// FallbackKeys bounds how many keys FailLocal counts in this process, as backend.MemoryConfig.MaxKeys does. Where more are
@@ -83,9 +83,11 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+const defaultProcesses = 10 // as of a backend.LeaseConfig
+
 func (c Config) withDefaults() Config {
 	if c.Processes == 0 {
-		c.Processes = 1
+		c.Processes = defaultProcesses
 	}
 	if c.RetryAfter == 0 {
 		c.RetryAfter = time.Second

@@ -88,7 +88,7 @@ func TestFailLocalShare(t *testing.T) {
 		cost      int64
 		want      int
 	}{
-		{[]limit.Limit{limit.PerHour(10)}, 0, 1, 10},
+		{[]limit.Limit{limit.PerHour(100)}, 0, 1, 10}, // the default is 10
 		{[]limit.Limit{limit.PerHour(10)}, 1, 1, 10},
 		{[]limit.Limit{limit.PerHour(10)}, 3, 1, 4},
 		{[]limit.Limit{limit.PerHour(10)}, 10, 1, 1},

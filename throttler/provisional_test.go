@@ -365,7 +365,7 @@ func TestAllowAllRetryAfterInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
 		b.failWith(func(string) error { return outage(false) })
 		_, _ = th.AllowN(t.Context(), "used up", 10)
 		go func() { // charges small, and then meets the other one

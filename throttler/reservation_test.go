@@ -201,7 +201,7 @@ func TestSettleAcrossWindows(t *testing.T) {
 func TestSettleOfAFallback(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4))})
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4)), Processes: 1})
 	b.failWith(func(string) error { return outage(false) })
 	for range 3 {
 		r := reserve(t, th, 4)

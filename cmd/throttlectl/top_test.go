@@ -107,7 +107,7 @@ func TestTopSums(t *testing.T) {
 	one := decide(t, throttler.Config{Policy: apiOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 9)
 	})
-	two := decide(t, throttler.Config{Policy: apiOf5, Backend: away}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
+	two := decide(t, throttler.Config{Policy: apiOf5, Backend: away, Processes: 1}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		asks(t, its, "alice", 6)
 		asks(t, its, "bob", 1)
 	})

@@ -82,7 +82,7 @@ func TestShadow(t *testing.T) {
 		book, b := &shadowNotes{}, newSpy(t, nil)
 		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(3)), Observer: book})
 		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), Observer: shadow, Allow: []string{"friend"},
+			Backend: b, Policy: one(limit.PerHour(10)), Observer: shadow, Processes: 1, Allow: []string{"friend"},
 		})
 		for _, step := range []struct {
 			key  string
