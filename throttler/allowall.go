@@ -11,24 +11,24 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// giveBackTimeout bounds the refunds of AllowAll, which go on when the caller has gone.
+// giveBackTimeout bounds the refunds of AllowAll, which outlive the caller's context.
 const giveBackTimeout = time.Second
 
 // AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. The order of the keys
-// doesn't matter. The charge is not atomic: the keys, which may be counted in different places, are charged one after the other,
-// and what was charged is given back when a later one denies. So a denial may be short-lived: another request holds a charge that
-// it gives back. If that request is of this process, RetryAfter is at most 100 ms.
+// doesn't matter. The charge is not atomic: the keys are charged one after the other, because they may be counted in different
+// places, and the charges are given back when a later key denies. A denial may therefore be short-lived, because of another
+// request's charge that is given back. If that request is of this process, RetryAfter is at most 100 ms.
 //
-// Each key has the policy that PolicyFor gives it. A key listed twice is charged twice. A key on a deny list denies the request
-// before any key is charged.
+// Each key has its own policy. A key listed twice is charged twice. A key on a deny list denies the request before any key is
+// charged.
 //
-// Keys are charged in the order of what this process knows to be left of them, the least first, so that a key which is used up
-// denies nobody else. Beside a key of which nothing is known, at most one call of this process at a time charges another without
-// a look at it first. A look takes one round trip, and at most Config.Timeout and one second. A charge that goes back is missing
-// to others for about two round trips, or longer where the backend is slow.
+// Keys are charged in the order of what this process knows to be left of them, the least first, so that an exhausted key
+// doesn't take quota of the others. If nothing is known of a key, at most one call of this process at a time charges others
+// without a Peek at it first, which takes one round trip, and at most Config.Timeout and one second. A charge that is given
+// back is missing to others for about two round trips, or longer if the backend is slow.
 //
-// The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left, and
-// the weakest guarantee of all. With more than one key the backend must be a backend.Refunder; it should be a backend.Peeker.
+// The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left,
+// with the weakest guarantee of all. With several keys the backend must be a backend.Refunder; it should be a backend.Peeker.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
@@ -140,14 +140,14 @@ func (t *Throttler) refusesOne(
 	return d, true, err
 }
 
-// giveAllBack gives the charges of the first parts back, all at once, and returns when that is done or the caller's time is
-// up. It goes on after that, and each part ends with it. What can't be given back stays charged until its windows end.
+// giveAllBack gives the charges of the first parts back concurrently. It returns when that is done or the caller's context has
+// ended, and goes on in the background; each part ends with its refund. A charge whose refund fails stays until its windows end.
 func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []part) {
 	if len(charges) == 0 {
 		return
 	}
 	refunds, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
-	given := slices.Clone(parts[:len(charges)]) // or all that are charged would be allocated
+	given := slices.Clone(parts[:len(charges)]) // or parts would always be allocated
 	var all sync.WaitGroup
 	for i := range charges {
 		charges[i].event.free()

@@ -17,8 +17,8 @@ import (
 
 // Config configures a Throttler. Policy or Policies is required; the zero value of everything else is a documented default.
 type Config struct {
-	// Backend is what counts. The Throttler doesn't close it: several may share one.
-	// Nil: a backend.Memory of the Throttler's own, limits hold for this process alone.
+	// Backend counts. Throttlers may share one, and don't close it. If nil, the Throttler has a backend.Memory of its own, and
+	// limits hold for this process alone.
 	Backend backend.Backend
 
 	// Policy is the policy of every key that PolicyFor doesn't give another. It must be zero beside Policies.
@@ -43,7 +43,7 @@ type Config struct {
 	// (httplimit.AddrKey).
 	Allow, Deny []string
 
-	// Failure says what becomes of a request when the backend gives no verdict. Zero: FailLocal.
+	// Failure decides a request when the backend gives no verdict. Zero: FailLocal.
 	Failure FailurePolicy
 
 	// Processes is how many processes share the limits, those of a rolling deploy included, as in backend.LeaseConfig. Under
@@ -51,35 +51,34 @@ type Config struct {
 	// admit more than Max, with too large a number less. Zero: 10.
 	Processes int
 
-	// FallbackKeys bounds how many keys FailLocal counts in this process, as backend.MemoryConfig.MaxKeys does. Where more are
-	// asked for in an outage, some begin anew, and get more than their share. Zero: 1,048,576. Negative: no bound.
+	// FallbackKeys bounds how many keys FailLocal counts in this process, as backend.MemoryConfig.MaxKeys does. With more keys
+	// in an outage some are evicted, and get more than their share. Zero: 1,048,576. Negative: no bound.
 	FallbackKeys int
 
-	// OpenCap is what FailOpen admits at most, in this process, over all keys together. FailOpen requires it.
+	// OpenCap bounds what FailOpen admits in this process, over all keys together. FailOpen requires it.
 	OpenCap limit.Limit
 
-	// RetryAfter is what a denial without a better answer tells the caller to wait. Zero: 1 s.
+	// RetryAfter is that of a denial that no limit decided. Zero: 1 s.
 	RetryAfter time.Duration
 
-	// Timeout bounds each call to the backend, beside the caller's context; what is later is an outage. A backend takes it for the
-	// caller's own deadline, which says nothing about its servers: one that is shorter than the backend's timeout
-	// leaves it to heartbeats to find a frozen node. Zero: the backend's own.
+	// Timeout bounds each call to the backend, beside the caller's context. A later reply is an outage. A backend can't tell it
+	// from the caller's deadline, which shows nothing about its servers: with a Timeout below the backend's own, only heartbeats
+	// find a frozen node. Zero: the backend's own.
 	Timeout time.Duration
 
-	// RequireReachable makes New call Ping, for 5 s at most, and fail with its error: a wrong password, a certificate that is not
-	// trusted or an address that nobody listens at then ends the start, and not one decision is left to the failure policy
-	// because of it. It asks every server of the Backend, so that one that is down keeps a process from starting; whoever
-	// wants to start all the same calls Ping and looks at the Kind of its errors. ShadowBackend isn't asked. False: New does
-	// no network I/O.
+	// RequireReachable makes New call Ping, for 5 s at most, and fail with its error: a wrong password, an untrusted certificate
+	// or a wrong address then prevents the start, and is not left to the failure policy. Ping asks every server of the
+	// Backend, so one server that is down prevents the start, too. To start in spite of that call Ping and check the Kind of
+	// its errors. False: New does no network I/O.
 	RequireReachable bool
 
 	// Observer is called around every operation: for metrics, traces, statistics, notices and shadow policies. Observers makes
 	// one of several. The Throttler doesn't close it. If nil, no observer is called.
 	Observer Observer
 
-	// Logger is told of outages: at level Warn at most once a minute for each kind of cause. What only a person can fix
-	// (backend.Misconfigured and backend.Corrupt: credentials, certificates, rights, foreign values) is logged at level Error
-	// every five seconds for as long as requests meet it. Nil: slog.Default().
+	// Logger logs outages: at level Warn at most once a minute for each kind of cause. Causes that only a person can fix
+	// (backend.Misconfigured and backend.Corrupt: credentials, certificates, rights, foreign values) are logged at level Error
+	// every five seconds while requests meet them. If nil, slog.Default() is used.
 	Logger *slog.Logger
 }
 
@@ -104,7 +103,7 @@ func (c Config) validate() error {
 	bad := func(field, value, bound string) {
 		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
 	}
-	within := func(field string, err error) { // its name is enough to find the policy by
+	within := func(field string, err error) { // the field names the policy
 		for _, e := range fielderrors.All(err) {
 			inner := strings.TrimPrefix(e.Field, "policy ")
 			if i := strings.Index(inner, ": limit "); i >= 0 {
@@ -113,7 +112,7 @@ func (c Config) validate() error {
 			bad(field+": "+inner, e.Value, e.Bound)
 		}
 	}
-	// A typed nil is what an ignored error of a constructor leaves.
+	// An ignored error of a constructor leaves a typed nil.
 	present := func(field string, v any) {
 		if v != nil && typednil.Is(v) {
 			bad(field, fmt.Sprintf("nil %T", v), "must not be a nil pointer")
@@ -143,7 +142,7 @@ func (c Config) validate() error {
 	}
 	switch {
 	case c.Failure == FailOpen && c.OpenCap == limit.Limit{}:
-		bad("OpenCap", "none", "FailOpen must have a limit: an outage must not admit without end")
+		bad("OpenCap", "none", "must be set for FailOpen: an outage must not admit without a bound")
 	case c.Failure == FailOpen:
 		within("OpenCap", c.OpenCap.Validate())
 	case c.OpenCap != limit.Limit{}:

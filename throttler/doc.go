@@ -12,9 +12,9 @@
 // # Decisions and errors
 //
 // A denial is a [Decision], never an error. An error means that there is no verdict: bad input, a closed Throttler,
-// a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision
-// too: its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error. A backend that is well
-// but has too many callers at one key is no outage: the request is denied, and its Source is Unknown.
+// a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision, too:
+// its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error. Contention at a key is no
+// outage: the request is denied, and its Source is Unknown.
 //
 // # Policies
 //
@@ -29,7 +29,7 @@
 // # What it does not promise
 //
 // A Throttler is exact while one primary decides. What a failover, an eviction or an outage may admit above Max is
-// bounded, and the decisions say so, but it is not nothing. [Throttler.AllowAll] is not atomic across keys.
+// bounded and reported by the decisions, but not zero. [Throttler.AllowAll] is not atomic across keys.
 // [Throttler.Wait] is not fair.
 //
 // A Throttler is safe for concurrent use, as are its Reservations.

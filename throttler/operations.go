@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Peek looks without charging: Allowed says whether a request of cost 1 would pass. It may be answered by a replica
-// that lags behind. During an outage it fails: the failure policy decides requests only.
+// Peek looks without charging: Allowed is whether a request of cost 1 would pass. A replica that lags may answer it. In an
+// outage it fails: the failure policy decides requests only.
 func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 	peeker, ok := t.backend.(backend.Peeker)
 	if !ok {
@@ -31,10 +31,9 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 	return d, err
 }
 
-// Usage is the cost that was charged to key and not given back within the last interval, from the sliding limit
-// with the finest precision whose window covers it; it is blurred by that precision, and may come from a replica.
-// Where no sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate
-// limiting with Redis").
+// Usage returns the cost that was charged to key within the last interval and not given back, by the sliding limit with the
+// finest precision whose window covers the interval. It is blurred by that precision, and a replica may answer it. If no
+// sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate limiting with Redis").
 func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (used int64, err error) {
 	loader, ok := t.backend.(backend.Loader)
 	if !ok {

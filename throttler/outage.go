@@ -36,12 +36,12 @@ type Outage struct {
 
 const outageOver = 5 * time.Second
 
-// outages is the outage that is going on.
+// outages tracks the current outage.
 type outages struct {
-	on   atomic.Bool  // what every decision looks at
-	last atomic.Int64 // when the last request was without a verdict, in nanoseconds since born
+	on   atomic.Bool  // read by every decision
+	last atomic.Int64 // time of the last request without a verdict, in nanoseconds since born
 
-	mu       sync.Mutex // guards what follows, and held while on changes
+	mu       sync.Mutex // guards what follows, and is held while on changes
 	born     time.Time
 	first    time.Duration // since born
 	requests int64
@@ -105,7 +105,7 @@ func (o *outages) end() (duration time.Duration, requests int64, logged bool) {
 // warnings keep a long outage from filling the log.
 type warnings struct {
 	logger *slog.Logger
-	last   [8]atomic.Int64 // by backend.Kind: when it was logged, Unix seconds
+	last   [8]atomic.Int64 // by backend.Kind: time of the last record, Unix seconds
 }
 
 const (
@@ -115,12 +115,12 @@ const (
 	fixMe = "sluice: misconfigured, a person must fix it: "
 )
 
-// warn reports whether it said anything.
+// warn reports whether it logged.
 func (w *warnings) warn(ctx context.Context, message string, cause error, attrs ...slog.Attr) bool {
 	var e *backend.Error
 	kind, level, every := backend.Kind(0), slog.LevelWarn, int64(logEvery)
 	if errors.As(cause, &e) {
-		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt { // waiting helps nobody
+		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt { // waiting doesn't help
 			message, level, every = fixMe+strings.TrimPrefix(message, "sluice: "), slog.LevelError, errorEvery
 		}
 	}

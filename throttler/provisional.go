@@ -12,45 +12,45 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// provisionals keeps what AllowAll charges for a moment only, until another key denies, from denying others.
+// provisionals keeps provisional charges, which AllowAll gives back when another key denies, from denying other requests.
 //
 //   - Keys are charged in the order of what this process last saw left of them, the least first, whatever the caller's order:
-//     a key that denies is asked first, and nothing is charged beside it.
-//   - Of the calls that would charge a key while the other keys are strangers one goes ahead; those that come meanwhile look
-//     at the strangers first. So of a key that nobody in this process has seen exhausted one call learns.
-//   - A denial while a charge on the key may still go back has a short RetryAfter.
+//     the key that is likely to deny is charged first, and then nothing else is charged.
+//   - If nothing is known of the other keys, one call at a time charges a key; concurrent calls peek at the unknown keys first.
+//     So one call finds out that a key is exhausted.
+//   - A denial while a charge on the key may still be given back has a short RetryAfter.
 //
-// Other processes hold back in the same way, each for itself.
+// Each process does so for itself.
 type provisionals struct {
 	seed   maphash.Seed
 	start  time.Time
-	used   atomic.Bool                         // whether there was a charge that may go back
+	used   atomic.Bool                         // whether there ever was a provisional charge
 	shards [provisionalShards]provisionalShard // by the key's hash
 	seen   atomic.Pointer[seen]                // made by the first AllowAll of several keys
 }
 
 type provisionalShard struct {
-	size atomic.Int32 // len(keys), for those who needn't lock
+	size atomic.Int32 // len(keys), to be read without the lock
 	mu   sync.Mutex   // guards keys
 	keys []provisional
 }
 
-// provisional is what AllowAll has under way on a key. A denial by a charge that is part of it is temporary.
+// provisional counts the calls of AllowAll on a key. A denial because of their charges is temporary.
 type provisional struct {
 	hash    uint64
-	calls   int32         // that charge the key, have charged it, or are giving it back
-	charged int32         // of these, those that were admitted
-	until   time.Duration // since start: how long denials are temporary after a charge went back
+	calls   int32         // that are charging the key, have charged it, or are giving it back
+	charged int32         // of these, how many were admitted
+	until   time.Duration // since start: until then denials are temporary, because a charge was given back
 }
 
 const (
 	provisionalShards     = 256
 	provisionalRetryAfter = 100 * time.Millisecond // for a temporary denial
-	peekUnknownTimeout    = time.Second            // bounds a look at other keys
-	seenFor               = 10                     // seconds that what was left of a key says something
-	denialFor             = 60                     // seconds that a denial outlives what was left of other keys
-	seenMost              = 255                    // what is left is known up to this
-	unknownLeft           = 32                     // what is taken to be left of a key that nothing is known of
+	peekUnknownTimeout    = time.Second            // for all peeks of a call together
+	seenFor               = 10                     // seconds for which an entry of seen is used
+	denialFor             = 60                     // seconds by which a denial in seen outlives other entries
+	seenMost              = 255                    // the largest remaining count in seen
+	unknownLeft           = 32                     // assumed to be left of an unknown key
 )
 
 // part is one key of an AllowAll.
@@ -60,7 +60,7 @@ type part struct {
 	policy *limit.Policy
 	err    error // a cost that the limits can't hold, of a key on an allow list
 	hash   uint64
-	left   int // as far as it is known
+	left   int // if known; otherwise unknownLeft
 	known  bool
 
 	charged bool
@@ -80,7 +80,7 @@ func (m *provisionals) hash(req *backend.Request) uint64 {
 }
 
 // seen is what was left of keys, by hash, four in a set. A cell holds the upper half of a hash, a second, and what was left; 0
-// left is a denial. Of two learned at once in a set one may be lost.
+// is a denial. One of two concurrent updates of a set may be lost.
 type seen [1 << 11][4]atomic.Uint64
 
 func (m *provisionals) lookup(hash uint64) (left int, known bool) {
@@ -104,7 +104,7 @@ func (m *provisionals) lookup(hash uint64) (left int, known bool) {
 
 func seenAge(cell uint64) uint16 { return uint16(time.Now().Unix()) - uint16(cell>>8) }
 
-// record takes note of what a decision leaves of a key. After a temporary denial it is not used up.
+// record records what a decision leaves of a key. After a temporary denial the key is not exhausted.
 func (m *provisionals) record(p *part, d *Decision, temporary bool) {
 	switch d.Source {
 	case Fallback, Unknown, Listed:
@@ -145,7 +145,7 @@ func sortByLeft(parts []part) {
 	slices.SortStableFunc(parts, func(a, b part) int { return a.left - b.left })
 }
 
-// locked is the locked shard of a key, without what is over, and what is under way on the key; nil for nothing.
+// locked returns the locked shard of a key, without expired entries, and the key's entry; nil if there is none.
 func (m *provisionals) locked(hash uint64) (s *provisionalShard, k *provisional) {
 	s = &m.shards[hash%provisionalShards]
 	s.mu.Lock()
@@ -158,7 +158,7 @@ func (m *provisionals) locked(hash uint64) (s *provisionalShard, k *provisional)
 	return s, k
 }
 
-// begin takes note, until end, of a call that charges a key. It reports whether there are others.
+// begin counts a call that charges a key, until end. It reports whether there are others.
 func (m *provisionals) begin(p *part) (others bool) {
 	if !m.used.Load() {
 		m.used.Store(true)
@@ -174,7 +174,7 @@ func (m *provisionals) begin(p *part) (others bool) {
 	return k.calls > 1
 }
 
-// charged takes note that the key has admitted the call.
+// charged records that the key has admitted the call.
 func (m *provisionals) charged(p *part) {
 	s, k := m.locked(p.hash)
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (m *provisionals) charged(p *part) {
 	k.charged++
 }
 
-// end says whether the charge, if there is one, has gone back.
+// end ends what begin began. Back is whether the charge, if there is one, was given back.
 func (m *provisionals) end(p *part, back bool) {
 	s, k := m.locked(p.hash)
 	defer s.mu.Unlock()
@@ -200,7 +200,7 @@ func anyUnknown(parts []part) bool {
 	return slices.ContainsFunc(parts, func(p part) bool { return !p.known })
 }
 
-// peekUnknown looks at the keys that nothing is known of, all at once. What fails leaves them strangers.
+// peekUnknown peeks at the unknown keys, concurrently. Keys whose Peek fails stay unknown.
 func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []part, cost int64) {
 	peeker, ok := t.backend.(backend.Peeker)
 	if !ok || t.outages.on.Load() {
@@ -210,7 +210,7 @@ func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []pa
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, peekUnknownTimeout)
 	defer cancel()
-	looked := slices.Clone(parts) // or all that are charged would be allocated
+	looked := slices.Clone(parts) // or parts would always be allocated
 	var all sync.WaitGroup
 	for i := range looked {
 		p := &looked[i]
@@ -233,7 +233,7 @@ func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []pa
 	copy(parts, looked)
 }
 
-// order brings the keys of a request into the order in which they are charged, and takes note that the first is.
+// order sorts the keys of a request into the order in which they are charged, and begins the first.
 func (t *Throttler) order(ctx context.Context, view PolicyView, parts []part, cost int64) {
 	m := &t.provisionals
 	for i := range parts {
@@ -248,9 +248,9 @@ func (t *Throttler) order(ctx context.Context, view PolicyView, parts []part, co
 	}
 }
 
-// shortenRetryAfter shortens the wait after a temporary denial: a charge of another call may still go back, or has just gone back. A
-// call whose charge isn't known yet counts, too, unless the key is known to be used up: its reply may be behind this one. (In
-// an outage this process counts itself, and what is used up isn't known.)
+// shortenRetryAfter shortens the wait after a temporary denial: a charge of another call may still be given back, or just was.
+// A call without a reply counts, too, unless the key is known to be exhausted: its reply may come after this one. In an outage
+// this process counts itself, and doesn't know what is exhausted.
 func (t *Throttler) shortenRetryAfter(req *backend.Request, c *charge, d *Decision) {
 	m, own := &t.provisionals, int32(0)
 	if c != nil {
@@ -276,7 +276,7 @@ func (t *Throttler) shortenRetryAfter(req *backend.Request, c *charge, d *Decisi
 	}
 }
 
-// ownCalls is how many of the calls on a key are of one AllowAll, which lists the key that often.
+// ownCalls is how often one AllowAll lists the key of p.
 func ownCalls(begun []part, p *part) (n int32) {
 	for i := range begun {
 		if begun[i].hash == p.hash {

@@ -39,7 +39,7 @@ type Throttler struct {
 	provisionals  provisionals
 	outages       outages
 	log           warnings // of requests without a verdict
-	lost          warnings // of refunds; apart, because these don't report an outage
+	lost          warnings // of refunds, which are no outages
 
 	closing sync.Mutex     // held while closed changes, and while a call is counted
 	calls   sync.WaitGroup // of AllowAll and ReserveAll, and their refunds that go on after them
@@ -48,8 +48,8 @@ type Throttler struct {
 // reachableWithin bounds the Ping of New.
 const reachableWithin = 5 * time.Second
 
-// New checks the configuration, and reports every problem in it at once. It does no network I/O unless the configuration
-// has RequireReachable; Ping does.
+// New makes a Throttler. It reports every problem of the configuration at once. It does no network I/O, except with
+// RequireReachable.
 func New(cfg Config) (*Throttler, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -101,9 +101,9 @@ func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decis
 	return d, err
 }
 
-// Ping asks the backend whether it would answer: every server of it, also those whose circuit breaker is open. Its error
-// has a [backend.Error] in its chain, or several joined, whose Kind tells what only a person can fix (backend.Misconfigured)
-// from what may pass (backend.Unavailable). It is for a start and for readiness checks.
+// Ping checks that every server of the backend answers, also those whose circuit breaker is open: at a start, or as a
+// readiness check. Its error wraps one or more [backend.Error] values, whose Kind tells what only a person can fix
+// (backend.Misconfigured) from what may pass (backend.Unavailable).
 func (t *Throttler) Ping(ctx context.Context) error {
 	if err := t.usable(ctx); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (t *Throttler) Close() error {
 	return errors.Join(errs...)
 }
 
-// enter counts a call that Close is to wait for, unless it has begun to: then every request is refused.
+// enter counts a call that Close waits for. After Close, when every request is refused, it reports false.
 func (t *Throttler) enter() bool {
 	t.closing.Lock()
 	defer t.closing.Unlock()
@@ -152,7 +152,7 @@ func (t *Throttler) enter() bool {
 	return true
 }
 
-// request is what the backend is asked. It refuses bad input, before anything is sent or charged.
+// request checks the input, before anything is sent or charged.
 func (t *Throttler) request(ctx context.Context, view PolicyView, key string, cost int64) (backend.Request, error) {
 	policy, err := t.policy(ctx, view, key, cost)
 	return backend.Request{Key: key, Policy: policy, Cost: cost}, err
