@@ -1,11 +1,8 @@
 package insight
 
 import (
-	"maps"
 	"math"
 	"math/rand/v2"
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/limit"
@@ -36,54 +33,13 @@ type DecisionCount struct {
 	Count     int64  `json:"count"`
 }
 
-// decisionCounts counts decisions by policy, without a lock and for a bounded number of names.
-type decisionCounts struct {
-	known atomic.Pointer[map[string]*policyCounts] // replaced, never changed
-	mu    sync.Mutex                               // held while it is replaced
-}
-
 const (
 	countedPolicies = 100
-	otherPolicies   = "_OTHER" // no policy can have this name
 	countShards     = 8
 
 	sources    = int(throttler.Listed) + 1
 	guarantees = int(throttler.Unbounded) + 1
 )
-
-func newDecisionCounts() *decisionCounts {
-	c := &decisionCounts{}
-	c.known.Store(&map[string]*policyCounts{otherPolicies: new(policyCounts)})
-	return c
-}
-
-func (c *decisionCounts) of(name string) *policyCounts {
-	known := *c.known.Load()
-	if p, ok := known[name]; ok {
-		return p
-	}
-	if len(known) > countedPolicies {
-		return known[otherPolicies]
-	}
-	return c.add(name)
-}
-
-func (c *decisionCounts) add(name string) *policyCounts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	known := *c.known.Load()
-	if p, ok := known[name]; ok {
-		return p
-	}
-	if len(known) > countedPolicies {
-		return known[otherPolicies]
-	}
-	known = maps.Clone(known)
-	p := new(policyCounts)
-	known[strings.Clone(name)] = p // it may be part of something large
-	c.known.Store(&known)
-	return p
-}
 
 // policyCounts counts decisions under the policies of one name, in shards to avoid contention.
 type policyCounts struct {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/nametable"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/registry"
@@ -54,8 +55,8 @@ func (c *Config) validate() error {
 // Recorder is an Observer that counts decisions and watches the keys that are denied most. Make one with New.
 type Recorder struct {
 	cfg     Config
-	counts  *decisionCounts
-	top     *mostDenied // nil if no keys are watched
+	counts  *nametable.Table[*policyCounts] // by policy
+	top     *mostDenied                     // nil if no keys are watched
 	hashKey []byte
 }
 
@@ -64,7 +65,7 @@ func New(cfg Config) (*Recorder, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("insight: %w", err)
 	}
-	r := &Recorder{cfg: cfg, counts: newDecisionCounts(), hashKey: newHashKey(cfg.HashKey)}
+	r := &Recorder{cfg: cfg, counts: nametable.New(countedPolicies, func(string) *policyCounts { return new(policyCounts) }), hashKey: newHashKey(cfg.HashKey)}
 	r.top = newMostDenied(&cfg, r.hashKey)
 	return r, nil
 }
@@ -78,7 +79,7 @@ func (r *Recorder) End(_ context.Context, e *throttler.Event) {
 		return
 	}
 	d := &e.Decision
-	r.counts.of(e.Policy.Name).record(d, e.Err)
+	r.counts.Get(e.Policy.Name).record(d, e.Err)
 	if r.top != nil && e.Err == nil && !d.Allowed && d.Source != throttler.Fallback && d.Source != throttler.Listed {
 		r.top.add(e.Key)
 	}
@@ -111,7 +112,7 @@ func (r *Recorder) Stats() Stats {
 			limits[p.Name] = p.Limits
 		}
 	}
-	byName := maps.Clone(*r.counts.known.Load())
+	byName := r.counts.All()
 	full := len(byName) > countedPolicies // a name without counts may be among the others
 	for name := range limits {
 		if byName[name] == nil && !full {
@@ -119,7 +120,7 @@ func (r *Recorder) Stats() Stats {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		if p := byName[name].stats(); name != otherPolicies || p.Allowed+p.Denied+p.Errors > 0 {
+		if p := byName[name].stats(); name != nametable.Other || p.Allowed+p.Denied+p.Errors > 0 {
 			p.Policy, p.Limits = name, slices.Clone(limits[name])
 			s.Policies = append(s.Policies, p)
 		}

@@ -13,7 +13,7 @@ import (
 
 // Outage implements [throttler.OutageObserver]: a count and an event sluice.outage, or sluice.outage_end once it is over.
 func (o *Observer) Outage(ctx context.Context, outage throttler.Outage) {
-	p, reason := o.labels.of(outage.Policy.Name), throttler.Reason(outage.Cause)
+	p, reason := o.labels.Get(outage.Policy.Name), throttler.Reason(outage.Cause)
 	if outage.Over {
 		o.emit(ctx, time.Now(), "sluice.outage_end", log.SeverityInfo, "the backend gives verdicts again", nil,
 			p.attr, attribute.Float64("sluice.outage.duration", outage.Duration.Seconds()),

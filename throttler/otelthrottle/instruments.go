@@ -87,7 +87,7 @@ func (o *Observer) measureRefund(ctx context.Context, e *throttler.Event) {
 		attrs[0] = attribute.String("sluice.outcome", failed)
 		attrs = append(attrs, attribute.String("error.type", throttler.Reason(e.Err)))
 	}
-	o.instruments.refunds.Add(ctx, e.Cost, o.labels.of(e.Policy.Name).with(attrs...))
+	o.instruments.refunds.Add(ctx, e.Cost, o.labels.Get(e.Policy.Name).with(attrs...))
 }
 
 // measureOperation measures a Peek, Usage or Reset.
@@ -97,7 +97,7 @@ func (o *Observer) measureOperation(ctx context.Context, e *throttler.Event) {
 	}
 	attrs := known(make([]attribute.KeyValue, 0, 3), "error.type", throttler.Reason(e.Err))
 	attrs = append(attrs, attribute.String("sluice.operation", e.Op.String()))
-	o.instruments.operations.Record(ctx, e.Duration.Seconds(), o.labels.of(e.Policy.Name).with(attrs...))
+	o.instruments.operations.Record(ctx, e.Duration.Seconds(), o.labels.Get(e.Policy.Name).with(attrs...))
 }
 
 func (o *Observer) measureShadow(ctx context.Context, e *throttler.Event) {
@@ -114,6 +114,6 @@ func (o *Observer) measureShadow(ctx context.Context, e *throttler.Event) {
 	}
 	attrs := known(make([]attribute.KeyValue, 0, 4), "error.type", reason)
 	attrs = append(attrs, attribute.String("sluice.outcome", how),
-		attribute.String("sluice.shadow_policy", o.labels.of(e.Shadow.Name).attr.Value.AsString()))
-	o.instruments.shadows.Add(ctx, 1, o.labels.of(e.Policy.Name).with(attrs...))
+		attribute.String("sluice.shadow_policy", o.labels.Get(e.Shadow.Name).attr.Value.AsString()))
+	o.instruments.shadows.Add(ctx, 1, o.labels.Get(e.Policy.Name).with(attrs...))
 }

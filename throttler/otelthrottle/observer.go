@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-go/sluice/internal/nametable"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -77,7 +78,7 @@ type Observer struct {
 	meter       metric.Meter
 	logger      log.Logger
 	instruments instruments
-	labels      labels
+	labels      *nametable.Table[*policy] // by name
 
 	mu      sync.Mutex // guards watched
 	watched []metric.Registration
@@ -99,7 +100,7 @@ func New(cfg Config) (*Observer, error) {
 		tracer: cfg.TracerProvider.Tracer(scope),
 		meter:  cfg.MeterProvider.Meter(scope),
 		logger: cfg.LoggerProvider.Logger(scope),
-		labels: labels{most: cfg.MaxPolicies},
+		labels: nametable.New(cfg.MaxPolicies, newPolicy),
 	}
 	var err error
 	if o.instruments, err = newInstruments(o.meter); err != nil {
@@ -114,14 +115,14 @@ func (o *Observer) Start(ctx context.Context, e *throttler.Event) context.Contex
 	if e.Op != throttler.OpTake || !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx
 	}
-	return o.begin(ctx, o.labels.of(e.Policy.Name), e)
+	return o.begin(ctx, o.labels.Get(e.Policy.Name), e)
 }
 
 // End implements [throttler.Observer].
 func (o *Observer) End(ctx context.Context, e *throttler.Event) {
 	switch e.Op {
 	case throttler.OpTake:
-		o.measure(ctx, o.labels.of(e.Policy.Name), e)
+		o.measure(ctx, o.labels.Get(e.Policy.Name), e)
 		if e.Trace != nil {
 			o.end(ctx, e)
 		}
