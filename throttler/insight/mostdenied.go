@@ -35,8 +35,8 @@ const (
 	mostDeniedShards = 8
 	decaysInHalfLife = 8
 
-	longestDenied = 256             // bytes; a longer key is known by its hash alone
-	longDenied    = "\x00long key " // what such a hash begins with
+	longestDenied = 256             // bytes; of a longer key only the hash is kept
+	longDenied    = "\x00long key " // prefix of such a hash
 )
 
 // mostDenied watches the keys that are denied most, in bounded memory.
@@ -96,7 +96,7 @@ func newHashKey(given []byte) []byte {
 }
 
 func (t *mostDenied) add(key string) {
-	if len(key) > longestDenied || strings.HasPrefix(key, longDenied) { // or a client could pass a key off as a hash
+	if len(key) > longestDenied || strings.HasPrefix(key, longDenied) { // or a client could disguise a key as a hash
 		key = longDenied + keyHash(t.hashKey, key)
 	}
 	s := &t.shards[maphash.String(t.seed, key)%uint64(len(t.shards))]
@@ -163,7 +163,7 @@ func (h *deniedHeap) Push(x any) {
 
 func (h *deniedHeap) Pop() any { panic("insight: entries are replaced, not popped") }
 
-// list returns the first n keys, as show would have them.
+// list returns the first n keys, converted by show.
 func (t *mostDenied) list(n int, show func(key string) string) []DeniedKey {
 	if t == nil || n <= 0 {
 		return nil

@@ -35,7 +35,7 @@ func Open(path string, cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// file is a file, and what came of its latest content.
+// file is a file, its latest content, and the error of that.
 type file struct {
 	path string
 	data []byte
@@ -59,7 +59,7 @@ func (f *file) read() ([]byte, error) {
 	return data, nil
 }
 
-// poll looks at the file until ctx ends.
+// poll reads the file until ctx ends.
 func (r *Registry) poll(ctx context.Context, f *file) {
 	ticker := time.NewTicker(r.cfg.Refresh)
 	defer ticker.Stop()
@@ -81,7 +81,7 @@ func (r *Registry) poll(ctx context.Context, f *file) {
 	}
 }
 
-// report takes note of how the file is, and tells of what is new.
+// report records the state of the file, and reports it if it is new.
 func (r *Registry) report(ctx context.Context, changed bool, err error) {
 	problem := ""
 	if err != nil {

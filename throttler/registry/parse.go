@@ -55,8 +55,8 @@ func (v *view) resolve(names map[string]string) map[string]*limit.Policy {
 	return found
 }
 
-// document is a registry's document while it is read. It is read piece by piece, for encoding/json lets pass what here
-// would be a mistake: a member that is given twice, or in another case.
+// document is a document while it is parsed. It is decoded piece by piece, because encoding/json accepts what is a mistake
+// here: a member that is given twice, or in another case.
 type document struct {
 	data       []byte
 	errs       []error
@@ -79,7 +79,7 @@ type reference struct {
 	where, name string
 }
 
-// value is a piece of the document, and where it stands.
+// value is a piece of the document, and its offset.
 type value struct {
 	raw json.RawMessage
 	at  int
@@ -134,7 +134,7 @@ func (d *document) read() {
 	}
 }
 
-// policy reads one of the policies.
+// policy reads a policy.
 func (d *document) policy(name string, v value) {
 	p := limit.Policy{Name: name}
 	var texts []string
@@ -200,7 +200,7 @@ func (d *document) object(v value, where string, member func(name string, v valu
 		return
 	}
 	dec := json.NewDecoder(bytes.NewReader(v.raw))
-	_, _ = dec.Token() // that it is valid is known
+	_, _ = dec.Token() // the document is valid JSON
 	seen := map[string]bool{}
 	for dec.More() {
 		token, _ := dec.Token()
@@ -220,7 +220,7 @@ func (d *document) object(v value, where string, member func(name string, v valu
 	}
 }
 
-// list reads a list of texts, none of them empty.
+// list reads a list of texts, which must not be empty.
 func (d *document) list(v value, where string, into *[]string) {
 	var raw []json.RawMessage
 	if v.raw[0] != '[' || json.Unmarshal(v.raw, &raw) != nil {
@@ -249,7 +249,7 @@ func (d *document) text(v value, where string, into *string) bool {
 	return true
 }
 
-// refuse takes note of a problem at a place of the document.
+// refuse records a problem at an offset of the document.
 func (d *document) refuse(at int, field, value, bound string) {
 	if len(d.errs) == maxProblems {
 		d.more++
@@ -266,7 +266,7 @@ func (d *document) problems() error {
 	return errors.Join(d.errs...)
 }
 
-// kind is what a value is, in place of the value: that may be a key.
+// kind describes a value without showing it: it may be a key.
 func kind(v value) string {
 	switch v.raw[0] {
 	case '{':
@@ -283,14 +283,14 @@ func kind(v value) string {
 	return "a number"
 }
 
-// limitLike is what a mistyped limit looks like, and a key that is in the wrong place hardly ever. Only the former is shown.
+// limitLike matches mistyped limits, which errors show, and hardly ever a misplaced key, which errors must not show.
 var limitLike = regexp.MustCompile(
 	`^([A-Za-z0-9_-]{1,32} ?= ?)?[+-]?[0-9][0-9_,]*(\.[0-9]+)?([kKmM]|e[0-9]+)? ?(/|per ) ?[0-9A-Za-z@+~. -]*$`)
 
 var documentMembers = []string{"version", "policies", "default", "keys", "allow", "deny", "shadow"}
 
-// nearest is the word that a name is at most two typing errors away from, whatever its case; empty if there is none. A name
-// that is not near to one is not shown: it may be a key in the wrong place.
+// nearest returns the word within two typing errors of a name, whatever its case, or "". Errors show only such names: others
+// may be misplaced keys.
 func nearest(name string, words []string) string {
 	if len(name) > 16 {
 		return ""
@@ -304,7 +304,7 @@ func nearest(name string, words []string) string {
 	return found
 }
 
-// edits is how many letters must be inserted, removed or replaced to make b of a.
+// edits is the Levenshtein distance of a and b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -326,10 +326,10 @@ func edits(a, b string) int {
 
 var policyName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 
-// nameLike is what a policy's name looks like, or a mistyped one.
+// nameLike matches names of policies, also mistyped ones.
 var nameLike = regexp.MustCompile(`^[A-Za-z0-9_ -]{1,32}$`)
 
-// shown is a policy's name, unless it can't be meant for one: then somebody may have put a key in its place.
+// shown quotes a policy's name, unless it may be a misplaced key.
 func shown(name string) string {
 	if nameLike.MatchString(name) {
 		return strconv.Quote(name)
