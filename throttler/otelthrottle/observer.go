@@ -19,20 +19,20 @@ const scope = "github.com/sluice-go/sluice/throttler/otelthrottle"
 
 // Config configures an Observer. The zero value is ready to use.
 type Config struct {
-	// The providers. Nil: the global one.
+	// The providers. If nil, the global one is used.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 	LoggerProvider log.LoggerProvider
 
-	// Always begins a span for each decision, and leaves it to the sampler whether it records. By default only requests
-	// whose own span records have one: a rate limit is asked more often than anybody wants to read.
+	// Always starts a span for each decision, which the sampler may drop. False: only decisions within a span that records have
+	// one.
 	Always bool
 
-	// NearLimit is what share of a limit's quota must be left lest an admission count as near the limit. Zero: 0.1.
-	// Negative: none does.
+	// NearLimit is the share of a limit's quota at or below which an admission counts as near the limit. Zero: 0.1. Negative: no
+	// admission does.
 	NearLimit float64
 
-	// MaxPolicies is how many names of policies are told apart. Zero: 100.
+	// MaxPolicies is how many names of policies have attributes of their own. Zero: 100.
 	MaxPolicies int
 }
 
@@ -135,7 +135,7 @@ func (o *Observer) End(ctx context.Context, e *throttler.Event) {
 	}
 }
 
-// Close stops watching what was given to the Watch methods.
+// Close ends what the Watch methods began.
 func (o *Observer) Close() error {
 	o.mu.Lock()
 	watched := o.watched

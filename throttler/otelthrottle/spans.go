@@ -92,7 +92,7 @@ func traced(attrs []attribute.KeyValue, t *backend.Trace) []attribute.KeyValue {
 	return attrs
 }
 
-// known adds what is known.
+// known adds an attribute unless its value is empty.
 func known(attrs []attribute.KeyValue, name, value string) []attribute.KeyValue {
 	if value == "" {
 		return attrs
@@ -100,7 +100,7 @@ func known(attrs []attribute.KeyValue, name, value string) []attribute.KeyValue 
 	return append(attrs, attribute.String(name, value))
 }
 
-// leaseUse is what a lease did with a request, if there is one.
+// leaseUse is what a lease did with the request; empty without one.
 func leaseUse(e *throttler.Event) string {
 	switch e.Decision.Source {
 	case throttler.Leased:
@@ -111,7 +111,7 @@ func leaseUse(e *throttler.Event) string {
 	return e.Trace.Lease.String()
 }
 
-// call makes the span of a call to a server, which is over, by the conventions for databases.
+// call makes the span of a finished call to a server, by the conventions for databases.
 func (o *Observer) call(ctx context.Context, c *backend.Call) {
 	operation := c.Command
 	if operation == "" {
@@ -133,10 +133,10 @@ func (o *Observer) call(ctx context.Context, c *backend.Call) {
 	if c.Script != "" {
 		attrs = append(attrs, attribute.String("db.stored_procedure.name", c.Script))
 	}
-	if c.Shared > 1 { // the conventions want no 1
+	if c.Shared > 1 { // the conventions exclude 1
 		attrs = append(attrs, attribute.Int("db.operation.batch.size", c.Shared))
 	}
-	failure := c.Status // what the server called it, if it said so
+	failure := c.Status // the server's word for it, if any
 	if failure == "" {
 		failure = throttler.Reason(c.Err)
 	}
@@ -150,7 +150,7 @@ func (o *Observer) call(ctx context.Context, c *backend.Call) {
 	span.End(trace.WithTimestamp(c.Start.Add(c.Duration)))
 }
 
-// server is the address of one server. That of a pool of them is none.
+// server splits the address of a single server. A pool has none.
 func server(node string) (host string, port int, ok bool) {
 	if strings.HasPrefix(node, "/") { // a socket
 		return node, 0, true
