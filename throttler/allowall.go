@@ -76,7 +76,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 		if ended := t.usable(ctx); ended != nil {
 			err = ended
 		}
-		err = t.resolveObserved(ctx, time.Now(), view, &req, err, &d, &c)
+		err = t.resolveObserved(ctx, t.now(), view, &req, err, &d, &c)
 		if several && err == nil {
 			t.provisionals.record(p, &d, c.temporary)
 		}
@@ -110,7 +110,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 func (t *Throttler) refusesOne(
 	ctx context.Context, view PolicyView, keys []string, cost int64, parts []part,
 ) (d Decision, refused bool, err error) {
-	start := time.Now()
+	start := t.now()
 	if len(keys) == 0 {
 		req, _ := t.request(ctx, view, "", cost)
 		err = &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}

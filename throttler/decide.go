@@ -29,14 +29,14 @@ func (t *Throttler) decide(ctx context.Context, view PolicyView, key string, cos
 		policy, err := t.policy(ctx, view, key, cost)
 		return t.resolve(ctx, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
 	}
-	start := time.Now()
+	start := t.now()
 	policy, err := t.policy(ctx, view, key, cost)
 	return t.resolveObserved(ctx, start, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
 }
 
 // resolveObserved is resolve with the observer, if there is one, called around it.
 func (t *Throttler) resolveObserved(
-	ctx context.Context, start time.Time, view PolicyView, req *backend.Request, err error, d *Decision, c *charge,
+	ctx context.Context, start time.Duration, view PolicyView, req *backend.Request, err error, d *Decision, c *charge,
 ) error {
 	if t.observer == nil || ctx == nil {
 		return t.resolve(ctx, view, req, err, d, c)
@@ -129,7 +129,7 @@ func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error
 	var e *Event
 	if t.observer != nil {
 		refund := backend.Request{Key: c.req.Key, Policy: c.req.Policy, Cost: amount}
-		ctx, e = t.startEvent(ctx, OpRefund, time.Now(), nil, &refund)
+		ctx, e = t.startEvent(ctx, OpRefund, t.now(), nil, &refund)
 	}
 	err := c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
 	if err == nil && c.settler != nil {

@@ -61,7 +61,7 @@ type Event struct {
 	// Refundable is whether the charge may be given back after Commit. It is set for Commit.
 	Refundable bool
 
-	start time.Time
+	start time.Duration // since Throttler.born
 }
 
 // Operation is what a Throttler does.
@@ -153,9 +153,12 @@ func (s settlers) GivenBack(amount int64) {
 
 var events = sync.Pool{New: func() any { return new(Event) }}
 
+// now is the time since the Throttler was made: reading the monotonic clock alone takes half as long as time.Now.
+func (t *Throttler) now() time.Duration { return time.Since(t.born) }
+
 // startEvent calls the observer for an operation that began at start.
 func (t *Throttler) startEvent(
-	ctx context.Context, op Operation, start time.Time, view PolicyView, req *backend.Request,
+	ctx context.Context, op Operation, start time.Duration, view PolicyView, req *backend.Request,
 ) (context.Context, *Event) {
 	e := events.Get().(*Event)
 	e.Op, e.Key, e.Policy, e.Cost, e.start = op, req.Key, req.Policy, req.Cost, start
@@ -168,7 +171,7 @@ func (t *Throttler) startEvent(
 }
 
 func (t *Throttler) endEvent(ctx context.Context, e *Event, err error) {
-	e.Err, e.Duration = err, time.Since(e.start)
+	e.Err, e.Duration = err, t.now()-e.start
 	t.observer.End(ctx, e)
 }
 

@@ -76,7 +76,7 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 func (t *Throttler) operate(
 	ctx context.Context, op Operation, key string, d *Decision, call func(context.Context, PolicyView, backend.Request) error,
 ) error {
-	start, view := time.Now(), t.view()
+	start, view := t.now(), t.view()
 	req, err := t.request(ctx, view, key, 1)
 	var e *Event
 	if t.observer != nil && ctx != nil {

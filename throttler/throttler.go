@@ -26,6 +26,7 @@ type Throttler struct {
 	backend  backend.Backend
 	owned    *backend.Memory // the backend, if New made it
 	fallback fallback
+	born     time.Time
 	closed   atomic.Bool
 	done     chan struct{} // closed by Close
 
@@ -57,7 +58,7 @@ func New(cfg Config) (*Throttler, error) {
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
 	t := &Throttler{
-		cfg: cfg, backend: cfg.Backend, observer: cfg.Observer, done: make(chan struct{}),
+		cfg: cfg, born: time.Now(), backend: cfg.Backend, observer: cfg.Observer, done: make(chan struct{}),
 		log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger},
 	}
 	if t.backend == nil {
