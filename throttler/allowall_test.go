@@ -246,7 +246,7 @@ func TestAllowAllCommitsWhatStands(t *testing.T) {
 				t.Fatalf("%d: %+v, %v", i, d, err)
 			}
 			if got := fmt.Sprint(near); got != step.near || shadow.Counts() != step.shadow {
-				t.Errorf("%d: told of %s and %+v, want %s and %+v", i, got, shadow.Counts(), step.near, step.shadow)
+				t.Errorf("%d: notified of %s and %+v, want %s and %+v", i, got, shadow.Counts(), step.near, step.shadow)
 			}
 		}
 		if _, err := th.Reserve(t.Context(), "d", 1); err != nil {
@@ -254,7 +254,7 @@ func TestAllowAllCommitsWhatStands(t *testing.T) {
 		}
 		synctest.Wait()
 		if fmt.Sprint(near) != "[small a b d]" || shadow.Counts().Allowed != 6 {
-			t.Errorf("a reservation: told of %v and %+v", near, shadow.Counts())
+			t.Errorf("a reservation: notified of %v and %+v", near, shadow.Counts())
 		}
 	})
 }

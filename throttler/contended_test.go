@@ -57,11 +57,11 @@ func TestContentionIsNoOutage(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			allow(t, th, "k")
 			if len(ends.outages) != 0 || len(ends.ends) != 0 {
-				t.Errorf("%v: told of the outages %+v and the ends %+v", cfg.Failure, ends.outages, ends.ends)
+				t.Errorf("%v: observed the outages %+v and the ends %+v", cfg.Failure, ends.outages, ends.ends)
 			}
-			want := 1 // somebody may have to mend it, and is told once a minute
+			want := 1 // an operator may have to fix it: logged once a minute
 			if cfg.Failure == throttler.FailError {
-				want = 0 // the caller is
+				want = 0 // the caller gets the error
 			}
 			if levels, text := book.levels(), book.text(); levels[slog.LevelWarn] != want || len(levels) != want ||
 				strings.Contains(text, "failure_policy") {

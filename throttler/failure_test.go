@@ -16,7 +16,7 @@ import (
 )
 
 // failurePolicies are the four with what they admit of 12 requests on one key, and of 12 on another after it, while
-// the backend is away. Three processes share a limit of 10.
+// the backend is down. Three processes share a limit of 10.
 var failurePolicies = []struct {
 	cfg    throttler.Config
 	first  int

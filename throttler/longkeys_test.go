@@ -84,11 +84,11 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 	}
 }
 
-// failing is a backend that is away.
+// failing is a backend that is down.
 type failing struct{ backend.Backend }
 
 func (failing) Take(context.Context, backend.Request) (backend.Result, error) {
-	return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, Err: errors.New("away")}
+	return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, Err: errors.New("down")}
 }
 
 // A fallback that is full forgets keys.

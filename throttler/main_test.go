@@ -107,7 +107,7 @@ func newClock() *clock {
 func (c *clock) now() time.Time          { return time.UnixMicro(c.micros.Load()) }
 func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// spy is a Memory that counts the calls that reach it and fails those that it is told to.
+// spy is a Memory that counts the calls that reach it and fails those that failWith selects.
 type spy struct {
 	*backend.Memory
 	calls atomic.Int64
@@ -180,10 +180,10 @@ func (s *spy) Ping(ctx context.Context) error {
 // bare can take and nothing else.
 type bare struct{ backend.Backend }
 
-// outage is what a backend that is away says.
+// outage is what a backend that is down says.
 func outage(mayHaveCharged bool) error {
 	return &backend.Error{
-		Op: "take", Node: "node", Kind: backend.Unavailable, MayHaveCharged: mayHaveCharged, Err: errors.New("away"),
+		Op: "take", Node: "node", Kind: backend.Unavailable, MayHaveCharged: mayHaveCharged, Err: errors.New("down"),
 	}
 }
 

@@ -69,7 +69,7 @@ func (n *notes) Outage(_ context.Context, o throttler.Outage) {
 	}
 }
 
-// last is the last decision told of, of which all but the verdict is what the caller got.
+// last is the last decision observed, which must be what the caller got, but for the verdict.
 func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.Event {
 	t.Helper()
 	if len(n.ended) == 0 || len(n.ended) != len(n.started) {
@@ -83,7 +83,7 @@ func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.Ev
 		t.Errorf("took %s, trace %v", last.Duration, last.Trace)
 	}
 	if got := fmt.Sprint(last.Decision, last.Err); got != fmt.Sprint(d, err) {
-		t.Errorf("told of %s, the caller of %v %v", got, d, err)
+		t.Errorf("observed %s, the caller got %v %v", got, d, err)
 	}
 	return last
 }
@@ -118,12 +118,12 @@ func TestObserver(t *testing.T) {
 				t.Errorf("%+v: %+v, %v", test, d, err)
 			}
 			if last.Cost != test.cost || test.cost < 4 && last.Policy != &tier {
-				t.Errorf("%+v: told of %+v", test, last)
+				t.Errorf("%+v: observed %+v", test, last)
 			}
 		}
 		if len(book.outages) != 1 || book.outages[0].Failure != throttler.FailLocal || book.outages[0].Policy != &tier ||
 			throttler.Reason(book.outages[0].Cause) != "unavailable" {
-			t.Errorf("told of the outages %+v, want one", book.outages)
+			t.Errorf("observed the outages %+v, want one", book.outages)
 		}
 		var none context.Context
 		if _, err := th.Allow(none, "k"); err == nil || len(book.started) != 6 {
@@ -248,7 +248,7 @@ func TestRefusalsAreObserved(t *testing.T) {
 		keys   []string
 		cost   int64
 		closed bool
-		policy string // that is told of
+		policy string // of the event
 		reason string
 	}{
 		{name: "an empty key", ctx: t.Context(), keys: []string{"a", ""}, cost: 1, policy: "test", reason: "invalid"},
@@ -303,16 +303,16 @@ func TestRefusalsAreObserved(t *testing.T) {
 				switch {
 				case !watched || test.reason == "":
 					if len(book.started)+len(book.ended) != 0 {
-						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+						t.Errorf("%s, %s: observed %+v", name, test.name, book.ended)
 					}
 				case name == "ReserveAll": // it has no decision beside an error
 					if len(book.ended) != 1 || throttler.Reason(book.ended[0].Err) != test.reason {
-						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+						t.Errorf("%s, %s: observed %+v", name, test.name, book.ended)
 					}
 				default:
 					if last := book.last(t, d, err); len(book.ended) != 1 || last.Policy.Name != test.policy ||
 						last.Cost != test.cost || throttler.Reason(last.Err) != test.reason {
-						t.Errorf("%s, %s: told of %+v, want %s", name, test.name, book.ended, test.reason)
+						t.Errorf("%s, %s: observed %+v, want %s", name, test.name, book.ended, test.reason)
 					}
 				}
 				if n := b.calls.Load(); n != 0 {

@@ -80,10 +80,10 @@ func TestOperationsAreObserved(t *testing.T) {
 		"usage 0 invalid",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("told %q\nwant %q", got, want)
+		t.Errorf("observed %q\nwant %q", got, want)
 	}
 	if len(book.started) != 0 {
-		t.Error("an operation was told of as a decision")
+		t.Error("an operation was observed as a decision")
 	}
 	if s := fmt.Sprint(throttler.OpReset, throttler.Operation(9)); s != "reset operation(9)" {
 		t.Errorf("String: %q", s)

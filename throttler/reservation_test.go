@@ -239,7 +239,7 @@ func TestSettleWorksOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if worked.Load() != 1 || settled.Load() != 7 {
-			t.Fatalf("%d settled and %d were told so, want 1 and 7", worked.Load(), settled.Load())
+			t.Fatalf("%d settled and %d got ErrSettled, want 1 and 7", worked.Load(), settled.Load())
 		}
 	}
 	if got := remaining(t, th, "k"); got%10 != 0 || got < 500 {

@@ -94,7 +94,7 @@ func TestOutageFailsTheRest(t *testing.T) {
 		t.Error("Reset worked without its backend")
 	}
 	if err := th.Ping(t.Context()); err == nil {
-		t.Error("Ping found a backend that is away")
+		t.Error("Ping found a backend that is down")
 	}
 }
 

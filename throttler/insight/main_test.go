@@ -112,7 +112,7 @@ func newClock() *clock {
 func (c *clock) now() time.Time          { return time.UnixMicro(c.micros.Load()) }
 func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// spy is a Memory that counts the takes and refunds that reach it, and fails them if it is told to.
+// spy is a Memory that counts the takes and refunds that reach it, and fails them with what failWith sets.
 type spy struct {
 	*backend.Memory
 	calls atomic.Int64

@@ -48,24 +48,24 @@ func ExampleNearLimit() {
 
 // nearBook keeps notices.
 type nearBook struct {
-	mu   sync.Mutex // guards told
-	told []string
+	mu       sync.Mutex // guards notified
+	notified []string
 }
 
 func (b *nearBook) note(data insight.Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = append(b.told, fmt.Sprintf("%s %v %d", data.Key, data.Status.Limit, data.Status.Remaining))
+	b.notified = append(b.notified, fmt.Sprintf("%s %v %d", data.Key, data.Status.Limit, data.Status.Remaining))
 }
 
-// take returns what was told since it was asked last.
+// take returns the notices since the last call.
 func (b *nearBook) take() []string {
 	synctest.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	told := b.told
-	b.told = nil
-	return told
+	notified := b.notified
+	b.notified = nil
+	return notified
 }
 
 func TestNearLimit(t *testing.T) {
@@ -107,20 +107,20 @@ func TestNearLimit(t *testing.T) {
 				}
 				ask("k", 1)
 			}, []string{"k 8/1m 0", "k 50/24h 5"}},
-			{"the day has been told", func() { now.advance(time.Minute); ask("k", 1) }, nil},
+			{"the day has been notified", func() { now.advance(time.Minute); ask("k", 1) }, nil},
 		} {
 			step.do()
 			got := book.take()
 			slices.Sort(got)
 			slices.Sort(step.want)
 			if !slices.Equal(got, step.want) {
-				t.Errorf("%s: told %q, want %q", step.name, got, step.want)
+				t.Errorf("%s: notified %q, want %q", step.name, got, step.want)
 			}
 		}
 	})
 }
 
-// A callback that hangs delays nobody, and what it doesn't take in time is told of later.
+// A callback that hangs delays no request, and what it doesn't take in time is notified later.
 func TestNearLimitHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -146,33 +146,33 @@ func TestNearLimitHangs(t *testing.T) {
 		close(goOn)
 		first := len(book.take())
 		if first > room+1 || first < room {
-			t.Errorf("%d told, want those that had room", first)
+			t.Errorf("%d notified, want those that had room", first)
 		}
-		told := first
+		notified := first
 		for range 10 {
 			for i := range keys {
 				allow(t, th, fmt.Sprint(i))
 			}
-			told += len(book.take())
+			notified += len(book.take())
 		}
-		if told != keys {
-			t.Errorf("%d told in the end, want each of %d once", told, keys)
+		if notified != keys {
+			t.Errorf("%d notified in the end, want each of %d once", notified, keys)
 		}
 	})
 }
 
-// However many keys are near their limits, none is told of twice.
+// However many keys are near their limits, there is one notice for each.
 func TestNearLimitIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		told := map[string]int{}
+		notified := map[string]int{}
 		var mu sync.Mutex
 		th := newThrottler(t, throttler.Config{
 			Policy: one(limit.PerHour(1 << 40)),
 			Observer: newNearLimit(t, 1, func(data insight.Notice) {
 				mu.Lock()
 				defer mu.Unlock()
-				told[data.Key]++
+				notified[data.Key]++
 			}),
 		})
 		const keys, room = 100_000, 65_536
@@ -187,19 +187,19 @@ func TestNearLimitIsBounded(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		for key, n := range told {
+		for key, n := range notified {
 			if n != 1 {
-				t.Fatalf("%s: told of %d times", key, n)
+				t.Fatalf("%s: %d notices", key, n)
 			}
 		}
-		if len(told) > room || len(told) < room*9/10 {
-			t.Errorf("%d keys told of, want about %d", len(told), room)
+		if len(notified) > room || len(notified) < room*9/10 {
+			t.Errorf("%d keys notified, want about %d", len(notified), room)
 		}
 	})
 }
 
 func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
-	for _, share := range []float64{0.001, 1} { // far, and near and told
+	for _, share := range []float64{0.001, 1} { // far, and near and notified
 		th := newThrottler(t, throttler.Config{
 			Policy: one(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.Notice) {}),
 		})

@@ -110,7 +110,7 @@ func TestShadow(t *testing.T) {
 			}
 		}
 		if len(book.shadows) != 4 {
-			t.Fatalf("told %d times, want 4", len(book.shadows))
+			t.Fatalf("observed %d times, want 4", len(book.shadows))
 		}
 		for i, want := range []struct {
 			allowed    bool
@@ -120,7 +120,7 @@ func TestShadow(t *testing.T) {
 			got := book.shadows[i]
 			if got.Decision.Allowed != want.allowed || got.Decision.Remaining != want.left || got.Cost != want.cost ||
 				!errors.Is(got.Err, want.err) || got.Policy.Limits[0].Max != 10 || got.Shadow.Limits[0].Max != 3 || got.Shadow.Name != "test" {
-				t.Errorf("%d: told %+v, want %+v", i, got, want)
+				t.Errorf("%d: observed %+v, want %+v", i, got, want)
 			}
 		}
 	})
@@ -262,7 +262,7 @@ func TestShadowOfARegistry(t *testing.T) {
 			got = append(got, s.Policy.Name+" "+s.Shadow.Name)
 		}
 		if want := "[pro free free other pro other free max]"; fmt.Sprint(got) != want {
-			t.Errorf("told %v, want %s", got, want)
+			t.Errorf("observed %v, want %s", got, want)
 		}
 	})
 	for document, want := range map[string]string{
@@ -375,7 +375,7 @@ func TestShadowGoesByName(t *testing.T) {
 			synctest.Wait()
 		}
 		if len(book.shadows) != 2 || book.shadows[0].Shadow.Name != "free" || book.shadows[1].Shadow.Name != "free" {
-			t.Errorf("told %+v, want of two", book.shadows)
+			t.Errorf("observed %+v, want of two", book.shadows)
 		}
 	})
 }

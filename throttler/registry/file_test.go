@@ -60,19 +60,19 @@ func TestOpenFollowsTheFile(t *testing.T) {
 	good, better := tiers(""), tiers(`, "version": "better"`)
 	write(t, path, good)
 	synctest.Test(t, func(t *testing.T) {
-		type told struct {
+		type reload struct {
 			now registry.Info
 			err error
 		}
 		var mu sync.Mutex // guards reloads
-		var reloads []told
+		var reloads []reload
 		var book logBook
 		r, err := registry.Open(path, registry.Config{
 			Refresh: 10 * time.Second, Logger: book.logger(),
 			OnReload: func(now registry.Info, err error) {
 				mu.Lock()
 				defer mu.Unlock()
-				reloads = append(reloads, told{now, err})
+				reloads = append(reloads, reload{now, err})
 			},
 		})
 		if err != nil {
@@ -115,10 +115,10 @@ func TestOpenFollowsTheFile(t *testing.T) {
 			reloads := slices.Clone(reloads)
 			mu.Unlock()
 			if len(reloads) != step.tells {
-				t.Fatalf("step %d, %s: told %d times, want %d: %v", i, step.name, len(reloads), step.tells, reloads)
+				t.Fatalf("step %d, %s: reported %d times, want %d: %v", i, step.name, len(reloads), step.tells, reloads)
 			}
 			if n := len(reloads); n > 0 && ((reloads[n-1].err != nil) != step.refused || reloads[n-1].now != now) {
-				t.Errorf("step %d, %s: told %+v", i, step.name, reloads[n-1])
+				t.Errorf("step %d, %s: reported %+v", i, step.name, reloads[n-1])
 			}
 		}
 		if n := book.levels(); n[slog.LevelWarn] != 4 || n[slog.LevelInfo] != 4 {
@@ -165,7 +165,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// All that is wrong is told at once, by line; a key is not.
+// All that is wrong is reported at once, by line; a key is not.
 func TestRefusesTheWhole(t *testing.T) {
 	t.Parallel()
 	const key = "secret@example.com"

@@ -31,7 +31,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/otelthrottle"
 )
 
-// secret is the key of all requests: nothing of it may be told.
+// secret is the key of all requests: nothing of it may be exported.
 const secret = "user:42:secret"
 
 // telemetry is an SDK that keeps everything in memory.
@@ -209,7 +209,7 @@ func (s *telemetry) want(metric string, want map[string]float64) {
 	}
 }
 
-// noKeys looks for the key in everything that was told.
+// noKeys looks for the key in everything that was exported.
 func (s *telemetry) noKeys() {
 	s.t.Helper()
 	var all strings.Builder
@@ -223,7 +223,7 @@ func (s *telemetry) noKeys() {
 		fmt.Fprintln(&all, e.name, e.body, e.attrs)
 	}
 	if strings.Contains(all.String(), "secret") || strings.Contains(all.String(), "user:42") {
-		s.t.Errorf("a key was told:\n%s", all.String())
+		s.t.Errorf("a key was exported:\n%s", all.String())
 	}
 }
 

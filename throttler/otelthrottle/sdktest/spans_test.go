@@ -108,7 +108,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestRefusedByTheServer: what the server called its error is told by the conventions.
+// TestRefusedByTheServer: the server's word for its error is exported by the conventions.
 func TestRefusedByTheServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
