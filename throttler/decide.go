@@ -67,7 +67,7 @@ func (t *Throttler) resolve(ctx context.Context, view PolicyView, req *backend.R
 	result, err := t.backend.Take(call, *req)
 	req.Trace = nil // it ends here: the charge may be given back much later
 	if err != nil {
-		return t.fallBack(ctx, req, err, d, c)
+		return t.applyFailurePolicy(ctx, req, err, d, c)
 	}
 	if t.outages.on.Load() {
 		t.endOutage(ctx, req.Policy, result.Source)
@@ -84,26 +84,8 @@ func (t *Throttler) resolve(ctx context.Context, view PolicyView, req *backend.R
 	return nil
 }
 
-// fallBack lets the failure policy decide a request on which the backend gave no verdict.
-func (t *Throttler) fallBack(ctx context.Context, req *backend.Request, cause error, d *Decision, c *charge) (err error) {
-	var local charge
-	*d, local, err = t.applyFailurePolicy(ctx, *req, cause)
-	switch {
-	case err != nil:
-	case !d.Allowed:
-		if t.cfg.Failure == FailLocal && t.provisionals.used.Load() {
-			t.shortenRetryAfter(req, c, d)
-		}
-	case c != nil:
-		*c = local
-	}
-	return err
-}
-
+// newCharge is the charge of an admitted request.
 func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
-	if !result.Allowed {
-		return charge{}
-	}
 	return charge{backend: by, req: *req, receipt: result.Receipt()}
 }
 

@@ -46,32 +46,37 @@ func (f FailurePolicy) String() string {
 const contendedRetryAfter = 100 * time.Millisecond
 
 // applyFailurePolicy decides a request on which the backend gave no verdict.
-func (t *Throttler) applyFailurePolicy(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
-	var bad *limit.Error
+func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request, cause error, d *Decision, c *charge) error {
 	end := ended(ctx)
 	if end != nil && !errors.Is(cause, end) {
 		cause = errors.Join(end, cause)
 	}
-	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
-		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
+	if errors.As(cause, new(*limit.Error)) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
+		return fmt.Errorf("throttler: %w", cause)
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
 		t.log.warn(ctx, "sluice: no verdict from a backend that is well, denied", cause)
-		return denyUnasked(&req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause), charge{}, nil
+		*d = denyUnasked(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
+		return nil
 	}
 	t.outage(ctx, req.Policy, cause)
-	local, ok := t.fallback.request(t.cfg.Failure, req)
-	if !ok {
-		return denyUnasked(&req, Fallback, t.cfg.RetryAfter, cause), charge{}, nil
+	if local, ok := t.fallback.request(t.cfg.Failure, *req); ok {
+		result, err := t.fallback.memory.Take(ctx, local)
+		if err != nil {
+			return fmt.Errorf("throttler: %w", errors.Join(cause, err))
+		}
+		result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
+		d.fill(&result)
+		if c != nil && d.Allowed {
+			*c = newCharge(t.fallback.memory, &local, &result)
+		}
+	} else {
+		*d = denyUnasked(req, Fallback, t.cfg.RetryAfter, cause)
 	}
-	result, err := t.fallback.memory.Take(ctx, local)
-	if err != nil {
-		return Decision{}, charge{}, fmt.Errorf("throttler: %w", errors.Join(cause, err))
+	if !d.Allowed && t.cfg.Failure == FailLocal && t.provisionals.used.Load() {
+		t.shortenRetryAfter(req, c, d)
 	}
-	result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
-	var d Decision
-	d.fill(&result)
-	return d, newCharge(t.fallback.memory, &local, &result), nil
+	return nil
 }
 
 // denyUnasked is a denial that no limit decided.

@@ -10,5 +10,5 @@
 // What they keep is of this process alone, and bounded in memory. None of them delays a request by a call. Under overload
 // notices and shadow requests are dropped.
 //
-// All are safe for concurrent use, and several Throttlers may share one.
+// All are safe for concurrent use, and several Throttlers may share one. Close a NearLimit or Shadow after its Throttlers.
 package insight
