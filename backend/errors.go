@@ -23,6 +23,10 @@ var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are 
 // primary has charged.
 var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
 
+// ErrBucketLeased is the cause of a decision that is not exact because it was admitted from a lease on a token bucket,
+// whose bound grows by what is leased.
+var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucket")
+
 // ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not ask the side that a key comes
 // from for its counts.
 var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")

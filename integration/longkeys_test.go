@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // TestLongKeys asks for keys of 256 KiB that differ in the tail, while the server is there and while it is gone. It runs alone,
@@ -26,8 +27,20 @@ func TestLongKeys(t *testing.T) {
 		groups: groups, policy: one(l), failure: throttler.FailLocal, processes: 1, lease: &lease.Config{MaxKeys: 4096},
 		router: router.Config{Backend: patient},
 		throttler: func(cfg *throttler.Config) {
-			cfg.FallbackKeys, cfg.Stats.WatchedKeys, cfg.Shadow = 4096, 1000, one(limit.PerDay(1))
-			cfg.NearLimit, cfg.OnNearLimit = 1, func(throttler.NearLimitData) { <-blocked }
+			recorder, err := insight.New(insight.Config{WatchedKeys: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			shadow, err := insight.NewShadow(insight.ShadowConfig{Backend: cfg.Backend, Policy: one(limit.PerDay(1))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, err := insight.NewNearLimit(insight.NearLimitConfig{Share: 1, Notify: func(insight.Notice) { <-blocked }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _, _ = shadow.Close(), near.Close() })
+			cfg.FallbackKeys, cfg.Observer = 4096, throttler.Observers(recorder, shadow, near)
 		},
 	})
 	t.Cleanup(func() { close(blocked) }) // before Close, which waits for it

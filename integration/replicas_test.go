@@ -40,9 +40,8 @@ func peek(t *testing.T, s *sluice, key string) throttler.Decision {
 	return d
 }
 
-// TestStaleReplica lets a process that asks the replica first meet one that has stopped following its primary, and that
-// the process still takes for healthy: it looks only once a minute, and when a call is late. Looks before takes have
-// 25 ms, which a busy machine exceeds, so another process makes the charges, and calls come last.
+// TestStaleReplica lets a process peek at a replica that has stopped following its primary, and that the process still takes
+// for healthy: it checks only once a minute, and when a call is late. Another process makes the charges, and calls come last.
 func TestStaleReplica(t *testing.T) {
 	t.Parallel()
 	const known = 50
@@ -62,8 +61,7 @@ func TestStaleReplica(t *testing.T) {
 	group.Replicas = []string{replica.addr}
 	c := ours(t, 1, setup{
 		groups: []router.Group{group}, policy: one(l), failure: throttler.FailClosed,
-		router:    router.Config{Heartbeat: time.Minute, MaxLag: maxLag, Backend: patient},
-		throttler: func(cfg *throttler.Config) { cfg.Precheck = throttler.PrecheckAlways },
+		router: router.Config{Heartbeat: time.Minute, MaxLag: maxLag, Backend: patient},
 	}).unhurried()
 	s := c.sluiceOf(0)
 	readable(t, s, replica.addr, true)
@@ -118,7 +116,6 @@ func TestWindowOver(t *testing.T) {
 		router: router.Config{Backend: backend.RedisConfig{
 			Now: func() time.Time { return time.UnixMicro(now.Load()) }, Timeout: patient.Timeout,
 		}},
-		throttler: func(cfg *throttler.Config) { cfg.Precheck = throttler.PrecheckAlways },
 	}).unhurried()
 	s := c.sluiceOf(0)
 	readable(t, s, replica.addr, true)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
@@ -45,13 +47,17 @@ func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun cou
 	}
 }
 
-// What else a Throttler may have to do allocates nothing either, for keys that it knows.
-func TestAttendedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
-	r := newRegistry(t, `{"policies": {"spent": ["1/24h"], "wide": ["1000000000/24h"]}, "default": "spent",
-		"keys": {"whole": "wide", "a:*": "wide", "a:b:*": "wide"}, "allow": ["good"], "deny": ["bad*"]}`)
+// Lists, policies and observers allocate nothing either, for known keys.
+func TestInstrumentedAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
+	r, err := registry.New([]byte(`{"policies": {"spent": ["1/24h"], "wide": ["1000000000/24h"]}, "default": "spent",
+		"keys": {"whole": "wide", "a:*": "wide", "a:b:*": "wide"}, "allow": ["good"], "deny": ["bad*"]}`), registry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	th := newThrottler(t, throttler.Config{
-		Registry: r, Allow: []string{"friend:*"}, OnNearLimit: func(throttler.NearLimitData) {},
-		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 100},
+		Policies: r, Allow: []string{"friend:*"}, Observer: throttler.Observers(
+			newNearLimit(t, insight.NearLimitConfig{Notify: func(insight.Notice) {}}), newRecorder(t, insight.Config{WatchedKeys: 100}),
+		),
 	})
 	for key, allowed := range map[string]bool{
 		"whole": true, "a:1": true, "a:b:1": true, "good": true, "friend:1": true, "bad:1": false, "k": false,

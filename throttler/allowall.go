@@ -11,85 +11,86 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// giveBackTimeout bounds the refunds of AllowAll, which go on when the caller has gone.
+// giveBackTimeout bounds the refunds of AllowAll, which outlive the caller's context.
 const giveBackTimeout = time.Second
 
 // AllowAll is AllowN on several keys that must all admit the request, such as a user and an address. The order of the keys
-// doesn't matter. The charge is not atomic: the keys, which may be counted in different places, are charged one after the other,
-// and what was charged is given back when a later one denies. So a denial may be short-lived: another request holds a charge that
-// it gives back. If that request is of this process, RetryAfter is at most 100 ms.
+// doesn't matter. The charge is not atomic: the keys are charged one after the other, because they may be counted in different
+// places, and the charges are given back when a later key denies. A denial may therefore be short-lived, because of another
+// request's charge that is given back. If that request is of this process, RetryAfter is at most 100 ms.
 //
-// Each key has the policy that PolicyFor gives it. A key listed twice is charged twice. A key on a deny list denies the request
-// before any key is charged.
+// Each key has its own policy. A key listed twice is charged twice. A key on a deny list denies the request before any key is
+// charged.
 //
-// Keys are charged in the order of what this process knows to be left of them, the least first, so that a key which is used up
-// denies nobody else. Beside a key of which nothing is known, at most one call of this process at a time charges another without
-// a look at it first. A look takes one round trip, and at most Config.Timeout and one second. A charge that goes back is missing
-// to others for about two round trips, or longer where the backend is slow.
+// Keys are charged in the order of what this process knows to be left of them, the least first, so that an exhausted key
+// doesn't take quota of the others. If nothing is known of a key, at most one call of this process at a time charges others
+// without a Peek at it first, which takes one round trip, and at most Config.Timeout and one second. A charge that is given
+// back is missing to others for about two round trips, or longer if the backend is slow.
 //
-// The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left, and
-// the weakest guarantee of all. With more than one key the backend must be a backend.Refunder; it should be a backend.Peeker.
+// The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left,
+// with the weakest guarantee of all. With several keys the backend must be a backend.Refunder; it should be a backend.Peeker.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok && len(keys) > 1 {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
-	d, _, err := t.takeAll(ctx, keys, cost)
+	d, _, err := t.takeAll(ctx, keys, cost, false)
 	return d, err
 }
 
-// takeAll charges every key, or none.
-func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Decision, []charge, error) {
+// takeAll charges every key, or none. Refundable is whether the charges may be given back later.
+func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refundable bool) (Decision, []charge, error) {
 	if t.enter() {
 		defer t.calls.Done()
 	}
-	live := t.live()
+	view := t.view()
 	var few [4]part
 	parts := few[:min(len(keys), len(few))]
 	if len(keys) > len(few) {
 		parts = make([]part, len(keys))
 	}
-	if d, refused, err := t.refusesOne(ctx, live, keys, cost, parts); refused {
+	if d, refused, err := t.refusesOne(ctx, view, keys, cost, parts); refused {
 		return d, nil, err
 	}
 	several, begun, given := len(parts) > 1, 0, 0
 	if several {
-		t.order(ctx, live, parts, cost)
+		t.order(ctx, view, parts, cost)
 		begun = 1
 		defer func() {
 			for i := given; i < begun; i++ {
-				t.moments.end(&parts[i], false)
+				t.provisionals.end(&parts[i], false)
 			}
 		}()
 	}
 	var least, weakest Decision
 	leastAt, weakestAt := 0, 0
 	charges := make([]charge, 0, len(keys))
-	var decisions []Decision // to tell of, if there is somebody to tell
 	for i := range parts {
 		p := &parts[i]
 		if i > 0 {
-			t.moments.begin(p)
+			t.provisionals.begin(p)
 			begun++
 		}
 		var d Decision
-		c := charge{own: own(parts[:begun], p)}
-		err := t.decide(ctx, live, p.key, cost, &d, &c)
+		c := charge{ownCalls: ownCalls(parts[:begun], p)}
+		req, err := p.request(cost), p.err
+		if ended := t.usable(ctx); ended != nil {
+			err = ended
+		}
+		err = t.resolveObserved(ctx, t.now(), view, &req, err, &d, &c)
 		if several && err == nil {
-			t.moments.learn(p, &d, c.temporary)
+			t.provisionals.record(p, &d, c.temporary)
 		}
 		if err != nil || !d.Allowed {
+			c.event.free()
 			given = len(charges)
 			t.giveAllBack(ctx, charges, parts)
 			return d, nil, err
 		}
 		if several {
-			t.moments.charged(p)
+			t.provisionals.charged(p)
 		}
 		c.key = p.at
 		charges = append(charges, c)
-		if t.attends {
-			decisions = append(decisions, d)
-		}
 		if i == 0 || d.Remaining < least.Remaining || d.Remaining == least.Remaining && p.at < leastAt {
 			least, leastAt = d, p.at
 		}
@@ -97,57 +98,65 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64) (Dec
 			weakest, weakestAt = d, p.at
 		}
 	}
-	for i := range decisions {
-		t.kept(live, &decisions[i], &charges[i])
+	for i := range charges {
+		charges[i].settler = t.commit(ctx, charges[i].event, refundable)
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil
 }
 
-// refusesOne reports whether one of the keys is bad input or on a deny list: that must not cost the others a charge. Who
-// is denied could take away what belongs to others if it did.
-// It notes the keys in parts.
-func (t *Throttler) refusesOne(ctx context.Context, live *policies, keys []string, cost int64, parts []part) (Decision, bool, error) {
-	start := time.Now()
+// refusesOne fills in parts, and reports whether one of the keys is bad input or on a deny list, which refuses the request. No
+// key is charged before all are checked, or a caller who is denied could use up the quota of others.
+func (t *Throttler) refusesOne(
+	ctx context.Context, view PolicyView, keys []string, cost int64, parts []part,
+) (d Decision, refused bool, err error) {
+	start := t.now()
 	if len(keys) == 0 {
-		req, _ := t.request(ctx, live, "", cost)
-		err := &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
-		return t.refuse(ctx, start, &req, err), true, err
+		req, _ := t.request(ctx, view, "", cost)
+		err = &limit.Error{Field: "keys", Value: "none", Bound: "must hold at least one key"}
+		err = t.resolveObserved(ctx, start, view, &req, err, &d, nil)
+		return d, true, err
 	}
-	denied := ""
+	var denied *part
 	for i, key := range keys {
-		req, err := t.request(ctx, live, key, cost)
-		parts[i] = part{at: i, key: key, hash: t.moments.hash(&req)}
-		var d Decision
-		if listed := t.listed(live, key, err, &d); err != nil && !listed {
-			return t.refuse(ctx, start, &req, err), true, err
+		p := &parts[i]
+		*p = part{at: i, key: key}
+		p.policy, p.err = t.policy(ctx, view, key, cost)
+		req := p.request(cost)
+		p.hash = t.provisionals.hash(&req)
+		if listed := t.listed(view, key, p.err, &d); p.err != nil && !listed {
+			err = t.resolveObserved(ctx, start, view, &req, p.err, &d, nil)
+			return d, true, err
 		} else if listed && !d.Allowed {
-			denied = key
+			denied = p
 		}
+		d = Decision{}
 	}
-	if denied == "" {
-		return Decision{}, false, nil
+	if denied == nil {
+		return d, false, nil
 	}
-	d, _, err := t.take(ctx, live, denied, cost) // for those who are told of decisions; no backend is asked
+	req := denied.request(cost)
+	err = t.resolveObserved(ctx, start, view, &req, denied.err, &d, nil) // calls no backend
 	return d, true, err
 }
 
-// giveAllBack gives the charges of the first parts back, all at once, and returns when that is done or the caller's time is
-// up. It goes on after that, and each part ends with it. What can't be given back stays charged until its windows end.
+// giveAllBack gives the charges of the first parts back concurrently. It returns when that is done or the caller's context has
+// ended, and goes on in the background; each part ends with its refund. A charge whose refund fails stays until its windows end.
 func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []part) {
 	if len(charges) == 0 {
 		return
 	}
 	refunds, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
-	given := slices.Clone(parts[:len(charges)]) // or all that are charged would be allocated
+	given := slices.Clone(parts[:len(charges)]) // or parts would always be allocated
 	var all sync.WaitGroup
 	for i := range charges {
+		charges[i].event.free()
 		all.Go(func() {
 			err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost)
 			if err != nil {
 				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
 			}
-			t.moments.end(&given[i], err == nil)
+			t.provisionals.end(&given[i], err == nil)
 		})
 	}
 	done := make(chan struct{})

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // byName gives keys that start with "small" a quota of 3, all others 10.
@@ -123,7 +124,7 @@ func TestAllowAllHasTheWeakestGuarantee(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"away", "small"}, {"small", "away"}} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
 		b.failWith(func(call string) error {
 			if call == "take away" {
 				return outage(false)
@@ -216,42 +217,46 @@ func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ state.
 	return outage(false)
 }
 
-// Of what is given back neither a shadow nor anybody else hears.
-func TestAllowAllTellsOfWhatStands(t *testing.T) {
+// A charge that is given back is neither counted by a shadow nor notified of.
+func TestAllowAllCommitsWhatStands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var near []string
+		b := newMemory(t, nil)
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(9))})
 		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(10)), PolicyFor: byName, Shadow: one(limit.PerHour(9)), NearLimit: 0.9,
-			OnNearLimit: func(data throttler.NearLimitData) { near = append(near, data.Key) },
+			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: throttler.Observers(shadow,
+				newNearLimit(t, insight.NearLimitConfig{
+					Share: 0.9, Notify: func(n insight.Notice) { near = append(near, n.Key) },
+				})),
 		})
 		for i, step := range []struct {
 			keys    []string
 			allowed bool
 			near    string
-			shadow  throttler.ShadowStats
+			shadow  insight.ShadowCounts
 		}{
-			{[]string{"small"}, true, "[small]", throttler.ShadowStats{Allowed: 1}},
-			{[]string{"a", "small"}, true, "[small a]", throttler.ShadowStats{Allowed: 3}},
-			{[]string{"b", "small", "small"}, false, "[small a]", throttler.ShadowStats{Allowed: 3}},
-			{[]string{"b", "small"}, true, "[small a b]", throttler.ShadowStats{Allowed: 5}},
-			{[]string{"c", "small"}, false, "[small a b]", throttler.ShadowStats{Allowed: 5}},
+			{[]string{"small"}, true, "[small]", insight.ShadowCounts{Allowed: 1}},
+			{[]string{"a", "small"}, true, "[small a]", insight.ShadowCounts{Allowed: 3}},
+			{[]string{"b", "small", "small"}, false, "[small a]", insight.ShadowCounts{Allowed: 3}},
+			{[]string{"b", "small"}, true, "[small a b]", insight.ShadowCounts{Allowed: 5}},
+			{[]string{"c", "small"}, false, "[small a b]", insight.ShadowCounts{Allowed: 5}},
 		} {
 			d, err := th.AllowAll(t.Context(), step.keys, 1)
 			synctest.Wait()
 			if err != nil || d.Allowed != step.allowed {
 				t.Fatalf("%d: %+v, %v", i, d, err)
 			}
-			if got := fmt.Sprint(near); got != step.near || th.ShadowStats() != step.shadow {
-				t.Errorf("%d: told of %s and %+v, want %s and %+v", i, got, th.ShadowStats(), step.near, step.shadow)
+			if got := fmt.Sprint(near); got != step.near || shadow.Counts() != step.shadow {
+				t.Errorf("%d: notified of %s and %+v, want %s and %+v", i, got, shadow.Counts(), step.near, step.shadow)
 			}
 		}
 		if _, err := th.Reserve(t.Context(), "d", 1); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if fmt.Sprint(near) != "[small a b d]" || th.ShadowStats().Allowed != 6 {
-			t.Errorf("a reservation: told of %v and %+v", near, th.ShadowStats())
+		if fmt.Sprint(near) != "[small a b d]" || shadow.Counts().Allowed != 6 {
+			t.Errorf("a reservation: notified of %v and %+v", near, shadow.Counts())
 		}
 	})
 }

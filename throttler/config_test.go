@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 func TestNewReportsEveryProblem(t *testing.T) {
@@ -29,8 +29,9 @@ func TestNewReportsEveryProblem(t *testing.T) {
 			[]string{"OpenCap: max"}},
 		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"OpenCap"}},
 		{"typed nils", throttler.Config{
-			Policy: good, Backend: (*memory.Memory)(nil), Shadow: good, ShadowBackend: (*lease.Lease)(nil), Observer: (*watching)(nil),
-		}, []string{"Backend", "ShadowBackend", "Observer"}},
+			Policy: good, Backend: (*memory.Memory)(nil), Observer: throttler.Observers(audit{}, (*watching)(nil)),
+		}, []string{"Backend", "Observer"}},
+		{"a typed nil of a source", throttler.Config{Policies: (*registry.Registry)(nil)}, []string{"Policies"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,
 			RetryAfter: -1, Timeout: -1, OpenCap: limit.PerMinute(1),
@@ -109,9 +110,9 @@ func TestDecision(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	mem := newMemory(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(3))})
-	other := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(3))})
+	memory := newMemory(t, nil)
+	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
+	other := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
 	allow(t, th, "k")
 	for range 2 {
 		if err := th.Close(); err != nil {
@@ -170,11 +171,11 @@ func TestFailurePolicyString(t *testing.T) {
 // What the backend is not sure of the Throttler doesn't hide.
 func TestDecisionPassesDoubtOn(t *testing.T) {
 	t.Parallel()
-	mem, err := memory.New(memory.Config{MaxKeys: 1})
+	memory, err := memory.New(memory.Config{MaxKeys: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := newThrottler(t, throttler.Config{Backend: mem, Policy: one(limit.PerHour(10))})
+	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(10))})
 	if d := allow(t, th, "a"); d.Guarantee != throttler.Exact || d.Cause != nil {
 		t.Errorf("%+v, want it exact", d)
 	}
@@ -185,11 +186,11 @@ func TestDecisionPassesDoubtOn(t *testing.T) {
 	}
 }
 
-// A Registry that nobody made says nothing that could be enforced.
+// A zero Registry has no policies.
 func TestAnEmptyRegistryIsRefused(t *testing.T) {
 	t.Parallel()
-	_, err := throttler.New(throttler.Config{Registry: &throttler.Registry{}})
-	if got := fields(err); !slices.Equal(got, []string{"Registry"}) {
+	_, err := throttler.New(throttler.Config{Policies: &registry.Registry{}})
+	if got := fields(err); !slices.Equal(got, []string{"Policies"}) {
 		t.Errorf("New = %v, want a refusal of the registry", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // contended is what a backend says on which others were faster at every try.
@@ -33,9 +34,10 @@ func TestContentionIsNoOutage(t *testing.T) {
 	const soon = 100 * time.Millisecond
 	for _, policy := range failurePolicies {
 		synctest.Test(t, func(t *testing.T) {
-			ends, book, b, cfg := &endNotes{}, &logBook{}, newSpy(t, time.Now), policy.cfg
-			cfg.Backend, cfg.Policy, cfg.Observer, cfg.Logger = b, one(limit.PerHour(10)), ends, book.logger()
-			cfg.Stats.WatchedKeys = 10
+			ends, book, b, cfg := &notes{}, &logBook{}, newSpy(t, time.Now), policy.cfg
+			recorder := newRecorder(t, insight.Config{WatchedKeys: 10})
+			cfg.Backend, cfg.Policy, cfg.Logger = b, one(limit.PerHour(10)), book.logger()
+			cfg.Observer = throttler.Observers(ends, recorder)
 			th := newThrottler(t, cfg)
 			b.failWith(func(string) error { return contended() })
 			for range 20 {
@@ -55,17 +57,17 @@ func TestContentionIsNoOutage(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			allow(t, th, "k")
 			if len(ends.outages) != 0 || len(ends.ends) != 0 {
-				t.Errorf("%v: told of the outages %+v and the ends %+v", cfg.Failure, ends.outages, ends.ends)
+				t.Errorf("%v: observed the outages %+v and the ends %+v", cfg.Failure, ends.outages, ends.ends)
 			}
-			want := 1 // somebody may have to mend it, and is told once a minute
+			want := 1 // an operator may have to fix it: logged once a minute
 			if cfg.Failure == throttler.FailError {
-				want = 0 // the caller is
+				want = 0 // the caller gets the error
 			}
 			if levels, text := book.levels(), book.text(); levels[slog.LevelWarn] != want || len(levels) != want ||
 				strings.Contains(text, "failure_policy") {
 				t.Errorf("%v: logged %v: %s", cfg.Failure, levels, text)
 			}
-			if top := th.TopDeniedInClear(1); len(top) != want || want > 0 && (top[0].Key != "k" || top[0].Denied != 20) {
+			if top := recorder.TopDeniedInClear(1); len(top) != want || want > 0 && (top[0].Key != "k" || top[0].Denied != 20) {
 				t.Errorf("%v: denied most: %+v, want to see where the crowd is", cfg.Failure, top)
 			}
 			if left := remaining(t, th, "k"); left != 9 {

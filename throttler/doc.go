@@ -12,25 +12,24 @@
 // # Decisions and errors
 //
 // A denial is a [Decision], never an error. An error means that there is no verdict: bad input, a closed Throttler,
-// a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision
-// too: its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error. A backend that is well
-// but has too many callers at one key is no outage: the request is denied, and its Source is Unknown.
+// a context that ended, or an outage under [FailError]. Under the other failure policies an outage gives a Decision, too:
+// its Source is Fallback, its Guarantee says how far it can be off, and its Cause is the error. Contention at a key is no
+// outage: the request is denied, and its Source is Unknown.
 //
 // # Policies
 //
-// Keys have the policy of the Config, or what [Config.PolicyFor] says, or what stands in a file that a [Registry] follows.
-// [Config.Allow] and [Config.Deny] are lists of keys that are decided without a backend. [Config.Shadow] tries limits
-// that are not enforced yet.
+// A key has the policy of the Config, or that of [Config.Policies], such as a file that a registry.Registry follows, or what
+// [Config.PolicyFor] returns. [Config.Allow] and [Config.Deny] list keys that are decided without a backend.
 //
-// # What it tells
+// # Observers
 //
-// An [Observer] is told of every decision; [Config.OnNearLimit] of keys that come near a limit. [Throttler.Stats] and
-// [Throttler.TopDenied] are for an operator, and count only where [Config.Stats] says so.
+// An [Observer] is called around every operation. [Observers] makes one of several: those of package insight count decisions,
+// notify of keys near their limits and try policies without enforcing them; that of package otelthrottle exports telemetry.
 //
 // # What it does not promise
 //
 // A Throttler is exact while one primary decides. What a failover, an eviction or an outage may admit above Max is
-// bounded, and the decisions say so, but it is not nothing. [Throttler.AllowAll] is not atomic across keys.
+// bounded and reported by the decisions, but not zero. [Throttler.AllowAll] is not atomic across keys.
 // [Throttler.Wait] is not fair.
 //
 // A Throttler is safe for concurrent use, as are its Reservations.

@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// FailurePolicy says what becomes of a request when the backend gives no verdict: it is away, too slow,
-// misconfigured, or its reply was lost. It never applies to bad input or to a context of the caller that ended.
+// FailurePolicy decides a request when the backend gives no verdict: it is unreachable, too slow or misconfigured, or its reply
+// was lost. It never applies to bad input or to a context of the caller that ended.
 //
-// Nor does it to contention (backend.Contended): the backend is well and has charged nothing, but others were faster at
-// every try, as may happen on Memcached. Whoever crowds at a key must not get more of it than the limit, so that the request
-// is denied, with a RetryAfter of at most 100 ms and a Source of Unknown, and is no outage. Only FailError returns the error.
+// It does not apply to contention (backend.Contended) either: the backend works and has charged nothing, but concurrent
+// requests were faster at every try, as may happen on Memcached. Contention must not admit more than the limit, so the request
+// is denied, with a RetryAfter of at most 100 ms and a Source of Unknown. Only FailError returns the error.
 type FailurePolicy uint8
 
 const (
@@ -43,40 +43,45 @@ func (f FailurePolicy) String() string {
 	return fmt.Sprintf("failure policy(%d)", uint8(f))
 }
 
-// contendedRetryAfter is how long a crowd at a key is given to pass.
+// contendedRetryAfter bounds the wait after contention.
 const contendedRetryAfter = 100 * time.Millisecond
 
-// withoutVerdict decides a request on which the backend gave none.
-func (t *Throttler) withoutVerdict(ctx context.Context, req backend.Request, cause error) (Decision, charge, error) {
-	var bad *limit.Error
+// applyFailurePolicy decides a request on which the backend gave no verdict.
+func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request, cause error, d *Decision, c *charge) error {
 	end := ended(ctx)
 	if end != nil && !errors.Is(cause, end) {
 		cause = errors.Join(end, cause)
 	}
-	if errors.As(cause, &bad) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
-		return Decision{}, charge{}, fmt.Errorf("throttler: %w", cause)
+	if errors.As(cause, new(*limit.Error)) || errors.Is(cause, ErrClosed) || end != nil || t.cfg.Failure == FailError {
+		return fmt.Errorf("throttler: %w", cause)
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
 		t.log.warn(ctx, "sluice: no verdict from a backend that is well, denied", cause)
-		return unasked(&req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause), charge{}, nil
+		*d = denyUnasked(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
+		return nil
 	}
 	t.outage(ctx, req.Policy, cause)
-	local, ok := t.fallback.request(t.cfg.Failure, req)
-	if !ok {
-		return unasked(&req, Fallback, t.cfg.RetryAfter, cause), charge{}, nil
+	if local, ok := t.fallback.request(t.cfg.Failure, *req); ok {
+		result, err := t.fallback.memory.Take(ctx, local)
+		if err != nil {
+			return fmt.Errorf("throttler: %w", errors.Join(cause, err))
+		}
+		result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
+		d.fill(&result)
+		if c != nil && d.Allowed {
+			*c = newCharge(t.fallback.memory, &local, &result)
+		}
+	} else {
+		*d = denyUnasked(req, Fallback, t.cfg.RetryAfter, cause)
 	}
-	result, err := t.fallback.memory.Take(ctx, local)
-	if err != nil {
-		return Decision{}, charge{}, fmt.Errorf("throttler: %w", errors.Join(cause, err))
+	if !d.Allowed && t.cfg.Failure == FailLocal && t.provisionals.used.Load() {
+		t.shortenRetryAfter(req, c, d)
 	}
-	result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
-	var d Decision
-	d.fill(&result)
-	return d, newCharge(t.fallback.memory, &local, &result), nil
+	return nil
 }
 
-// unasked is a denial for which no limit was asked.
-func unasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
+// denyUnasked is a denial that no limit decided.
+func denyUnasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
 	now := time.Now()
 	return Decision{
 		Limit: req.Policy.Limits[0], ResetAt: now.Add(retryAfter), At: now, RetryAfter: retryAfter,
@@ -84,8 +89,8 @@ func unasked(req *backend.Request, by Source, retryAfter time.Duration, cause er
 	}
 }
 
-// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire after that of a
-// connection which was given the same deadline.
+// ended is ctx.Err(), but never misses a deadline that is over: the timer of a connection with the same deadline may fire
+// before that of the context.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
@@ -94,8 +99,7 @@ func ended(ctx context.Context) error {
 	return err
 }
 
-// fallback is what this process counts by itself. Its counts outlive an outage: a backend that comes and goes does
-// not refill them.
+// fallback counts in this process. Its counts outlive an outage, so that a flapping backend does not refill them.
 type fallback struct {
 	memory    *memory.Memory // nil where nothing is counted
 	processes int64
@@ -107,13 +111,12 @@ func newFallback(cfg *Config) (f fallback, err error) {
 		return f, nil
 	}
 	f.processes = int64(cfg.Processes)
-	f.openCap = limit.Policy{Name: "open cap", Limits: []limit.Limit{cfg.OpenCap}} // no valid name: nobody else has it
+	f.openCap = limit.Policy{Name: "open cap", Limits: []limit.Limit{cfg.OpenCap}} // not a valid name, so no other policy has it
 	f.memory, err = memory.New(memory.Config{MaxKeys: cfg.FallbackKeys})
 	return f, err
 }
 
-// request is what the process asks its own memory instead of the backend; false if there is nothing to ask, and
-// the request is denied.
+// request is the request to the fallback's memory. It reports false if the request is denied without one.
 func (f *fallback) request(how FailurePolicy, req backend.Request) (backend.Request, bool) {
 	switch how {
 	case FailLocal:

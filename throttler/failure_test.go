@@ -17,7 +17,7 @@ import (
 )
 
 // failurePolicies are the four with what they admit of 12 requests on one key, and of 12 on another after it, while
-// the backend is away. Three processes share a limit of 10.
+// the backend is down. Three processes share a limit of 10.
 var failurePolicies = []struct {
 	cfg    throttler.Config
 	first  int
@@ -89,7 +89,7 @@ func TestFailLocalShare(t *testing.T) {
 		cost      int64
 		want      int
 	}{
-		{[]limit.Limit{limit.PerHour(10)}, 0, 1, 10},
+		{[]limit.Limit{limit.PerHour(100)}, 0, 1, 10}, // the default is 10
 		{[]limit.Limit{limit.PerHour(10)}, 1, 1, 10},
 		{[]limit.Limit{limit.PerHour(10)}, 3, 1, 4},
 		{[]limit.Limit{limit.PerHour(10)}, 10, 1, 1},

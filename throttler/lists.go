@@ -8,57 +8,23 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// ErrDenyListed is what Wait returns for a key on a deny list: no waiting helps.
+// ErrDenyListed is what Wait returns for a key on a deny list, which waiting doesn't change.
 var ErrDenyListed = errors.New("throttler: the key is on a deny list")
 
-// lists are keys that are decided without a backend: those of a Config or of a Registry.
-type lists struct {
-	allow, deny keyTable[struct{}]
-}
-
-// newLists is nil if nobody is listed.
-func newLists(allow, deny []string) *lists {
-	if len(allow) == 0 && len(deny) == 0 {
-		return nil
-	}
-	table := func(entries []string) keyTable[struct{}] {
-		all := make(map[string]struct{}, len(entries))
-		for _, entry := range entries {
-			all[entry] = struct{}{}
-		}
-		return newKeyTable(all)
-	}
-	return &lists{allow: table(allow), deny: table(deny)}
-}
-
-func (l *lists) allows(key string) (ok bool) {
-	if l != nil {
-		_, ok = l.allow.find(key)
-	}
-	return ok
-}
-
-func (l *lists) denies(key string) (ok bool) {
-	if l != nil {
-		_, ok = l.deny.find(key)
-	}
-	return ok
-}
-
-// listed decides a request whose key is on a list, and reports whether it is. Err is what is wrong with the request so
-// far: only a cost that the limits can't hold is of no matter to a key that they don't bind.
-func (t *Throttler) listed(live *policies, key string, err error, d *Decision) bool {
-	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
+// listed decides a request whose key is on a list, and reports whether it is. Err is the problem of the request so far: a key on
+// a list is decided in spite of a cost that the limits can't hold.
+func (t *Throttler) listed(view PolicyView, key string, err error, d *Decision) bool {
+	if !t.hasLists && view == nil || err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
 		return false
 	}
-	var its *lists
-	if live != nil {
-		its = live.lists
+	listing := NotListed
+	if view != nil {
+		listing = view.Listed(key)
 	}
 	switch {
-	case t.lists.denies(key) || its.denies(key):
+	case listing == DenyListed || t.deny.Has(key):
 		*d = Decision{RetryAfter: limit.Never}
-	case t.lists.allows(key) || its.allows(key):
+	case listing == AllowListed || t.allow.Has(key):
 		*d = Decision{Allowed: true, Remaining: limit.MaxCount}
 	default:
 		return false
@@ -67,7 +33,7 @@ func (t *Throttler) listed(live *policies, key string, err error, d *Decision) b
 	return true
 }
 
-// checkList refuses entries that list nobody. It names them by their place: they are keys.
+// checkList refuses empty entries. It names them by their index: entries are keys, which errors must not contain.
 func checkList(field string, entries []string) (errs []error) {
 	for i, entry := range entries {
 		if entry == "" {

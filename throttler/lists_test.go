@@ -69,7 +69,7 @@ func TestLists(t *testing.T) {
 			}
 		}
 		if last := book.ended[len(book.ended)-1]; last.Decision.Source != throttler.Listed || last.Policy.Name != "test" {
-			t.Errorf("%s: told of %+v", key, last)
+			t.Errorf("%s: observed %+v", key, last)
 		}
 	}
 	if calls := b.calls.Load(); calls != 0 {
@@ -190,7 +190,7 @@ func TestListsDenyBeforeOthersAreCharged(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want a denial by the list", keys, r, err)
 		}
 		if calls := b.calls.Load(); calls != 0 || len(book.ended) != 2 {
-			t.Errorf("%q: %d calls to the backend and %d decisions told, want none and 2", keys, calls, len(book.ended))
+			t.Errorf("%q: %d calls to the backend and %d decisions observed, want none and 2", keys, calls, len(book.ended))
 		}
 		if _, err := th.AllowAll(t.Context(), append(keys, ""), 1); fmt.Sprint(fields(err)) != "[key]" {
 			t.Errorf("%q beside an empty key: %v", keys, err)

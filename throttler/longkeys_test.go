@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // longKey is a key of 256 KiB that differs from others in its tail.
@@ -40,18 +41,30 @@ func (endless) Take(ctx context.Context, _ backend.Request) (backend.Result, err
 func TestLongKeysTakeNoRoom(t *testing.T) {
 	const keys, most = 96, 6 << 20 // bytes; the keys have 24 MiB
 	blocked := make(chan struct{})
-	for name, cfg := range map[string]throttler.Config{
-		"fallback":   {Backend: failing{newMemory(t, nil)}, FallbackKeys: 4096},
-		"near limit": {NearLimit: 1, OnNearLimit: func(throttler.NearLimitData) { <-blocked }},
-		"shadow":     {Shadow: one(limit.PerHour(1)), ShadowBackend: endless{newMemory(t, nil)}},
-		"statistics": {Stats: throttler.StatsConfig{WatchedKeys: 1000}},
+	for name, watch := range map[string]func(*testing.T, *throttler.Config) *insight.Shadow{
+		"fallback": func(_ *testing.T, cfg *throttler.Config) *insight.Shadow {
+			cfg.Backend, cfg.FallbackKeys = failing{newMemory(t, nil)}, 4096
+			return nil
+		},
+		"near limit": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
+			cfg.Observer = newNearLimit(t, insight.NearLimitConfig{Share: 1, Notify: func(insight.Notice) { <-blocked }})
+			t.Cleanup(func() { close(blocked) }) // before Close, which waits for it
+			return nil
+		},
+		"shadow": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
+			s := newShadow(t, insight.ShadowConfig{Backend: endless{newMemory(t, nil)}, Policy: one(limit.PerHour(1))})
+			cfg.Observer = s
+			return s
+		},
+		"statistics": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
+			cfg.Observer = newRecorder(t, insight.Config{WatchedKeys: 1000})
+			return nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg.Policy = one(limit.PerHour(1))
+			cfg := throttler.Config{Policy: one(limit.PerHour(1))}
+			shadow := watch(t, &cfg)
 			th := newThrottler(t, cfg)
-			if cfg.OnNearLimit != nil {
-				t.Cleanup(func() { close(blocked) }) // before Close, which waits for it
-			}
 			before := heapInUse()
 			for n := range keys {
 				for i := range 2 {
@@ -63,7 +76,7 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 			if grown := heapInUse() - before; grown > most {
 				t.Errorf("%d keys of 256 KiB take %d KiB", keys, grown>>10)
 			}
-			if name == "shadow" && th.ShadowStats().Dropped == 0 {
+			if shadow != nil && shadow.Counts().Dropped == 0 {
 				t.Error("no shadow was dropped")
 			}
 			runtime.KeepAlive(th)
@@ -71,11 +84,11 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 	}
 }
 
-// failing is a backend that is away.
+// failing is a backend that is down.
 type failing struct{ backend.Backend }
 
 func (failing) Take(context.Context, backend.Request) (backend.Result, error) {
-	return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, Err: errors.New("away")}
+	return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, Err: errors.New("down")}
 }
 
 // A fallback that is full forgets keys.

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,6 +36,35 @@ func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
 	}
 	t.Cleanup(func() { _ = th.Close() })
 	return th
+}
+
+func newRecorder(t testing.TB, cfg insight.Config) *insight.Recorder {
+	t.Helper()
+	r, err := insight.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func newNearLimit(t testing.TB, cfg insight.NearLimitConfig) *insight.NearLimit {
+	t.Helper()
+	n, err := insight.NewNearLimit(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func newShadow(t testing.TB, cfg insight.ShadowConfig) *insight.Shadow {
+	t.Helper()
+	s, err := insight.NewShadow(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
 }
 
 func newMemory(t testing.TB, now func() time.Time) *memory.Memory {
@@ -79,7 +109,7 @@ func newClock() *clock {
 func (c *clock) now() time.Time          { return time.UnixMicro(c.micros.Load()) }
 func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// spy is a Memory that counts the calls that reach it and fails those that it is told to.
+// spy is a Memory that counts the calls that reach it and fails those that failWith selects.
 type spy struct {
 	*memory.Memory
 	calls atomic.Int64
@@ -152,10 +182,10 @@ func (s *spy) Ping(ctx context.Context) error {
 // bare can take and nothing else.
 type bare struct{ backend.Backend }
 
-// outage is what a backend that is away says.
+// outage is what a backend that is down says.
 func outage(mayHaveCharged bool) error {
 	return &backend.Error{
-		Op: "take", Node: "node", Kind: backend.Unavailable, MayHaveCharged: mayHaveCharged, Err: errors.New("away"),
+		Op: "take", Node: "node", Kind: backend.Unavailable, MayHaveCharged: mayHaveCharged, Err: errors.New("down"),
 	}
 }
 

@@ -2,145 +2,195 @@ package throttler
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/backend/dual"
-	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Observer is told of every request that a Throttler decides; package otelthrottle has one on OpenTelemetry. It is called
-// on the caller's goroutine, and so must be quick and safe for concurrent use. Keys are not told: they are personal data,
-// and there is no end of them. An Observer that is also a [RefundObserver], an [OutageObserver], an
-// [OutageEndObserver], an [OperationObserver] or a [ShadowObserver] is told of that, too.
+// Observer is called around every operation of a Throttler, on the caller's goroutine: it must be fast and safe for concurrent
+// use. Observers makes one of several. An Observer may also be a [CommitObserver] and an [OutageObserver]. Package
+// otelthrottle has one on OpenTelemetry, package insight those that count, notify and try limits.
 //
-// Bad input is told of, too, unless it is a nil context. AllowAll and ReserveAll are told of key by key; of what they refuse
-// without a charge, one key stands for all. An ErrUnsupported is no request.
+// Observers also see rejected input, except a nil context. AllowAll and ReserveAll make an Event for each key; for a request
+// that they refuse before any charge, one for a single key. An ErrUnsupported makes none.
 //
 // The manner is that of the tracers of github.com/jackc/pgx.
 type Observer interface {
-	// DecisionStart is called before a request is decided. The context that it returns is used for the rest of the call
-	// and given to DecisionEnd. A Trace, if it returns one, must be empty; it is filled in with the way that the request
-	// takes, which costs allocations. Nil: nothing is.
-	DecisionStart(ctx context.Context, data DecisionStartData) (context.Context, *Trace)
+	// Start is called before the operation, with the first five fields of the Event set. The context that it returns is used
+	// for the rest of the operation and passed to End. Setting Trace makes the backends record the calls of a take, which
+	// allocates.
+	Start(ctx context.Context, e *Event) context.Context
 
-	// DecisionEnd is called after each DecisionStart.
-	DecisionEnd(ctx context.Context, data DecisionEndData)
+	// End is called after each Start, with all fields set.
+	End(ctx context.Context, e *Event)
 }
 
-// DecisionStartData is a request that is to be decided.
-type DecisionStartData struct {
-	Policy *limit.Policy // not to be changed or kept
-	Cost   int64
+// CommitObserver is an Observer that is called when the backend has admitted a request and the charge stands: of several
+// keys, once all have admitted. It is not called for keys on lists and for what the failure policy admits.
+type CommitObserver interface {
+	Observer
+
+	// Commit returns what to call when some of the charge is given back. If nil, nothing is called.
+	Commit(ctx context.Context, e *Event) Settler
 }
 
-// DecisionEndData is a request that was decided, or wasn't.
-type DecisionEndData struct {
-	Policy   *limit.Policy // not to be changed or kept
-	Cost     int64
-	Decision Decision
-	Err      error         // nil if there is a verdict, a denial too
-	Duration time.Duration // of the whole call, PolicyFor included
-	Trace    *Trace        // what DecisionStart returned
+// Settler follows a charge that can be given back.
+type Settler interface {
+	// GivenBack is called after amount of the charge has been given back.
+	GivenBack(amount int64)
 }
 
-// RefundObserver is an Observer that is told when some of a charge is given back: by Settle and Cancel, and by AllowAll
-// for the keys that had admitted what another one denied.
-type RefundObserver interface {
-	Refund(ctx context.Context, data RefundData)
+// Event is one operation of a Throttler. It is valid during the call only, and so are its policies, which must not be changed.
+type Event struct {
+	Op     Operation
+	Key    string        // personal data, as a rule: don't export it, and copy it before keeping it
+	Policy *limit.Policy // of the key
+	Shadow *limit.Policy // of the policy, by Config.Policies; nil if it has none. Of OpShadow: the policy that decided
+	Cost   int64         // of the request; of OpRefund what is given back
+
+	Decision Decision      // of OpTake, OpPeek and OpShadow
+	Err      error         // nil after a verdict, including a denial
+	Duration time.Duration // of the whole call, including PolicyFor
+
+	// Trace records the calls to servers of this operation, if Start set it.
+	Trace *backend.Trace
+
+	// Refundable is whether the charge may be given back after Commit. It is set for Commit.
+	Refundable bool
+
+	start time.Duration // since Throttler.born
 }
 
-// RefundData is a refund that was tried.
-type RefundData struct {
-	Policy   *limit.Policy // not to be changed or kept
-	Amount   int64
-	Err      error // why it failed; nil otherwise
-	Duration time.Duration
-}
+// Operation is what a Throttler does.
+type Operation uint8
 
-// Trace is the way that a request takes through the backends; see package backend.
-type Trace = backend.Trace
+// The operations.
+const (
+	OpTake   Operation = iota // a request: Allow, Reserve and the like
+	OpPeek                    // Peek
+	OpUsage                   // Usage
+	OpReset                   // Reset
+	OpRefund                  // what Settle, Cancel and a denied AllowAll give back
+	OpShadow                  // what a shadow policy decided about a request, in the background; see package insight
+)
 
-// Call is one call to a server; see package backend.
-type Call = backend.Call
-
-// LeaseStats is what a lease.Lease has done; see package backend.
-type LeaseStats = lease.Stats
-
-// DualStats is what a dual.Dual has done; see package backend.
-type DualStats = dual.Stats
-
-// Reason is the reason that an error, or the Cause of a Decision, stands for, as one of some twenty words: what metrics
-// and traces can be grouped by. It is empty for nil.
-func Reason(err error) string {
-	if err == nil {
-		return ""
+func (o Operation) String() string {
+	names := [...]string{"take", "peek", "usage", "reset", "refund", "shadow"}
+	if int(o) < len(names) {
+		return names[o]
 	}
-	if failed, ok := errors.AsType[*backend.Error](err); ok && !errors.Is(err, backend.ErrNotHandedOver) {
-		return failed.Kind.String()
-	}
-	for _, known := range [...]struct {
-		err  error
-		word string
-	}{
-		{limit.ErrCostExceedsLimit, "cost_exceeds_limit"},
-		{backend.ErrNotHandedOver, "not_handed_over"},
-		{lease.ErrBucketLeased, "bucket_leased"},
-		{backend.ErrReplicaMayLag, "replica_may_lag"},
-		{backend.ErrEvicted, "evicted"},
-		{backend.ErrCountsLost, "counts_lost"},
-		{ErrClosed, "closed"},
-		{ErrUnsupported, "unsupported"},
-		{state.ErrCorruptState, "corrupt"},
-		{context.Canceled, "interrupted"},
-		{context.DeadlineExceeded, "interrupted"},
-	} {
-		if errors.Is(err, known.err) {
-			return known.word
+	return fmt.Sprintf("operation(%d)", uint8(o))
+}
+
+// Observers makes one Observer of several, which are called in this order. Nil ones are left out; of none the result is nil.
+func Observers(all ...Observer) Observer {
+	var c chain
+	for _, o := range all {
+		if o != nil {
+			c = append(c, o)
 		}
 	}
-	if _, ok := errors.AsType[*limit.Error](err); ok {
-		return "invalid"
+	switch len(c) {
+	case 0:
+		return nil
+	case 1:
+		return c[0]
 	}
-	return "other"
+	return c
 }
 
-// observers are those of a Throttler; nil for none.
-type observers struct {
-	decisions Observer
-	refunds   RefundObserver
-	outages   OutageObserver
-	shadows   ShadowObserver
+type chain []Observer
 
-	outageEnds OutageEndObserver
-	operations OperationObserver
+func (c chain) Start(ctx context.Context, e *Event) context.Context {
+	for _, o := range c {
+		ctx = o.Start(ctx, e)
+	}
+	return ctx
 }
 
-func newObservers(o Observer) (all observers) {
-	all.decisions = o
-	all.refunds, _ = o.(RefundObserver)
-	all.outages, _ = o.(OutageObserver)
-	all.shadows, _ = o.(ShadowObserver)
-	all.outageEnds, _ = o.(OutageEndObserver)
-	all.operations, _ = o.(OperationObserver)
+func (c chain) End(ctx context.Context, e *Event) {
+	for _, o := range c {
+		o.End(ctx, e)
+	}
+}
+
+func (c chain) Commit(ctx context.Context, e *Event) Settler {
+	var all settlers
+	for _, o := range c {
+		if o, ok := o.(CommitObserver); ok {
+			if s := o.Commit(ctx, e); s != nil {
+				all = append(all, s)
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
 	return all
 }
 
-// giveBack gives amount of a charge back.
-func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error {
-	if amount == 0 || c.receipt.Cost == 0 {
+func (c chain) Outage(ctx context.Context, outage Outage) {
+	for _, o := range c {
+		if o, ok := o.(OutageObserver); ok {
+			o.Outage(ctx, outage)
+		}
+	}
+}
+
+type settlers []Settler
+
+func (s settlers) GivenBack(amount int64) {
+	for _, one := range s {
+		one.GivenBack(amount)
+	}
+}
+
+var events = sync.Pool{New: func() any { return new(Event) }}
+
+// now is the time since the Throttler was made: reading the monotonic clock alone takes half as long as time.Now.
+func (t *Throttler) now() time.Duration { return time.Since(t.born) }
+
+// startEvent calls the observer for an operation that began at start.
+func (t *Throttler) startEvent(
+	ctx context.Context, op Operation, start time.Duration, view PolicyView, req *backend.Request,
+) (context.Context, *Event) {
+	e := events.Get().(*Event)
+	e.Op, e.Key, e.Policy, e.Cost, e.start = op, req.Key, req.Policy, req.Cost, start
+	if view != nil {
+		e.Shadow = view.Shadow(req.Policy)
+	}
+	ctx = t.observer.Start(ctx, e)
+	req.Trace = e.Trace
+	return ctx, e
+}
+
+func (t *Throttler) endEvent(ctx context.Context, e *Event, err error) {
+	e.Err, e.Duration = err, t.now()-e.start
+	t.observer.End(ctx, e)
+}
+
+// commit calls the observer if the request was admitted by the backend, and frees the event, which may be nil.
+func (t *Throttler) commit(ctx context.Context, e *Event, refundable bool) (s Settler) {
+	if e == nil {
 		return nil
 	}
-	if t.observers.refunds == nil {
-		return t.refund(ctx, c, amount)
+	if o := t.commitObserver; o != nil && e.Decision.Allowed && e.Decision.Source != Listed && e.Decision.Source != Fallback {
+		e.Refundable = refundable
+		s = o.Commit(ctx, e)
 	}
-	start := time.Now()
-	err := t.refund(ctx, c, amount)
-	t.observers.refunds.Refund(ctx, RefundData{
-		Policy: c.req.Policy, Amount: amount, Err: err, Duration: time.Since(start),
-	})
-	return err
+	e.free()
+	return s
+}
+
+func (e *Event) free() {
+	if e != nil {
+		*e = Event{}
+		events.Put(e)
+	}
 }

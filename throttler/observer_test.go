@@ -10,54 +10,67 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-// notes is an observer that keeps what it is told.
+// notes is an observer that keeps what it is called with.
 type notes struct {
-	mu      sync.Mutex // guards all below
-	trace   bool       // whether to ask for the way
-	started []throttler.DecisionStartData
-	ended   []throttler.DecisionEndData
-	refunds []throttler.RefundData
-	outages []throttler.OutageData
+	mu         sync.Mutex // guards all below
+	trace      bool       // whether to ask for a trace
+	started    []throttler.Event
+	ended      []throttler.Event
+	refunds    []throttler.Event
+	operations []throttler.Event
+	outages    []throttler.Outage
+	ends       []throttler.Outage // outages that are over
 }
 
 type noted struct{}
 
-func (n *notes) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
+func (n *notes) Start(ctx context.Context, e *throttler.Event) context.Context {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.started = append(n.started, data)
+	if e.Op != throttler.OpTake {
+		return ctx
+	}
+	n.started = append(n.started, *e)
 	if !n.trace {
-		return ctx, nil
+		return ctx
 	}
-	return context.WithValue(ctx, noted{}, len(n.started)), new(throttler.Trace)
+	e.Trace = new(backend.Trace)
+	return context.WithValue(ctx, noted{}, len(n.started))
 }
 
-func (n *notes) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
+func (n *notes) End(ctx context.Context, e *throttler.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if number, _ := ctx.Value(noted{}).(int); n.trace && number != len(n.started) {
-		panic("another context than DecisionStart returned")
+	switch e.Op {
+	case throttler.OpTake:
+		if number, _ := ctx.Value(noted{}).(int); n.trace && number != len(n.started) {
+			panic("another context than Start returned")
+		}
+		n.ended = append(n.ended, *e)
+	case throttler.OpRefund:
+		n.refunds = append(n.refunds, *e)
+	default:
+		n.operations = append(n.operations, *e)
 	}
-	n.ended = append(n.ended, data)
 }
 
-func (n *notes) Refund(_ context.Context, data throttler.RefundData) {
+func (n *notes) Outage(_ context.Context, o throttler.Outage) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.refunds = append(n.refunds, data)
+	if o.Over {
+		n.ends = append(n.ends, o)
+	} else {
+		n.outages = append(n.outages, o)
+	}
 }
 
-func (n *notes) Outage(_ context.Context, data throttler.OutageData) {
-	n.outages = append(n.outages, data)
-}
-
-// last is the last decision told of, of which all but the verdict is what the caller got.
-func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.DecisionEndData {
+// last is the last decision observed, which must be what the caller got, but for the verdict.
+func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.Event {
 	t.Helper()
 	if len(n.ended) == 0 || len(n.ended) != len(n.started) {
 		t.Fatalf("%d decisions began, %d ended", len(n.started), len(n.ended))
@@ -70,7 +83,7 @@ func (n *notes) last(t *testing.T, d throttler.Decision, err error) throttler.De
 		t.Errorf("took %s, trace %v", last.Duration, last.Trace)
 	}
 	if got := fmt.Sprint(last.Decision, last.Err); got != fmt.Sprint(d, err) {
-		t.Errorf("told of %s, the caller of %v %v", got, d, err)
+		t.Errorf("observed %s, the caller got %v %v", got, d, err)
 	}
 	return last
 }
@@ -105,12 +118,12 @@ func TestObserver(t *testing.T) {
 				t.Errorf("%+v: %+v, %v", test, d, err)
 			}
 			if last.Cost != test.cost || test.cost < 4 && last.Policy != &tier {
-				t.Errorf("%+v: told of %+v", test, last)
+				t.Errorf("%+v: observed %+v", test, last)
 			}
 		}
 		if len(book.outages) != 1 || book.outages[0].Failure != throttler.FailLocal || book.outages[0].Policy != &tier ||
 			throttler.Reason(book.outages[0].Cause) != "unavailable" {
-			t.Errorf("told of the outages %+v, want one", book.outages)
+			t.Errorf("observed the outages %+v, want one", book.outages)
 		}
 		var none context.Context
 		if _, err := th.Allow(none, "k"); err == nil || len(book.started) != 6 {
@@ -169,7 +182,7 @@ func TestObserverOfRefunds(t *testing.T) {
 		if r.Policy.Name != "test" || r.Duration <= 0 {
 			t.Errorf("%+v", r)
 		}
-		got = append(got, fmt.Sprint(r.Amount, " ", throttler.Reason(r.Err)))
+		got = append(got, fmt.Sprint(r.Cost, " ", throttler.Reason(r.Err)))
 	}
 	if want := []string{"3 unavailable", "3 ", "2 "}; !slices.Equal(got, want) {
 		t.Errorf("refunds %q, want %q", got, want)
@@ -188,7 +201,7 @@ func TestReason(t *testing.T) {
 		"invalid":            &limit.Error{Field: "key"},
 		"counts_lost":        backend.ErrCountsLost,
 		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, outage(false)),
-		"bucket_leased":      lease.ErrBucketLeased,
+		"bucket_leased":      backend.ErrBucketLeased,
 		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
 		"closed":             backend.ErrClosed,
 		"other":              errors.New("user:42"),
@@ -202,10 +215,8 @@ func TestReason(t *testing.T) {
 // idle is an observer that records nothing.
 type idle struct{ seen int }
 
-func (*idle) DecisionStart(ctx context.Context, _ throttler.DecisionStartData) (context.Context, *throttler.Trace) {
-	return ctx, nil
-}
-func (i *idle) DecisionEnd(context.Context, throttler.DecisionEndData) { i.seen++ }
+func (*idle) Start(ctx context.Context, _ *throttler.Event) context.Context { return ctx }
+func (i *idle) End(context.Context, *throttler.Event)                       { i.seen++ }
 
 func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, max := range []int64{1, 1 << 40} {
@@ -224,8 +235,8 @@ func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 	}
 }
 
-// Of what AllowAll and ReserveAll refuse observers and Stats are told as of what AllowN does: once.
-func TestRefusalsAreTold(t *testing.T) {
+// Observers see what AllowAll and ReserveAll refuse as they see what AllowN refuses: once.
+func TestRefusalsAreObserved(t *testing.T) {
 	t.Parallel()
 	invalid := one(limit.PerMinute(0))
 	ended, cancel := context.WithCancel(t.Context())
@@ -237,7 +248,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		keys   []string
 		cost   int64
 		closed bool
-		policy string // that is told of
+		policy string // of the event
 		reason string
 	}{
 		{name: "an empty key", ctx: t.Context(), keys: []string{"a", ""}, cost: 1, policy: "test", reason: "invalid"},
@@ -247,7 +258,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		{name: "closed", ctx: t.Context(), keys: []string{"a", "b"}, cost: 1, closed: true, policy: "test", reason: "closed"},
 		{name: "an ended context", ctx: ended, keys: []string{"a", "b"}, cost: 1, policy: "test", reason: "interrupted"},
 		{name: "no keys", ctx: t.Context(), cost: 1, policy: "test", reason: "invalid"},
-		{name: "no context", ctx: none, keys: []string{"a", "b"}, cost: 1, policy: "test"}, // observers have nobody to tell
+		{name: "no context", ctx: none, keys: []string{"a", "b"}, cost: 1, policy: "test"}, // observers are not called
 	} {
 		for _, watched := range []bool{true, false} {
 			for name, call := range map[string]func(*throttler.Throttler) (throttler.Decision, error){
@@ -264,15 +275,17 @@ func TestRefusalsAreTold(t *testing.T) {
 			} {
 				book, b := &notes{}, newSpy(t, nil)
 				cfg := throttler.Config{
-					Backend: b, Policy: one(limit.PerHour(10)), Stats: throttler.StatsConfig{Decisions: true},
+					Backend: b, Policy: one(limit.PerHour(10)),
 					PolicyFor: func(_ context.Context, key string) *limit.Policy {
 						return map[string]*limit.Policy{
 							"tier": {Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}, "invalid": &invalid,
 						}[key]
 					},
 				}
+				recorder := newRecorder(t, insight.Config{})
+				cfg.Observer = recorder
 				if watched {
-					cfg.Observer = book
+					cfg.Observer = throttler.Observers(nil, recorder, book)
 				}
 				th := newThrottler(t, cfg)
 				if test.closed {
@@ -282,24 +295,24 @@ func TestRefusalsAreTold(t *testing.T) {
 				if err == nil || d.Allowed {
 					t.Fatalf("%s, %s: %+v, %v, want an error", name, test.name, d, err)
 				}
-				for _, p := range th.Stats().Policies {
-					if want := map[bool]int64{true: 1}[p.Policy == test.policy]; p.Errors != want || p.Allowed+p.Denied != 0 {
+				for _, p := range recorder.Stats().Policies {
+					if want := map[bool]int64{true: 1}[p.Policy == test.policy && test.ctx != nil]; p.Errors != want || p.Allowed+p.Denied != 0 {
 						t.Errorf("%s, %s, watched %v: counted %+v", name, test.name, watched, p)
 					}
 				}
 				switch {
 				case !watched || test.reason == "":
 					if len(book.started)+len(book.ended) != 0 {
-						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+						t.Errorf("%s, %s: observed %+v", name, test.name, book.ended)
 					}
 				case name == "ReserveAll": // it has no decision beside an error
 					if len(book.ended) != 1 || throttler.Reason(book.ended[0].Err) != test.reason {
-						t.Errorf("%s, %s: told of %+v", name, test.name, book.ended)
+						t.Errorf("%s, %s: observed %+v", name, test.name, book.ended)
 					}
 				default:
 					if last := book.last(t, d, err); len(book.ended) != 1 || last.Policy.Name != test.policy ||
 						last.Cost != test.cost || throttler.Reason(last.Err) != test.reason {
-						t.Errorf("%s, %s: told of %+v, want %s", name, test.name, book.ended, test.reason)
+						t.Errorf("%s, %s: observed %+v, want %s", name, test.name, book.ended, test.reason)
 					}
 				}
 				if n := b.calls.Load(); n != 0 {

@@ -12,24 +12,24 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// audit is an Observer that prints who gives whom quota back by hand, and the ends of outages. It doesn't care for decisions.
+// audit is an Observer that prints resets and the ends of outages.
 type audit struct{}
 
-func (audit) DecisionStart(ctx context.Context, _ throttler.DecisionStartData) (context.Context, *throttler.Trace) {
-	return ctx, nil
+func (audit) Start(ctx context.Context, _ *throttler.Event) context.Context { return ctx }
+
+func (audit) End(_ context.Context, e *throttler.Event) {
+	if e.Op == throttler.OpReset {
+		fmt.Println(e.Op, e.Policy.Name, e.Err)
+	}
 }
 
-func (audit) DecisionEnd(context.Context, throttler.DecisionEndData) {}
-
-func (audit) Operation(_ context.Context, data throttler.OperationData) {
-	fmt.Println(data.Operation, data.Policy.Name, data.Err)
+func (audit) Outage(_ context.Context, o throttler.Outage) {
+	if o.Over {
+		fmt.Println("no verdicts for", o.Duration)
+	}
 }
 
-func (audit) OutageEnd(_ context.Context, data throttler.OutageEndData) {
-	fmt.Println("no verdicts for", data.Duration)
-}
-
-func ExampleOperationObserver() {
+func ExampleObserver() {
 	t, err := throttler.New(throttler.Config{
 		Policy:   limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(60)}},
 		Observer: audit{},
@@ -45,19 +45,9 @@ func ExampleOperationObserver() {
 	// reset api <nil>
 }
 
-// operationNotes is an observer of operations.
-type operationNotes struct {
-	notes
-	operations []throttler.OperationData
-}
-
-func (n *operationNotes) Operation(_ context.Context, data throttler.OperationData) {
-	n.operations = append(n.operations, data)
-}
-
-func TestOperationObserver(t *testing.T) {
+func TestOperationsAreObserved(t *testing.T) {
 	t.Parallel()
-	book, b := &operationNotes{}, newSpy(t, nil)
+	book, b := &notes{}, newSpy(t, nil)
 	th := newThrottler(t, throttler.Config{
 		Backend: b, Observer: book, Allow: []string{"friend"},
 		Policy: one(limit.Sliding(10, time.Minute, time.Second)),
@@ -80,7 +70,7 @@ func TestOperationObserver(t *testing.T) {
 		if o.Policy.Name != "test" || o.Duration <= 0 {
 			t.Errorf("%+v", o)
 		}
-		got = append(got, fmt.Sprint(o.Operation, " ", o.Decision.Remaining, " ", throttler.Reason(o.Err)))
+		got = append(got, fmt.Sprint(o.Op, " ", o.Decision.Remaining, " ", throttler.Reason(o.Err)))
 	}
 	most := fmt.Sprint("peek ", limit.MaxCount, " ")
 	want := []string{
@@ -90,10 +80,10 @@ func TestOperationObserver(t *testing.T) {
 		"usage 0 invalid",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("told %q\nwant %q", got, want)
+		t.Errorf("observed %q\nwant %q", got, want)
 	}
 	if len(book.started) != 0 {
-		t.Error("an operation was told of as a decision")
+		t.Error("an operation was observed as a decision")
 	}
 	if s := fmt.Sprint(throttler.OpReset, throttler.Operation(9)); s != "reset operation(9)" {
 		t.Errorf("String: %q", s)

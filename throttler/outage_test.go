@@ -15,23 +15,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// endNotes is an observer of the ends of outages.
-type endNotes struct {
-	notes
-	ends []throttler.OutageEndData
-}
-
-func (n *endNotes) OutageEnd(_ context.Context, data throttler.OutageEndData) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ends = append(n.ends, data)
-}
-
 func TestOutageEnd(t *testing.T) {
 	t.Parallel()
 	for _, observed := range []bool{false, true} { // the two ways that a request takes
 		synctest.Test(t, func(t *testing.T) {
-			ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+			ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
 			cfg := throttler.Config{Backend: b, Policy: one(limit.PerHour(10_000)), Logger: book.logger()}
 			if observed {
 				cfg.Observer = ends
@@ -49,18 +37,18 @@ func TestOutageEnd(t *testing.T) {
 					time.Sleep(every)
 				}
 			}
-			var told []string
+			var reported []string
 			for _, step := range []struct {
 				name string
 				do   func()
-				want string // the end that is told; empty for none
+				want string // the end that is reported; empty for none
 			}{
 				{"none", func() { ask(false, 10, time.Second) }, ""},
 				{"one", func() { ask(true, 10, time.Second) }, ""},
 				{"not over for sure", func() { ask(false, 4, time.Second) }, ""},
 				{"over", func() { ask(false, 2, time.Second) }, "9s 10"},
-				{"told once", func() { ask(false, 10, time.Second) }, ""},
-				{"too soon after the first to be told of", func() { ask(true, 2, time.Second) }, ""},
+				{"reported once", func() { ask(false, 10, time.Second) }, ""},
+				{"too soon after the first to be logged", func() { ask(true, 2, time.Second) }, ""},
 				{"nor of its end", func() { ask(false, 10, time.Second) }, ""},
 				{"another minute", func() { time.Sleep(time.Minute) }, ""},
 				{"some servers only", func() {
@@ -73,13 +61,13 @@ func TestOutageEnd(t *testing.T) {
 			} {
 				step.do()
 				if step.want != "" {
-					told = append(told, step.want)
+					reported = append(reported, step.want)
 				}
-				if n := book.levels()[slog.LevelInfo]; n != len(told) {
-					t.Fatalf("%s: the log was told %d times, want %d:\n%s", step.name, n, len(told), book.text())
+				if n := book.levels()[slog.LevelInfo]; n != len(reported) {
+					t.Fatalf("%s: logged %d times, want %d:\n%s", step.name, n, len(reported), book.text())
 				}
 			}
-			for _, want := range told {
+			for _, want := range reported {
 				if want = "outage=" + strings.Replace(want, " ", " requests=", 1); !strings.Contains(book.text(), want) {
 					t.Errorf("the log doesn't say %s:\n%s", want, book.text())
 				}
@@ -88,8 +76,8 @@ func TestOutageEnd(t *testing.T) {
 			for _, end := range ends.ends {
 				got = append(got, fmt.Sprint(end.Duration, " ", end.Requests))
 			}
-			if observed && fmt.Sprint(got) != fmt.Sprint(told) {
-				t.Errorf("told %q, want %q", got, told)
+			if observed && fmt.Sprint(got) != fmt.Sprint(reported) {
+				t.Errorf("reported %q, want %q", got, reported)
 			}
 		})
 	}
@@ -118,7 +106,7 @@ func TestOutageEndsByTheBackendOnly(t *testing.T) {
 		}
 		all.Wait()
 		if n := book.levels()[slog.LevelInfo]; n != 1 {
-			t.Errorf("told of %d ends, want 1", n)
+			t.Errorf("logged %d ends, want 1", n)
 		}
 	})
 }
@@ -135,11 +123,11 @@ func (f *from) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	return r, err
 }
 
-// What AllowAll can't give back is no outage: one that follows is told of all the same, and so is its end.
+// What AllowAll can't give back is no outage: one that follows is logged all the same, and so is its end.
 func TestOutageAfterALostRefund(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ends, book, b := &endNotes{}, &logBook{}, newSpy(t, time.Now)
+		ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
 		th := newThrottler(t, throttler.Config{
 			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: ends, Logger: book.logger(),
 		})
@@ -163,7 +151,7 @@ func TestOutageAfterALostRefund(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		allow(t, th, "k")
 		if len(ends.outages) != 1 || len(ends.ends) != 1 {
-			t.Errorf("told of %d outages and %d ends, want one of each:\n%s", len(ends.outages), len(ends.ends), book.text())
+			t.Errorf("observed %d outages and %d ends, want one of each:\n%s", len(ends.outages), len(ends.ends), book.text())
 		}
 	})
 }

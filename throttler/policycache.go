@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// policyCache remembers which of PolicyFor's policies were found valid, by address: checking one takes longer than
-// a decision in memory. At a bound it begins again, so that a PolicyFor that makes a policy for each request costs
-// time, not memory.
+// policyCache remembers valid policies by address: checking one takes longer than a decision in memory. At a bound it is
+// emptied, so that a PolicyFor that makes a policy for each request costs time, not memory.
 type policyCache struct {
 	valid sync.Map // *limit.Policy to struct{}
 	size  atomic.Int64

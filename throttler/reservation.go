@@ -16,8 +16,8 @@ import (
 // ErrSettled is returned by a second Settle or Cancel.
 var ErrSettled = errors.New("throttler: the reservation is settled")
 
-// Reservation is a charge made before the work whose cost is not known yet. Settle it once the cost is known: what
-// was not used goes back. One that is never settled stays charged in full until its windows end.
+// Reservation is a charge made before work whose cost is not known yet. Settle it once the cost is known: the rest is given
+// back. A Reservation that is never settled stays charged in full until its windows end.
 //
 // Charging at the start and giving back by outcome is how GitHub handles a 304 ("Lessons learned implementing a
 // sharded, replicated rate limiter with Redis").
@@ -26,7 +26,7 @@ type Reservation struct {
 	throttle *Throttler
 	cost     int64
 	keys     int
-	charges  []charge // what may have to go back; empty ones for keys on an allow list
+	charges  []charge // that may have to be given back; empty ones for keys on an allow list
 	settled  atomic.Bool
 }
 
@@ -36,12 +36,13 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
-	live := t.live()
-	d, c, err := t.take(ctx, live, key, cost)
+	var d Decision
+	var c charge
+	err := t.decide(ctx, t.view(), key, cost, &d, &c)
+	c.settler = t.commit(ctx, c.event, true)
 	if err != nil {
 		return nil, err
 	}
-	t.kept(live, &d, &c)
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: 1, charges: []charge{c}}, nil
 }
 
@@ -51,26 +52,24 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
-	d, charges, err := t.takeAll(ctx, keys, cost)
+	d, charges, err := t.takeAll(ctx, keys, cost, true)
 	if err != nil {
 		return nil, err
 	}
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: len(keys), charges: charges}, nil
 }
 
-// Decision is the decision of the reservation.
+// Decision returns the decision on the reservation.
 func (r *Reservation) Decision() Decision { return r.decision }
 
-// Settle gives back what the work did not cost: cost - actual. Actual is from 0 to the cost reserved. Windows that
-// are over since are not touched; a token bucket gets back what has not refilled. Settle works once; the next is
-// an ErrSettled. After an error that is sure to have given nothing back it may be called again; of several keys, for those
-// of which that is so.
+// Settle gives back what the work did not cost: cost - actual. Actual is from 0 to the cost reserved. Windows that have ended
+// are not touched; a token bucket gets back what has not refilled. A second Settle is an ErrSettled. After an error that
+// certainly gave nothing back Settle may be called again; it then settles the keys for which that is so.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
 	return r.settle(ctx, func(int) int64 { return actual }, r.check(actual))
 }
 
-// SettleEach is Settle with an actual cost for each key, in the order of ReserveAll's keys: one may get all back that another
-// has to pay for.
+// SettleEach is Settle with an actual cost for each key, in the order of ReserveAll's keys.
 func (r *Reservation) SettleEach(ctx context.Context, actual []int64) error {
 	var bad error
 	if len(actual) != r.keys {
@@ -94,7 +93,7 @@ func (r *Reservation) check(actual int64) error {
 	}
 }
 
-// settle gives back what is not the actual cost of each key, unless bad is what is wrong with that.
+// settle gives back what each key did not cost. Bad is what is wrong with the actual costs, or nil.
 func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, bad error) error {
 	switch {
 	case ctx == nil:
@@ -118,8 +117,8 @@ func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, ba
 	return nil
 }
 
-// giveBack gives back what each charge is above the actual cost, all at once. Charges of which that is sure to have failed are
-// kept for the next Settle.
+// giveBack gives back what each charge is above the actual cost, concurrently. Charges whose refund certainly failed are kept
+// for the next Settle.
 func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
 		err := r.throttle.giveBack(ctx, &r.charges[0], r.cost-actual(r.charges[0].key))
@@ -145,7 +144,7 @@ func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) 
 	return errors.Join(errs...)
 }
 
-// nothingSent reports whether an error makes it certain that nothing was given back: backend.Refunder says which do.
+// nothingSent reports whether an error means that nothing was given back; see backend.Refunder.
 func nothingSent(err error) bool {
 	var e *backend.Error
 	if errors.As(err, &e) {
@@ -165,5 +164,5 @@ func nothingSent(err error) bool {
 	return false
 }
 
-// Cancel is Settle with an actual cost of 0: all of it goes back.
+// Cancel is Settle with an actual cost of 0: all of it is given back.
 func (r *Reservation) Cancel(ctx context.Context) error { return r.Settle(ctx, 0) }

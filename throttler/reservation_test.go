@@ -202,7 +202,7 @@ func TestSettleAcrossWindows(t *testing.T) {
 func TestSettleOfAFallback(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4))})
+	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4)), Processes: 1})
 	b.failWith(func(string) error { return outage(false) })
 	for range 3 {
 		r := reserve(t, th, 4)
@@ -240,7 +240,7 @@ func TestSettleWorksOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if worked.Load() != 1 || settled.Load() != 7 {
-			t.Fatalf("%d settled and %d were told so, want 1 and 7", worked.Load(), settled.Load())
+			t.Fatalf("%d settled and %d got ErrSettled, want 1 and 7", worked.Load(), settled.Load())
 		}
 	}
 	if got := remaining(t, th, "k"); got%10 != 0 || got < 500 {

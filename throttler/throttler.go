@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/prefixtable"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrClosed is returned by every call after Close.
@@ -22,37 +21,37 @@ var ErrClosed = backend.ErrClosed
 // ErrUnsupported is returned where the backend lacks what a method needs, such as refunds for Reserve.
 var ErrUnsupported = backend.ErrUnsupported
 
-// Throttler decides. Make one with New for each policy, or one with PolicyFor for many.
+// Throttler decides. Make one with New for each policy, or one with PolicyFor or Policies for many.
 type Throttler struct {
-	cfg       Config
-	backend   backend.Backend
-	owned     *memory.Memory // the backend, if New made it
-	precheck  precheck
-	fallback  fallback
-	policies  policyCache
-	log       warnings // of requests without a verdict
-	lost      warnings // of refunds; apart, for who was told of these doesn't know of an outage
-	closed    atomic.Bool
-	done      chan struct{}  // closed by Close
-	closing   sync.Mutex     // held while closed changes, and while a call is counted
-	calls     sync.WaitGroup // of AllowAll and ReserveAll, and refunds of theirs that go on after them
-	moments   moments
-	observers observers
-	lists     *lists // nil for none
-	outages   outages
-	shadows   shadows
-	near      *nearLimits     // nil for nobody to tell
-	counts    *decisionCounts // nil if decisions are not counted
-	top       *topDenied      // nil if no keys are watched
-	hashKey   []byte
-	attends   bool // whether there is more to do than to decide
+	cfg      Config
+	backend  backend.Backend
+	owned    *memory.Memory // the backend, if New made it
+	fallback fallback
+	born     time.Time
+	closed   atomic.Bool
+	done     chan struct{} // closed by Close
+
+	observer       Observer       // nil if there is none
+	commitObserver CommitObserver // the same, if it is one
+	outageObserver OutageObserver // the same, if it is one
+
+	validPolicies policyCache
+	allow, deny   prefixtable.Set // of the Config
+	hasLists      bool
+	provisionals  provisionals
+	outages       outages
+	log           warnings // of requests without a verdict
+	lost          warnings // of refunds, which are no outages
+
+	closing sync.Mutex     // held while closed changes, and while a call is counted
+	calls   sync.WaitGroup // of AllowAll and ReserveAll, and their refunds that go on after them
 }
 
 // reachableWithin bounds the Ping of New.
 const reachableWithin = 5 * time.Second
 
-// New checks the configuration, and reports every problem in it at once. It does no network I/O unless the configuration
-// has RequireReachable; Ping does.
+// New makes a Throttler. It reports every problem of the configuration at once. It does no network I/O, except with
+// RequireReachable.
 func New(cfg Config) (*Throttler, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -60,27 +59,22 @@ func New(cfg Config) (*Throttler, error) {
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
 	t := &Throttler{
-		cfg: cfg, backend: cfg.Backend, done: make(chan struct{}),
+		cfg: cfg, born: time.Now(), backend: cfg.Backend, observer: cfg.Observer, done: make(chan struct{}),
 		log: warnings{logger: cfg.Logger}, lost: warnings{logger: cfg.Logger},
 	}
 	if t.backend == nil {
-		mem, err := memory.New(memory.Config{})
+		memory, err := memory.New(memory.Config{})
 		if err != nil {
 			return nil, err
 		}
-		t.backend, t.owned = mem, mem
+		t.backend, t.owned = memory, memory
 	}
-	t.moments.seed, t.moments.start = maphash.MakeSeed(), time.Now()
-	t.observers = newObservers(cfg.Observer)
+	t.provisionals.seed, t.provisionals.start = maphash.MakeSeed(), time.Now()
+	t.commitObserver, _ = cfg.Observer.(CommitObserver)
+	t.outageObserver, _ = cfg.Observer.(OutageObserver)
 	t.outages.born = time.Now()
-	t.lists = newLists(cfg.Allow, cfg.Deny)
-	t.shadows.init(t)
-	t.near = newNearLimits(&t.cfg)
-	t.hashKey = newHashKey(cfg.Stats.HashKey)
-	t.counts, t.top = newDecisionCounts(&cfg.Stats), newTopDenied(&cfg.Stats, t.hashKey)
-	t.attends = t.observers.decisions != nil || t.lists != nil || cfg.Registry != nil ||
-		t.shadows.always != nil || t.near != nil || t.counts != nil || t.top != nil
-	t.precheck = newPrecheck(cfg.Precheck, t.backend)
+	t.allow, t.deny = prefixtable.NewSet(cfg.Allow), prefixtable.NewSet(cfg.Deny)
+	t.hasLists = len(cfg.Allow)+len(cfg.Deny) > 0
 	var err error
 	if t.fallback, err = newFallback(&t.cfg); err != nil {
 		return nil, err
@@ -97,7 +91,7 @@ func New(cfg Config) (*Throttler, error) {
 
 // Allow is AllowN with a cost of 1.
 func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = t.decide(ctx, t.live(), key, 1, &d, nil)
+	err = t.decide(ctx, t.view(), key, 1, &d, nil)
 	return d, err
 }
 
@@ -105,19 +99,16 @@ func (t *Throttler) Allow(ctx context.Context, key string) (d Decision, err erro
 // request is charged nothing, and answered from the reply that denied it. A cost that a limit can never hold is a
 // limit.ErrCostExceedsLimit.
 func (t *Throttler) AllowN(ctx context.Context, key string, cost int64) (d Decision, err error) {
-	err = t.decide(ctx, t.live(), key, cost, &d, nil)
+	err = t.decide(ctx, t.view(), key, cost, &d, nil)
 	return d, err
 }
 
-// Ping asks the backend whether it would answer: every server of it, also those whose circuit breaker is open. Its error
-// has a [backend.Error] in its chain, or several joined, whose Kind tells what only a person can fix (backend.Misconfigured)
-// from what may pass (backend.Unavailable). It is for a start and for readiness checks.
+// Ping checks that every server of the backend answers, also those whose circuit breaker is open: at a start, or as a
+// readiness check. Its error wraps one or more [backend.Error] values, whose Kind tells what only a person can fix
+// (backend.Misconfigured) from what may pass (backend.Unavailable).
 func (t *Throttler) Ping(ctx context.Context) error {
-	switch {
-	case t.closed.Load():
-		return ErrClosed
-	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+	if err := t.usable(ctx); err != nil {
+		return err
 	}
 	pinger, ok := t.backend.(backend.Pinger)
 	if !ok {
@@ -131,9 +122,9 @@ func (t *Throttler) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close makes every later call fail with ErrClosed, Settle among them: settle first. It ends each Wait, and waits for each
-// AllowAll and ReserveAll under way, so that what these call, an Observer or PolicyFor, must not close the Throttler. It
-// leaves the Backend of the configuration open.
+// Close makes every later call fail with ErrClosed, including Settle: settle first. It ends each Wait, and waits for each
+// AllowAll and ReserveAll under way, so an Observer or PolicyFor must not close the Throttler. It leaves open what the
+// configuration holds: the Backend, Policies and observers.
 func (t *Throttler) Close() error {
 	t.closing.Lock()
 	before := t.closed.Swap(true)
@@ -143,18 +134,16 @@ func (t *Throttler) Close() error {
 	}
 	close(t.done)
 	t.calls.Wait()
-	t.shadows.close()
-	t.near.close()
 	var errs []error
-	for _, mem := range []*memory.Memory{t.fallback.memory, t.owned} {
-		if mem != nil {
-			errs = append(errs, mem.Close())
+	for _, memory := range []*memory.Memory{t.fallback.memory, t.owned} {
+		if memory != nil {
+			errs = append(errs, memory.Close())
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// enter counts a call that Close is to wait for, unless it has begun to: then every request is refused.
+// enter counts a call that Close waits for. After Close, when every request is refused, it reports false.
 func (t *Throttler) enter() bool {
 	t.closing.Lock()
 	defer t.closing.Unlock()
@@ -165,152 +154,10 @@ func (t *Throttler) enter() bool {
 	return true
 }
 
-// charge is what an admitted take can give back.
-type charge struct {
-	backend backend.Backend
-	req     backend.Request
-	receipt state.Receipt
-	shadow  *shadowCharge // what goes back with it; nil for nothing
-	key     int           // of a Reservation: which of its keys this is of
-
-	own       int32 // before a take: how many of the moments of the key are of the same call
-	temporary bool  // after a denial: whether a charge that goes back may be why
-}
-
-// take is decide for a request that may be given back. The charge is empty unless the request was admitted.
-func (t *Throttler) take(ctx context.Context, live *policies, key string, cost int64) (d Decision, c charge, err error) {
-	err = t.decide(ctx, live, key, cost, &d, &c)
-	return d, c, err
-}
-
-// decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge: both are large, and
-// passing them on by value takes longer than deciding.
-func (t *Throttler) decide(ctx context.Context, live *policies, key string, cost int64, d *Decision, c *charge) error {
-	if t.attends {
-		return t.attended(ctx, live, key, cost, d, c)
-	}
-	policy, err := t.policy(ctx, nil, key, cost)
-	if err != nil {
-		*d = refusal(policy, err)
-		return err
-	}
-	call, cancel := t.timeout(ctx)
-	defer cancel()
-	var result backend.Result
-	if !t.precheck.denies(call, key, policy, cost, nil, &result) {
-		result, err = t.backend.Take(call, backend.Request{Key: key, Policy: policy, Cost: cost})
-	}
-	if err != nil {
-		return t.fallBack(ctx, key, policy, cost, err, d, c)
-	}
-	if t.outages.on.Load() {
-		t.over(ctx, policy, result.Source)
-	}
-	t.precheck.saw(policy, !result.Allowed)
-	d.fill(&result)
-	switch {
-	case !d.Allowed:
-		if t.moments.used.Load() {
-			t.soften(&backend.Request{Key: key, Policy: policy}, c, d)
-		}
-	case c != nil:
-		*c = newCharge(t.backend, &backend.Request{Key: key, Policy: policy, Cost: cost}, &result)
-	}
-	return nil
-}
-
-// fallBack is the end of decide for a request on which the backend gave no verdict.
-func (t *Throttler) fallBack(
-	ctx context.Context, key string, policy *limit.Policy, cost int64, cause error, d *Decision, c *charge,
-) (err error) {
-	var alone charge
-	req := backend.Request{Key: key, Policy: policy, Cost: cost}
-	*d, alone, err = t.withoutVerdict(ctx, req, cause)
-	switch {
-	case err != nil:
-	case !d.Allowed:
-		if t.cfg.Failure == FailLocal && t.moments.used.Load() {
-			t.soften(&req, c, d)
-		}
-	case c != nil:
-		*c = alone
-	}
-	return err
-}
-
-func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
-	if !result.Allowed {
-		return charge{}
-	}
-	return charge{backend: by, req: *req, receipt: result.Receipt()}
-}
-
-// refund gives amount of a charge back, and of its shadow.
-func (t *Throttler) refund(ctx context.Context, c *charge, amount int64) error {
-	err := c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
-	if err == nil && c.shadow != nil {
-		t.giveShadowBack(c.shadow, amount)
-	}
-	return err
-}
-
-// request is what the backend is asked. It refuses bad input, before anything is sent or charged.
-func (t *Throttler) request(ctx context.Context, live *policies, key string, cost int64) (backend.Request, error) {
-	policy, err := t.policy(ctx, live, key, cost)
+// request checks the input, before anything is sent or charged.
+func (t *Throttler) request(ctx context.Context, view PolicyView, key string, cost int64) (backend.Request, error) {
+	policy, err := t.policy(ctx, view, key, cost)
 	return backend.Request{Key: key, Policy: policy, Cost: cost}, err
-}
-
-// live is what the registry says; nil without one. A request looks at it once, so that no part of it goes by another document.
-func (t *Throttler) live() *policies {
-	if t.cfg.Registry == nil {
-		return nil
-	}
-	return t.cfg.Registry.held.Load()
-}
-
-// policy is the policy of a key, or the one known so far beside an error about bad input.
-func (t *Throttler) policy(ctx context.Context, live *policies, key string, cost int64) (*limit.Policy, error) {
-	p := &t.cfg.Policy
-	if live != nil {
-		p = live.fallback
-	}
-	switch {
-	case t.closed.Load():
-		return p, ErrClosed
-	case ctx == nil:
-		return p, &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
-	case key == "":
-		return p, &limit.Error{Field: "key", Value: strconv.Quote(key), Bound: "must not be empty"}
-	}
-	if err := ctx.Err(); err != nil {
-		return p, fmt.Errorf("throttler: %w", err)
-	}
-	if live != nil {
-		p = live.of(key) // valid: it has been checked
-	}
-	if t.cfg.PolicyFor != nil {
-		if its := t.cfg.PolicyFor(ctx, key); its != nil {
-			if err := t.policies.check(its); err != nil {
-				return p, fmt.Errorf("throttler: policy for a key: %w", err)
-			}
-			p = its
-		}
-	}
-	return p, p.CheckCost(cost)
-}
-
-// refusal is the decision beside an error about bad input. It matters where the cost can never fit.
-func refusal(p *limit.Policy, err error) Decision {
-	if !errors.Is(err, limit.ErrCostExceedsLimit) {
-		return Decision{}
-	}
-	least := p.Limits[0]
-	for _, l := range p.Limits[1:] {
-		if l.Quota() < least.Quota() {
-			least = l
-		}
-	}
-	return Decision{Limit: least, RetryAfter: limit.Never}
 }
 
 // timeout bounds a call.

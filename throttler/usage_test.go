@@ -94,7 +94,7 @@ func TestOutageFailsTheRest(t *testing.T) {
 		t.Error("Reset worked without its backend")
 	}
 	if err := th.Ping(t.Context()); err == nil {
-		t.Error("Ping found a backend that is away")
+		t.Error("Ping found a backend that is down")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestReset(t *testing.T) {
 		"bucket":  limit.TokenBucket(1, time.Hour, 3),
 	} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(l)})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(l), Processes: 1})
 		spend := func(source throttler.Source) {
 			for i := range 4 {
 				if d := allow(t, th, "k"); d.Allowed != (i < 3) || d.Source != source {

@@ -9,10 +9,9 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Wait asks until the request passes: after a denial it sleeps for RetryAfter and asks again. It is charged once.
-// Where the context's deadline comes before the next chance it returns the denial and an error at once, which is a
-// context.DeadlineExceeded, rather than sleep in vain; for a key on a deny list that is an ErrDenyListed. Close wakes it, with
-// an ErrClosed. It is not fair: who comes later may pass first.
+// Wait repeats AllowN until the request passes, and sleeps for RetryAfter after each denial. The request is charged once. If
+// the context's deadline is before the next chance, Wait returns the denial and a context.DeadlineExceeded at once. For a
+// key on a deny list the error is ErrDenyListed, after Close it is ErrClosed. Wait is not fair: a later caller may pass first.
 func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
 	for {
 		d, err := t.AllowN(ctx, key, cost)
@@ -34,7 +33,7 @@ func (t *Throttler) Wait(ctx context.Context, key string, cost int64) (Decision,
 			}
 			spread = min(spread, slack/2)
 		}
-		// The spread keeps those who wait for one reset from asking in the same instant.
+		// The spread keeps callers that wait for the same reset from retrying in the same instant.
 		timer := time.NewTimer(max(d.RetryAfter+rand.N(spread+1), time.Millisecond))
 		select {
 		case <-timer.C:

@@ -108,7 +108,7 @@ func (c Config) validate(inner backend.Backend) error {
 //
 // A lease is charged before any of it is spent, and is spent only within the window, or the sub-bucket, that it was
 // charged to, so that no window holds more than its Max. A token bucket has no windows: its bound grows by the leases on
-// it, each of at most a second; such decisions are [Bounded], with the cause [backend.ErrBucketLeased]. What a process has
+// it, each of at most a second; such decisions are [backend.Bounded], with the cause [backend.ErrBucketLeased]. What a process has
 // leased and not spent, others are denied: at most the batch less one for each process. It goes back after
 // LeaseConfig.Life and on Close; a return that certainly was not sent is tried again for as long as it counts, one of unknown
 // outcome never. A process that dies takes it along until the window ends.
@@ -149,10 +149,6 @@ var (
 	_ backend.Seeder   = (*Lease)(nil)
 	_ backend.Doubter  = (*Lease)(nil)
 )
-
-// ErrBucketLeased is the cause of a decision that is not exact because it was admitted from a lease on a token bucket,
-// whose bound grows by what is leased.
-var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucket")
 
 // LeaseStats is what a Lease has done so far, and what it holds.
 type Stats struct {

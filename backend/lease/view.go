@@ -117,7 +117,7 @@ func (v *view) holdLocked(f *fetch) {
 		b.low = f.whole / 4
 	}
 	if b.charged.Guarantee == backend.Exact && hasBucket(f.policy) {
-		b.charged.Guarantee, b.charged.Cause = backend.Bounded, ErrBucketLeased
+		b.charged.Guarantee, b.charged.Cause = backend.Bounded, backend.ErrBucketLeased
 	}
 }
 

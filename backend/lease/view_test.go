@@ -231,7 +231,7 @@ func TestBucketLeases(t *testing.T) {
 			t.Errorf("what a fetch was made for is %s: %v", r.Guarantee, r.Cause)
 		}
 		r := takeKey(t, ls, p, 1, true)
-		if r.Source != backend.Leased || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, lease.ErrBucketLeased) {
+		if r.Source != backend.Leased || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrBucketLeased) {
 			t.Errorf("%s, %s, %v", r.Source, r.Guarantee, r.Cause)
 		}
 		time.Sleep(time.Second)

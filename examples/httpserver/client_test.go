@@ -77,7 +77,7 @@ func TestClientThatWaitsGetsThrough(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer counts.Close()
-		limits, err := newThrottler(counts)
+		limits, err := newThrottler(counts, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

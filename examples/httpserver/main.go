@@ -30,6 +30,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 func main() {
@@ -51,7 +52,11 @@ func run(addr, stats, topology string) error {
 		return err
 	}
 	defer counts.Close()
-	t, err := newThrottler(counts)
+	recorder, err := insight.New(insight.Config{WatchedKeys: 1000})
+	if err != nil {
+		return err
+	}
+	t, err := newThrottler(counts, recorder)
 	if err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func run(addr, stats, topology string) error {
 	servers := []*http.Server{{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}}
 	log.Printf("listening: curl -i http://%s/hello", addr)
 	if stats != "" {
-		servers = append(servers, &http.Server{Addr: stats, Handler: newStats(t), ReadHeaderTimeout: 5 * time.Second})
+		servers = append(servers, &http.Server{Addr: stats, Handler: newStats(recorder), ReadHeaderTimeout: 5 * time.Second})
 		log.Printf("statistics: throttlectl top --url http://%s/debug/sluice", stats)
 	}
 	return serve(ctx, servers...)
@@ -100,21 +105,21 @@ func open(topology string) (backend.Backend, error) {
 	return router.Open(t, router.Config{OnEvent: func(e router.Event) { log.Print(e) }})
 }
 
-func newThrottler(counts backend.Backend) (*throttler.Throttler, error) {
+func newThrottler(counts backend.Backend, observer throttler.Observer) (*throttler.Throttler, error) {
 	return throttler.New(throttler.Config{
 		Backend: counts,
 		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{
 			limit.PerSecond(5).Named("burst"),
 			limit.Sliding(60, time.Minute, 5*time.Second).Named("minute"),
 		}},
-		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 1000},
+		Observer: observer,
 	})
 }
 
-// newStats is for operators: it asks nobody for a password, so that it must not be served where clients get to.
-func newStats(t *throttler.Throttler) http.Handler {
+// newStats is for operators. It requires no authentication: serve it on an address that clients can't reach.
+func newStats(recorder *insight.Recorder) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/debug/sluice", httplimit.StatsHandler(t, httplimit.StatsConfig{}))
+	mux.Handle("/debug/sluice", insight.Handler(recorder, insight.HandlerConfig{}))
 	return mux
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend/memory"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // TestTour does what the command's doc tells a reader to type.
@@ -24,7 +24,11 @@ func TestTour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits, err := newThrottler(counts)
+	recorder, err := insight.New(insight.Config{WatchedKeys: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits, err := newThrottler(counts, recorder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +93,8 @@ func TestTour(t *testing.T) {
 		t.Errorf("clients get at statistics: %s", res.Status)
 	}
 	w := httptest.NewRecorder()
-	newStats(limits).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
-	var stats throttler.Stats
+	newStats(recorder).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
+	var stats insight.Stats
 	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 	"github.com/sluice-go/sluice/throttler/otelthrottle"
 )
 
@@ -152,8 +153,14 @@ func (a *application) openCounts(topology router.Topology, flag *featureflag.Fla
 }
 
 func (a *application) throttler(b backend.Backend, p limit.Policy) (*throttler.Throttler, error) {
+	shadow, err := insight.NewShadow(insight.ShadowConfig{Backend: b, Policy: stricter, Observer: a.observer})
+	if err != nil {
+		return nil, err
+	}
+	a.owns(shadow)
 	t, err := throttler.New(throttler.Config{
-		Backend: b, Policy: p, Shadow: stricter, Observer: a.observer, Logger: slog.New(slog.DiscardHandler), // the observer tells of outages
+		Backend: b, Policy: p, Observer: throttler.Observers(a.observer, shadow),
+		Logger: slog.New(slog.DiscardHandler), // the observer reports outages
 	})
 	if err == nil {
 		a.owns(t)
@@ -162,7 +169,7 @@ func (a *application) throttler(b backend.Backend, p limit.Policy) (*throttler.T
 }
 
 func (a *application) onEvent(e router.Event) {
-	a.observer.Emit(otelthrottle.Event{
+	a.observer.EmitNode(otelthrottle.NodeEvent{
 		Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
 	})
 }

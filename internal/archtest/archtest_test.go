@@ -48,9 +48,9 @@ var rules = map[string]rule{
 	"backend/memory":          {imports: own("backend", "limit", "limit/state", "internal/hashtable", "internal/keyhash")},
 	"backend/backendtest":     {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
 	"router":                  {imports: append(own("ring", "backend", "limit", "limit/state", "internal/redisopts", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":               {imports: own("backend", "backend/dual", "backend/lease", "backend/memory", "limit", "limit/state", "internal/keyhash", "internal/smallfile", "internal/typednil")},
+	"throttler":               {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/fielderrors", "internal/prefixtable", "internal/typednil")},
 	"throttler/httplimit":     {imports: own("throttler", "limit", "limit/state")},
-	"throttler/otelthrottle":  {imports: append(own("throttler", "backend/dual", "backend/lease"), otelAPI...)},
+	"throttler/otelthrottle":  {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable"), otelAPI...)},
 	"examples/...":            {public: true, imports: own("internal/picture")},
 	"internal/archtest":       {},
 	"internal/backendtesting": {imports: append(own("backend", "backend/dual", "backend/lease", "backend/memcached", "backend/memory", "limit", "limit/state", "internal/testserver", "internal/testtier"), goRedis, "go.uber.org/goleak", "pgregory.net/rapid")},
@@ -69,6 +69,11 @@ var rules = map[string]rule{
 	"internal/redisopts":      {imports: []string{goRedis}},
 	"internal/redispipe":      {imports: append(own("limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/redisopts"), goRedis)},
 	"internal/picture":        {},
+	"throttler/insight":       {imports: own("throttler", "throttler/registry", "backend", "limit", "limit/state", "internal/keyhash", "internal/nametable", "internal/typednil")},
+	"throttler/registry":      {imports: own("throttler", "limit", "internal/fielderrors", "internal/prefixtable", "internal/smallfile")},
+	"internal/fielderrors":    {imports: own("limit")},
+	"internal/nametable":      {},
+	"internal/prefixtable":    {},
 }
 
 // otelAPI are the packages of the OpenTelemetry API; everything else of it belongs to the application.

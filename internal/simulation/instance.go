@@ -100,8 +100,7 @@ func (in *instance) live() {
 	}
 	in.throttle, err = throttler.New(throttler.Config{
 		Backend: &above{in}, Policy: *w.policy, Failure: []throttler.FailurePolicy{throttler.FailError, throttler.FailClosed}[r.IntN(2)],
-		Timeout: in.limit, Precheck: []throttler.Precheck{throttler.PrecheckNever, throttler.PrecheckAlways}[min(r.IntN(4)/3, 1)],
-		Logger: slog.New(slog.DiscardHandler),
+		Timeout: in.limit, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		panic(err)
@@ -245,7 +244,7 @@ func (in *instance) judge(d *throttler.Decision, err error) {
 		w.violate("%s: P13: %s with the cause %v", in.name, d.Guarantee, d.Cause)
 	case d.Guarantee != throttler.Exact:
 		w.report.Inexact++
-		known := errors.Is(d.Cause, lease.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
+		known := errors.Is(d.Cause, backend.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
 		known = known || errors.Is(d.Cause, context.DeadlineExceeded)         // too little time for a hand-over, which is no fault
 		known = known || !w.Told && errors.Is(d.Cause, router.ErrTopologyOld) // it missed a topology, and nobody could say which
 		if !w.faulty() && !in.dead.Load() && !known {

@@ -8,44 +8,43 @@ import (
 	"strings"
 )
 
-// errRemoteAddr is what a server that doesn't listen on TCP or UDP gets.
+// errRemoteAddr is for a server that doesn't listen on TCP or UDP.
 var errRemoteAddr = errors.New("httplimit: RemoteAddr is not an IP address")
 
-// ClientAddr is the address of the client, as [AddrKey]: the peer of the connection (RemoteAddr). Behind proxies
-// name theirs as trusted: if the peer is one of them, the client is the rightmost address in X-Forwarded-For that
-// is not, for each proxy appends the address that it was called from. What stands left of it is what the client
-// claims, and ignored. A hop that is no address ends the search too: the request then counts against the last
-// address that is certain, the proxy's.
+// ClientAddr returns the [AddrKey] of the client: the peer of the connection (RemoteAddr). Behind proxies pass their addresses
+// as trusted: if the peer is one of them, the client is the rightmost address in X-Forwarded-For that is not trusted, because
+// each proxy appends the address of its peer. Addresses left of it are claims of the client, and ignored. A hop that is not an
+// address ends the search: the request then counts against the last certain address, the proxy's.
 //
-// Trusted proxies must set or append to the field themselves; one that hands a client's own field on unchanged lets
-// the client choose its address. A server behind a Unix socket has no peer address, and needs a KeyFunc of its own.
-// ClientAddr panics if a prefix is invalid or trusts everybody (0 bits), as then the client's claim would decide.
+// Trusted proxies must set or append to the field; a proxy that forwards a client's own field unchanged lets the client choose
+// its address. A server behind a Unix socket has no peer address, and needs its own KeyFunc. ClientAddr panics if a prefix is
+// invalid or trusts every address (0 bits), because then the client's claim would decide.
 func ClientAddr(trusted ...netip.Prefix) KeyFunc { return AddrConfig{Trusted: trusted}.ClientAddr() }
 
-// ForwardedClientAddr is [ClientAddr] for proxies that write Forwarded (RFC 7239) in place of X-Forwarded-For. There
-// is none that reads both: the field that the proxies don't write is the client's.
+// ForwardedClientAddr is [ClientAddr] for proxies that write Forwarded (RFC 7239) in place of X-Forwarded-For. No function reads
+// both, because the client controls the field that the proxies don't write.
 func ForwardedClientAddr(trusted ...netip.Prefix) KeyFunc {
 	return AddrConfig{Trusted: trusted, Forwarded: true}.ClientAddr()
 }
 
-// AddrConfig says how clients are told apart by their addresses. The zero value is what [ClientAddr] has.
+// AddrConfig configures how addresses identify clients. The zero value is that of [ClientAddr].
 type AddrConfig struct {
-	// Trusted are the proxies whose word is believed, see ClientAddr.
+	// Trusted are the addresses of trusted proxies, see ClientAddr.
 	Trusted []netip.Prefix
 
 	// Forwarded reads Forwarded (RFC 7239) in place of X-Forwarded-For.
 	Forwarded bool
 
-	// IPv6Prefix is how many leading bits of an IPv6 address are one client, from 16 to 128. Zero: 64.
+	// IPv6Prefix is how many leading bits of an IPv6 address identify a client, from 16 to 128. Zero: 64.
 	//
-	// A network gives a subscriber at least a /64, most homes get a /56 and most companies a /48, and hosts of a data centre a
-	// /64 each or a single address. By /64 a subscriber with a /48 has 65,536 quotas; by /48 many subscribers share one where
-	// the network hands out less. With 64 a second limit on the /48, by Also, bounds both. All processes must have the same.
+	// A network gives a subscriber at least a /64; most homes get a /56, most companies a /48, and hosts in a data centre a /64
+	// or a single address. By /64 a subscriber with a /48 has 65,536 quotas; by /48 many subscribers of a network that assigns
+	// less share one. With 64, a second limit on the /48, by Also, bounds both. All processes must have the same.
 	IPv6Prefix int
 }
 
-// ClientAddr is the KeyFunc of a configuration. It panics if a trusted prefix is invalid or trusts everybody, or if IPv6Prefix is
-// out of its range.
+// ClientAddr returns the KeyFunc of a configuration. It panics if a trusted prefix is invalid or trusts every address, or if
+// IPv6Prefix is out of range.
 func (c AddrConfig) ClientAddr() KeyFunc {
 	if c.Forwarded {
 		return c.clientAddr("Forwarded", lastInQuotedList, parseForwarded)
@@ -56,14 +55,14 @@ func (c AddrConfig) ClientAddr() KeyFunc {
 // AddrKey is [AddrConfig.AddrKey] of the zero AddrConfig.
 func AddrKey(addr netip.Addr) string { return AddrConfig{}.AddrKey(addr) }
 
-// AddrKey is the key that ClientAddr gives an address, to look at its counts, reset them or put it on a list (Allow and Deny
-// of throttler.Config, and a Registry's), where another spelling, such as "addr:2001:db8::1", lists nobody: "addr:192.0.2.1", or
-// "addr:2001:db8:1:2::/64", its prefix. Zones are dropped. It is empty for the zero Addr.
+// AddrKey returns the key that ClientAddr gives an address, for Peek, Reset and lists: "addr:192.0.2.1", or of an IPv6 address its
+// prefix, "addr:2001:db8:1:2::/64". Another spelling, such as "addr:2001:db8::1", matches no key. Zones are dropped. The key of
+// the zero Addr is empty.
 //
-// IPv4 in IPv6 is IPv4, and so is an IPv6 address that only stands for one: what a NAT64 makes of it with the prefix
-// 64:ff9b::/96, or all its clients would have one quota; what 6to4 makes of it (2002::/16), or one host would have 65,536; and
-// Teredo's (2001::/32), whose clients share the prefix of their server. A 6to4 or Teredo address that holds one which is not
-// global, such as 10.0.0.1, stays IPv6, or it would be on the lists that a private address is on.
+// IPv4 in IPv6 is IPv4, and so are IPv6 addresses that represent IPv4 addresses: those of a NAT64 with the prefix
+// 64:ff9b::/96, or all its clients would share one quota; of 6to4 (2002::/16), or one host would have 65,536; and of Teredo
+// (2001::/32), whose clients share the prefix of their server. A 6to4 or Teredo address of an IPv4 address that is not global,
+// such as 10.0.0.1, stays IPv6, or it would match lists of private addresses.
 func (c AddrConfig) AddrKey(addr netip.Addr) string {
 	addr = standsFor(plain(addr))
 	if !addr.Is6() {
@@ -89,7 +88,7 @@ func (c AddrConfig) bits() int {
 	return c.IPv6Prefix
 }
 
-// clientAddr walks over the hops in the lines of a field from the right; last splits one off.
+// clientAddr visits the hops in the lines of a field from the right; last splits one off.
 func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string, more bool),
 	parse func(string) (netip.Addr, bool)) KeyFunc {
 	c.IPv6Prefix = c.bits()
@@ -99,7 +98,7 @@ func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string
 			p = netip.PrefixFrom(addr, p.Bits()-96)
 		}
 		if p.Bits() <= 0 {
-			panic("httplimit: trusted prefix " + p.String() + " is invalid or holds everybody")
+			panic("httplimit: trusted prefix " + p.String() + " is invalid or holds every address")
 		}
 		proxies[i] = p
 	}
@@ -137,14 +136,14 @@ func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string
 	}
 }
 
-// lastInList splits the last element off a list; more is whether there are others.
+// lastInList splits the last element off a list, and reports whether there are more.
 func lastInList(list string) (rest, last string, more bool) {
 	i := strings.LastIndexByte(list, ',')
 	return list[:max(i, 0)], list[i+1:], i >= 0
 }
 
-// lastInQuotedList is lastInList for elements that may hold quoted strings. It reads from the right, so that nothing
-// that a client has put at the left, such as a quote without an end, changes how a proxy's element is read.
+// lastInQuotedList is lastInList for elements that may hold quoted strings. It reads from the right, so that nothing that a client
+// puts on the left, such as an open quote, changes how a proxy's element is read.
 func lastInQuotedList(list string) (rest, last string, more bool) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {
@@ -175,13 +174,13 @@ func parseForwarded(element string) (netip.Addr, bool) {
 		if !strings.EqualFold(strings.Trim(name, " \t"), "for") {
 			continue
 		}
-		if found { // whom to believe?
+		if found { // ambiguous
 			return netip.Addr{}, false
 		}
 		node, found = strings.Trim(value, " \t"), true
 	}
 	if len(node) > 1 && node[0] == '"' && node[len(node)-1] == '"' {
-		node = node[1 : len(node)-1] // no address holds what would be escaped
+		node = node[1 : len(node)-1] // addresses contain nothing to escape
 	}
 	return parseHop(node)
 }
@@ -216,8 +215,8 @@ func parseHop(s string) (netip.Addr, bool) {
 	return plain(addr), err == nil
 }
 
-// standsFor is the IPv4 address of the host that has an address of 6to4 (RFC 3056) or Teredo (RFC 4380), if it is global; else the
-// address itself. It is not for deciding who is trusted: those who choose such an address would choose that, too.
+// standsFor returns the IPv4 address in an address of 6to4 (RFC 3056) or Teredo (RFC 4380), if it is global, and otherwise the
+// address itself. It must not decide trust: a host can choose the IPv4 address in its own address.
 func standsFor(addr netip.Addr) netip.Addr {
 	if !addr.Is6() {
 		return addr
@@ -247,10 +246,10 @@ func isGlobal(addr netip.Addr) bool {
 	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !shared.Contains(addr) && !(addr.Is4() && addr.As4()[0] == 0)
 }
 
-// nat64 is where a NAT64 puts the IPv4 addresses of clients (RFC 6052): in the last 32 bits.
+// nat64 is the prefix of a NAT64 (RFC 6052), with the IPv4 address in the last 32 bits.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// plain is the one form of an address: IPv4 not in IPv6, no zone.
+// plain normalizes an address: IPv4 instead of IPv4 in IPv6, no zone.
 func plain(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if nat64.Contains(addr) {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// Headers are families of header fields that tell a client its limits. They can be added up. A decision without the
-// backend has none of them: another process, or the next moment, would say otherwise.
+// Headers are families of header fields that show a client its limits, as bits. A decision of the failure policy has none of
+// them: another process, or the next moment, would show other values.
 type Headers uint8
 
 const (
@@ -20,21 +20,21 @@ const (
 	//	RateLimit-Policy: "burst";q=100;w=60, "daily";q=1000;w=86400
 	//	RateLimit: "burst";r=50;t=30, "daily";r=940;t=7012
 	//
-	// A limit's name is its Name, or else its text form. Times are whole seconds, rounded up. t is the time until
-	// there is more quota; of a sliding limit that admits, until all is back. A token bucket has its burst as q, and
-	// as w the time in which it refills. With nested Middlewares both are told, so that they should be named apart.
+	// A limit's name is its Name, or else its text form. Times are whole seconds, rounded up. t is the time until there is more
+	// quota; of a sliding limit that admits, until all is back. A token bucket has its burst as q, and as w the time in which
+	// it refills. Nested Middlewares both add their limits, which should have different names.
 	Draft08 Headers = 1 << iota
 
 	// GitHub is X-RateLimit-Limit, -Remaining, -Used, -Reset (Unix seconds, rounded up) and -Resource, about the
 	// binding limit of the decision.
 	GitHub
 
-	// NoHeaders is none of them. A denial has its Retry-After all the same.
+	// NoHeaders is none of them. A denial still has its Retry-After.
 	NoHeaders
 )
 
-// tell sets the header fields for a decision.
-func (m *Middleware) tell(h http.Header, d *throttler.Decision) {
+// setHeaders sets the header fields for a decision.
+func (m *Middleware) setHeaders(h http.Header, d *throttler.Decision) {
 	if !d.Allowed && d.RetryAfter != limit.Never {
 		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
 	}
@@ -47,7 +47,7 @@ func (m *Middleware) tell(h http.Header, d *throttler.Decision) {
 		policy = appendMember(policy, &s.Limit, 'q', s.Limit.Quota(), 'w', seconds(window(&s.Limit)))
 		state = appendMember(state, &s.Limit, 'r', s.Remaining, 't', seconds(untilMore(&s, d.At)))
 	}
-	if len(policy) == 0 { // no limit was asked
+	if len(policy) == 0 { // no limit decided
 		return
 	}
 	if m.cfg.Headers&Draft08 != 0 {
@@ -94,7 +94,7 @@ func name(l *limit.Limit) string {
 	return l.String()
 }
 
-// window is the time in which the quota comes back.
+// window is the time in which the whole quota comes back.
 func window(l *limit.Limit) time.Duration {
 	if l.Algorithm == limit.Bucket {
 		micros, rest := l.Refill(l.Burst)
@@ -106,9 +106,9 @@ func window(l *limit.Limit) time.Duration {
 	return l.Window
 }
 
-// untilMore is how long it takes until a limit has more quota than now. The moment is that of the decision, by the
-// clock that decided: this host's own clock may say anything.
-func untilMore(s *throttler.Status, now time.Time) time.Duration {
+// untilMore is the time until a limit has more quota. Now is the time of the decision by the clock that decided: this host's own
+// clock may differ.
+func untilMore(s *limit.Status, now time.Time) time.Duration {
 	if s.RetryAfter > 0 {
 		return s.RetryAfter
 	}

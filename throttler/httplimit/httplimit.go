@@ -13,49 +13,44 @@ import (
 
 // Config configures a Middleware. Key is required; the zero value of everything else is a documented default.
 type Config struct {
-	// Key names whom a request counts against.
+	// Key returns the key that a request counts against.
 	Key KeyFunc
 
-	// Also are further keys that must admit the request too, such as the address beside the user; each has the
-	// policy that the Throttler's PolicyFor gives it. Key and Also may be in any
-	// order. See throttler.Throttler.AllowAll for what that promises.
+	// Also are further keys that must admit the request, too, such as the address beside the user. Each has its own policy. The
+	// order of the keys doesn't matter. See throttler.Throttler.AllowAll.
 	Also []KeyFunc
 
-	// Skip names requests that are not limited at all, such as health checks. Nil: none.
+	// Skip reports whether a request is exempt, such as a health check. If nil, no request is.
 	Skip func(r *http.Request) bool
 
-	// Cost is what a request costs, from 1. It runs before the handler, so it must not read the body.
-	// Nil: 1 for each.
+	// Cost returns the cost of a request, from 1. It runs before the handler, so it must not read the body. If nil, each costs 1.
 	Cost func(r *http.Request) int64
 
-	// Settle says, after the handler, what the request has cost in the end: from 0 to o.Cost. The rest is given
-	// back to Key, which takes one more call to the backend. A client who can bring about an outcome that costs 0 has
-	// unlimited requests: see GiveBack. Anything else is refused and leaves all of it charged, see
-	// OnSettleError. It also runs after a panic, which then goes on. GiveBack makes simple ones. Nil: o.Cost, and
-	// responses are not watched.
+	// Settle returns, after the handler, what the request has cost: from 0 to o.Cost. The rest is given back to Key, by one more
+	// call to the backend. A client that can cause an outcome that costs 0 has unlimited requests: see GiveBack, which makes
+	// simple ones. Another value leaves all of the cost charged, see OnSettleError. Settle also runs after a panic, which then
+	// continues. If nil, nothing is given back, and responses are not watched.
 	Settle func(r *http.Request, o Outcome) int64
 
 	// SettleAlso gives the rest back to the keys of Also, too. False: they stay charged in full, so that a limit on the
-	// address counts requests, whatever comes of them.
+	// address counts requests whatever their outcome.
 	SettleAlso bool
 
-	// Headers are the fields that tell a client its limits. Zero: Draft08.
+	// Headers are the fields that show a client its limits. Zero: Draft08.
 	Headers Headers
 
 	// Resource is the value of X-RateLimit-Resource. Empty: the name of the limit that the other fields are about.
 	Resource string
 
-	// Denied answers a request that is denied. The headers are set, Retry-After included, and FromContext gives
-	// the Decision. Nil: WriteDenied.
+	// Denied answers a denied request. The headers are set, including Retry-After, and FromContext returns the Decision. If nil,
+	// WriteDenied is used.
 	Denied http.Handler
 
-	// OnError answers a request on which there is no verdict: it has no key, Cost or PolicyFor returned something
-	// invalid, the Throttler is closed or fails under throttler.FailError. It is not called for a client who has
-	// gone. Nil: WriteError.
+	// OnError answers a request without a verdict: it has no key, Cost or PolicyFor returned something invalid, the Throttler is
+	// closed or fails under throttler.FailError. It is not called for a client that has disconnected. If nil, WriteError is used.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 
-	// OnSettleError is told why a charge could not be settled; what was to be given back stays charged until its
-	// windows end. Nil: nobody.
+	// OnSettleError is called when a charge could not be settled and stays until its windows end. If nil, nothing is called.
 	OnSettleError func(r *http.Request, err error)
 }
 
@@ -82,7 +77,7 @@ func (c Config) validate() error {
 		bad("SettleAlso", "true", "is for Settle and Also only")
 	}
 	if c.Key == nil {
-		bad("Key", "nil", "must name whom a request counts against")
+		bad("Key", "nil", "must not be nil")
 	}
 	for i, key := range c.Also {
 		if key == nil {
@@ -111,7 +106,7 @@ type Middleware struct {
 	keys     []KeyFunc
 }
 
-// New checks the configuration, and reports every problem in it at once. It leaves t open.
+// New makes a Middleware. It reports every problem of the configuration at once. It never closes t.
 func New(t *throttler.Throttler, cfg Config) (*Middleware, error) {
 	cfg = cfg.withDefaults()
 	err := cfg.validate()
@@ -124,7 +119,7 @@ func New(t *throttler.Throttler, cfg Config) (*Middleware, error) {
 	return &Middleware{cfg: cfg, throttle: t, keys: append([]KeyFunc{cfg.Key}, cfg.Also...)}, nil
 }
 
-// Wrap returns a handler that asks first and calls next only if the request is admitted. It panics if next is nil.
+// Wrap returns a handler that calls next only if the request is admitted. It panics if next is nil.
 func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httplimit: nil handler")
@@ -134,8 +129,7 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 
 type decisionKey struct{}
 
-// FromContext returns the decision on the request whose context ctx is or comes from. Of nested Middlewares it is
-// that of the innermost.
+// FromContext returns the decision on the request of a context. With nested Middlewares it is that of the innermost.
 func FromContext(ctx context.Context) (throttler.Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(throttler.Decision)
 	return d, ok
@@ -152,7 +146,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, d))
-	m.tell(w.Header(), &d)
+	m.setHeaders(w.Header(), &d)
 	switch {
 	case !d.Allowed:
 		m.cfg.Denied.ServeHTTP(w, r)
@@ -163,7 +157,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
-// decide asks the Throttler. Beside a limit.ErrCostExceedsLimit the decision is a denial for ever.
+// decide decides a request. Beside a limit.ErrCostExceedsLimit the decision is a permanent denial.
 func (m *Middleware) decide(r *http.Request) (throttler.Decision, *charges, error) {
 	keys := make([]string, len(m.keys))
 	for i, key := range m.keys {
@@ -177,7 +171,7 @@ func (m *Middleware) decide(r *http.Request) (throttler.Decision, *charges, erro
 	}
 	cost := int64(1)
 	if m.cfg.Cost != nil {
-		// What a client can drive beyond all limits is for the client to mend: a denial, not an error.
+		// A cost above all limits is the client's mistake: a denial, not an error.
 		cost = min(m.cfg.Cost(r), limit.MaxCount)
 	}
 	var d throttler.Decision

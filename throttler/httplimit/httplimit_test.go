@@ -200,10 +200,10 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 				if settle {
 					cfg.Settle = httplimit.GiveBack(0)
 				}
-				var told error
+				var notified error
 				if hook {
 					cfg.OnError = func(w http.ResponseWriter, r *http.Request, err error) {
-						told = err
+						notified = err
 						httplimit.WriteError(w, r, err)
 					}
 				}
@@ -227,8 +227,8 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 					t.Errorf("%s: %d, Retry-After %q, want %d, %q", name, w.Code, w.Header().Get("Retry-After"),
 						test.status, test.retry)
 				}
-				if hook && (test.is == nil) != (told == nil) || told != nil && test.is != errAny && !errors.Is(told, test.is) {
-					t.Errorf("%s: OnError got %v, want %v", name, told, test.is)
+				if hook && (test.is == nil) != (notified == nil) || notified != nil && test.is != errAny && !errors.Is(notified, test.is) {
+					t.Errorf("%s: OnError got %v, want %v", name, notified, test.is)
 				}
 				if test.status != 499 {
 					p := body(t, w)

@@ -108,7 +108,7 @@ func TestHeaderKeyWithASecret(t *testing.T) {
 	_, a, _ := strings.Cut(strings.TrimPrefix(httplimit.HeaderKey("a", value, mine), "header:"), ":")
 	_, b, _ := strings.Cut(strings.TrimPrefix(httplimit.HeaderKey("b", value, mine), "header:"), ":")
 	if a == b {
-		t.Error("equal values of two headers can be told by their hashes")
+		t.Error("equal values of two headers have equal hashes")
 	}
 	for _, short := range [][]byte{{}, []byte("fifteen bytes!!")} {
 		for name, call := range map[string]func(){

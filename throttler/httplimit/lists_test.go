@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
 
-// What a list decides has no limit to tell of, and a key that is denied for good must not be told to try again.
+// What a list decides has no limit to tell of, and a key that is denied for good must not be asked to try again.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	for _, settle := range []bool{false, true} {

@@ -44,7 +44,7 @@ type counts struct {
 func newCounts(t testing.TB) *counts {
 	t.Helper()
 	c := &counts{}
-	// Far from what any host's clock says: what is told to a client must not depend on that.
+	// Far from what any host's clock says: what a client sees must not depend on that.
 	c.micros.Store(time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 	var err error
 	c.Memory, err = memory.New(memory.Config{
@@ -60,7 +60,7 @@ func newCounts(t testing.TB) *counts {
 func (c *counts) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
 var (
-	errAway = &backend.Error{Op: "take", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
+	errAway = &backend.Error{Op: "take", Node: "node", Kind: backend.Unavailable, Err: errors.New("down")}
 	errBusy = &backend.Error{Op: "take", Node: "node", Kind: backend.Contended, Err: errors.New("others were faster")}
 )
 

@@ -11,12 +11,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// statusClientGone is what nginx logs for a client who has gone. Nobody reads it, but an empty response would stand
-// as a 200 in the log of whoever writes one.
-const statusClientGone = 499
+// statusClientClosed is the status that nginx logs when the client has disconnected. It keeps access logs from showing a 200.
+const statusClientClosed = 499
 
-// problem is an application/problem+json body (RFC 9457). Its types are those of the RateLimit draft; without a
-// type the title is the status's own.
+// problem is an application/problem+json body (RFC 9457). Its types are those of the RateLimit draft; without a type the title
+// is that of the status.
 type problem struct {
 	Type             string   `json:"type,omitempty"`
 	Title            string   `json:"title"`
@@ -37,17 +36,16 @@ func (p *problem) write(w http.ResponseWriter) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store") // RFC 6585 wants that for a 429
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // to a client who may have gone
+	_, _ = w.Write(body) // the client may have disconnected
 }
 
-// WriteDenied answers a denied request by the decision in its context. Its body names the limits in question, never
-// the key.
+// WriteDenied answers a denied request by the decision in its context. Its body names the limits that denied, never the key.
 //
 //	429  a limit denied
-//	429  the failure policy denied, from what this process counts by itself
-//	503  denied without asking any limit, such as under throttler.FailClosed, or because too many asked for the key at once
+//	429  the failure policy denied, by the counts of this process
+//	503  no limit decided, as under throttler.FailClosed or after contention
 //	403  the key is on a deny list
-//	413  the cost can never fit (limit.Never). There is no Retry-After; a 429 would make many clients try again
+//	413  the cost can never fit (limit.Never). There is no Retry-After: after a 429 many clients would try again
 func WriteDenied(w http.ResponseWriter, r *http.Request) {
 	d, _ := FromContext(r.Context())
 	var violated []string
@@ -84,12 +82,12 @@ func WriteDenied(w http.ResponseWriter, r *http.Request) {
 	p.write(w)
 }
 
-// WriteError answers a request on which there is no verdict. An [Config.OnError] that only wants to know of the
-// error calls it after. The error itself is not told to the client.
+// WriteError answers a request without a verdict. A [Config.OnError] that only logs calls it, too. The client doesn't see the
+// error.
 //
-//	400  the request has no key
-//	500  the key, the cost or the policy can't be made out: the server's mistake
-//	503  the rest, with Retry-After: an outage, a closed Throttler, a deadline of the server's own
+//	400  the request carries no usable key
+//	500  the key, the cost or the policy is invalid: the server's mistake
+//	503  anything else, with Retry-After: an outage, a closed Throttler, a deadline of the server
 func WriteError(w http.ResponseWriter, _ *http.Request, err error) {
 	var p problem
 	var key *keyError
@@ -97,7 +95,7 @@ func WriteError(w http.ResponseWriter, _ *http.Request, err error) {
 	switch {
 	case errors.Is(err, ErrNoKey), errors.Is(err, errManyKeys):
 		p.Status = http.StatusBadRequest
-		p.Detail = "The request doesn't say, or not clearly, whom it counts against."
+		p.Detail = "The request carries no usable rate-limit key."
 	case errors.As(err, &key), errors.As(err, &invalid), errors.Is(err, throttler.ErrUnsupported):
 		p.Status = http.StatusInternalServerError
 		p.Detail = "The request's rate limit can't be determined."
@@ -110,10 +108,10 @@ func WriteError(w http.ResponseWriter, _ *http.Request, err error) {
 	p.write(w)
 }
 
-// fail answers a request on which there is no verdict.
+// fail answers a request without a verdict.
 func (m *Middleware) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) {
-		w.WriteHeader(statusClientGone)
+		w.WriteHeader(statusClientClosed)
 		return
 	}
 	m.cfg.OnError(w, r, err)

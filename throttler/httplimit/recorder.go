@@ -7,11 +7,10 @@ import (
 	"net/http"
 )
 
-// recorder sees what a handler answers. It stands between them only where Settle asks for the outcome.
+// recorder records what a handler answers, if Settle needs the outcome.
 //
-// A handler may find out by a type assertion what its ResponseWriter can do, so the recorder must not offer more
-// than the one below: shaped adds Flusher, Hijacker and Pusher where they are. What is asked for by
-// http.ResponseController passes through Unwrap.
+// A handler may find out by a type assertion what its ResponseWriter can do, so the recorder must not offer more than the
+// wrapped one: shaped adds Flusher, Hijacker and Pusher if it has them. http.ResponseController uses Unwrap.
 type recorder struct {
 	http.ResponseWriter
 	status   int // 0 before the header is written
@@ -47,7 +46,7 @@ func (r *recorder) shaped() http.ResponseWriter {
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols { // others come before the header proper
+	if status >= 200 || status == http.StatusSwitchingProtocols { // others precede the final header
 		r.header(status)
 	}
 	r.ResponseWriter.WriteHeader(status)
@@ -60,7 +59,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteString spares the copy that Write would take.
+// WriteString avoids the copy of Write.
 func (r *recorder) WriteString(s string) (int, error) {
 	r.header(http.StatusOK)
 	n, err := io.WriteString(r.ResponseWriter, s)
@@ -68,7 +67,7 @@ func (r *recorder) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// ReadFrom keeps sendfile: io.Copy asks the writer below for its own ReadFrom.
+// ReadFrom keeps sendfile: io.Copy uses the ReadFrom of the wrapped writer.
 func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
 	r.header(http.StatusOK)
 	n, err := io.Copy(r.ResponseWriter, src)
@@ -78,7 +77,7 @@ func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
 
 func (r flushRecorder) Flush() { _ = r.FlushError() }
 
-// FlushError is what http.ResponseController prefers to Flush.
+// FlushError is for http.ResponseController, which prefers it to Flush.
 func (r flushRecorder) FlushError() error {
 	r.header(http.StatusOK)
 	return http.NewResponseController(r.ResponseWriter).Flush()
@@ -90,7 +89,7 @@ func (r http1Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffer, err
 }
 
-// header notes the first status; net/http ignores later ones.
+// header records the first status; net/http ignores later ones.
 func (r *recorder) header(status int) {
 	if r.status == 0 && !r.hijacked {
 		r.status = status
@@ -106,7 +105,7 @@ func (r *recorder) outcome(req *http.Request, cost int64, panicked bool) Outcome
 		}
 	}
 	if req.Method == http.MethodHead {
-		o.Written = 0 // net/http takes a body and sends none
+		o.Written = 0 // net/http accepts a body and sends none
 	}
 	return o
 }

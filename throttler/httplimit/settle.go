@@ -20,35 +20,32 @@ type Outcome struct {
 	// Cost is what was charged at the start.
 	Cost int64
 
-	// Panicked is whether the handler panicked; with http.ErrAbortHandler, for one, after it found that it could
-	// not go on.
+	// Panicked is whether the handler panicked, also with http.ErrAbortHandler.
 	Panicked bool
 
 	// Hijacked is whether the handler took the connection over.
 	Hijacked bool
 }
 
-// NotModified reports a 304: the client had the answer already, or says so. With If-None-Match: * it gets one from
-// http.ServeContent and most frameworks whenever it likes: let GiveBack keep some of the cost.
+// NotModified reports a 304. A client can get one from http.ServeContent and most frameworks with If-None-Match: *, so let
+// GiveBack keep some of the cost.
 func (o Outcome) NotModified() bool { return o.Status == http.StatusNotModified }
 
-// Failed reports that the server failed: a 5xx or a panic. Give failures back only where no client can cause them
-// at will.
+// Failed reports a 5xx or a panic. Give failures back only if clients can't cause them at will.
 func (o Outcome) Failed() bool { return o.Status >= 500 || o.Panicked }
 
-// GiveBack makes a [Config.Settle] that gives the cost back, but for what it keeps, if any of the conditions holds, and none of
-// it otherwise:
+// GiveBack makes a [Config.Settle] that gives the cost back except for keep if any of the conditions holds, and nothing otherwise:
 //
 //	Cost:   func(*http.Request) int64 { return 10 }, // the limits count tenths of a request
 //	Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified, httplimit.Outcome.Failed),
 //
-// Keep bounds what is done for nothing: a client who brings the outcome about every time gets at most Max / keep requests from
-// a limit of Max, here ten times as many as one who never does. A request that costs no more than keep gets nothing back, so
-// that requests need a Cost above it. With a keep of 0 all goes back, and who can bring the outcome about has no limit: it
-// is for outcomes that no client can cause. GiveBack panics if keep is negative.
+// Keep bounds the requests of a client that always causes the outcome: it gets at most Max / keep of them from a limit of Max,
+// here ten times as many as a client that never does. A request that costs no more than keep gets nothing back, so give requests
+// a Cost above it. With a keep of 0 everything is given back, and a client that can cause the outcome has no limit. GiveBack
+// panics if keep is negative.
 //
-// Keeping part of the cost was preferred to a bound on how often it is given back: that would be a second count for each key,
-// a call more for each request, and a policy that nobody sees in the headers.
+// A bound on how often the cost is given back would need a second count for each key, one more call for each request, and a
+// policy that the headers don't show.
 func GiveBack(keep int64, when ...func(Outcome) bool) func(*http.Request, Outcome) int64 {
 	if keep < 0 {
 		panic("httplimit: GiveBack: keep must not be negative")
@@ -63,7 +60,7 @@ func GiveBack(keep int64, when ...func(Outcome) bool) func(*http.Request, Outcom
 	}
 }
 
-// settleTimeout bounds what is given back after the handler: it goes on when the client has gone.
+// settleTimeout bounds the refund after the handler, which outlives the request's context.
 const settleTimeout = time.Second
 
 // charges is what one request was charged.
@@ -82,7 +79,7 @@ func (m *Middleware) reserve(ctx context.Context, keys []string, cost int64) (th
 	return r.Decision(), &charges{reserved: r, cost: cost, keys: len(keys)}, nil
 }
 
-// settle gives back what the request did not cost, also for a client who has gone: to the first key, or to all.
+// settle gives back what the request did not cost, to the first key or to all, even if the client has disconnected.
 func (c *charges) settle(ctx context.Context, actual int64, all bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -97,7 +94,7 @@ func (c *charges) settle(ctx context.Context, actual int64, all bool) error {
 	return c.reserved.SettleEach(ctx, each)
 }
 
-// serveAndSettle lets a panic pass by without recovering from it, so that its trace stays whole.
+// serveAndSettle doesn't recover from a panic, so that its stack trace stays complete.
 func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, held *charges) {
 	rec := &recorder{ResponseWriter: w}
 	returned := false

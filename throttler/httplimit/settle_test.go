@@ -290,12 +290,12 @@ func TestOnSettleError(t *testing.T) {
 	} {
 		b := newCounts(t)
 		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
-		var told error
+		var notified error
 		for _, hook := range []func(*http.Request, error){nil, func(r *http.Request, err error) {
 			if _, ok := httplimit.FromContext(r.Context()); !ok {
 				t.Error("OnSettleError got another request")
 			}
-			told = err
+			notified = err
 		}} {
 			h := wrap(t, th, httplimit.Config{
 				Cost:          func(*http.Request) int64 { return 5 },
@@ -307,8 +307,8 @@ func TestOnSettleError(t *testing.T) {
 			}
 			b.down.Store(false)
 		}
-		if (told == nil) != (test.is == nil) || test.is != errAny && !errors.Is(told, test.is) {
-			t.Errorf("%s: OnSettleError got %v, want %v", test.name, told, test.is)
+		if (notified == nil) != (test.is == nil) || test.is != errAny && !errors.Is(notified, test.is) {
+			t.Errorf("%s: OnSettleError got %v, want %v", test.name, notified, test.is)
 		}
 		if got := used(t, th, secret); got != 10 {
 			t.Errorf("%s: %d used, want 10: all stays charged", test.name, got)

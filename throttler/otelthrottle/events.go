@@ -11,46 +11,45 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// Outage implements [throttler.OutageObserver]: an event sluice.outage, and a count.
-func (o *Observer) Outage(ctx context.Context, data throttler.OutageData) {
-	p, reason := o.labels.of(data.Policy.Name), throttler.Reason(data.Cause)
-	how := attribute.String("sluice.failure_policy", data.Failure.String())
+// Outage implements [throttler.OutageObserver]: a count and an event sluice.outage, or sluice.outage_end once it is over.
+func (o *Observer) Outage(ctx context.Context, outage throttler.Outage) {
+	p, reason := o.labels.Get(outage.Policy.Name), throttler.Reason(outage.Cause)
+	if outage.Over {
+		o.emit(ctx, time.Now(), "sluice.outage_end", log.SeverityInfo, "the backend gives verdicts again", nil,
+			p.attr, attribute.Float64("sluice.outage.duration", outage.Duration.Seconds()),
+			attribute.Int64("sluice.outage.requests", outage.Requests))
+		return
+	}
+	how := attribute.String("sluice.failure_policy", outage.Failure.String())
 	cause := attribute.String("sluice.cause", reason)
 	o.instruments.outages.Add(ctx, 1, p.with(how, cause))
 	severity := log.SeverityWarn
-	if reason == "misconfigured" || reason == "corrupt" { // nobody is better off waiting
+	if reason == "misconfigured" || reason == "corrupt" { // waiting doesn't help
 		severity = log.SeverityError
 	}
-	o.emit(ctx, time.Now(), "sluice.outage", severity, "no verdict from the backend, the failure policy decides", data.Cause,
+	o.emit(ctx, time.Now(), "sluice.outage", severity, "no verdict from the backend, the failure policy decides", outage.Cause,
 		p.attr, how, cause)
 }
 
-// OutageEnd implements [throttler.OutageEndObserver]: an event sluice.outage_end.
-func (o *Observer) OutageEnd(ctx context.Context, data throttler.OutageEndData) {
-	o.emit(ctx, time.Now(), "sluice.outage_end", log.SeverityInfo, "the backend gives verdicts again", nil,
-		o.labels.of(data.Policy.Name).attr, attribute.Float64("sluice.outage.duration", data.Duration.Seconds()),
-		attribute.Int64("sluice.outage.requests", data.Requests))
-}
-
-// Event is a change of state of a node, such as a router tells by its OnEvent.
-type Event struct {
+// NodeEvent is a change of state of a node, as a router.Event has it. This package doesn't link the router.
+type NodeEvent struct {
 	Time        time.Time // zero: now
 	Kind        string    // such as "breaker opened"
 	Group, Node string
 	From, To    string
 	Err         error
-	Lost        uint64 // how many were dropped before it
+	Lost        uint64 // number of events dropped before it
 }
 
-// Emit makes a log event of a change of state: "breaker opened" is called sluice.node.breaker_opened. It is for a router's
-// OnEvent:
+// EmitNode makes a log event of a change of state: "breaker opened" is called sluice.node.breaker_opened. Call it from a
+// router's OnEvent:
 //
 //	OnEvent: func(e router.Event) {
-//		observer.Emit(otelthrottle.Event{
+//		observer.EmitNode(otelthrottle.NodeEvent{
 //			Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
 //		})
 //	},
-func (o *Observer) Emit(e Event) {
+func (o *Observer) EmitNode(e NodeEvent) {
 	severity := log.SeverityInfo
 	switch e.Kind {
 	case "misconfigured", "topology rejected", "topology not published":

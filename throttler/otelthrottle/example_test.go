@@ -28,7 +28,7 @@ func Example() {
 	}
 	groups, err := router.New([]router.Nodes{{Name: "eu-1", Weight: 1, Primary: mem}}, router.Config{
 		OnEvent: func(e router.Event) {
-			observer.Emit(otelthrottle.Event{
+			observer.EmitNode(otelthrottle.NodeEvent{
 				Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
 			})
 		},

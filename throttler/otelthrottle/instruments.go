@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// instruments are what a decision is measured with.
+// instruments measure operations.
 type instruments struct {
 	decisions, near, exposure, refunds, outages, shadows metric.Int64Counter
 	duration, operations                                 metric.Float64Histogram
@@ -28,33 +28,33 @@ func newInstruments(m metric.Meter) (i instruments, _ error) {
 		errs = append(errs, err)
 		return c
 	}
-	i.decisions = counter("sluice.decisions", "{decision}", "Requests that were decided, or weren't.")
+	i.decisions = counter("sluice.decisions", "{decision}", "Requests by outcome.")
 	i.near = counter("sluice.decisions.near_limit", "{decision}", "Admissions that left little of the quota.")
-	i.exposure = counter("sluice.exposure", "{cost}", "Cost that was admitted without the guarantee to be exact.")
+	i.exposure = counter("sluice.exposure", "{cost}", "Cost that was admitted without the Exact guarantee.")
 	i.refunds = counter("sluice.refunds", "{cost}", "Cost that was given back.")
 	i.outages = counter("sluice.outages", "{outage}", "Outages of the backend, at most one a minute for each cause.")
-	i.shadows = counter("sluice.shadow.decisions", "{decision}", "What policies that are enforced on nobody would have decided.")
+	i.shadows = counter("sluice.shadow.decisions", "{decision}", "Decisions of shadow policies, which are not enforced.")
 	timer := func(name, description string) metric.Float64Histogram {
 		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
 			metric.WithExplicitBucketBoundaries(buckets...))
 		errs = append(errs, err)
 		return h
 	}
-	i.duration = timer("sluice.decision.duration", "How long decisions take.")
-	i.operations = timer("sluice.operation.duration", "How long peeks, looks at the usage and resets take.")
+	i.duration = timer("sluice.decision.duration", "Duration of decisions.")
+	i.operations = timer("sluice.operation.duration", "Duration of Peek, Usage and Reset.")
 	return i, errors.Join(errs...)
 }
 
 // measure counts a decision.
-func (o *Observer) measure(ctx context.Context, p *policy, data *throttler.DecisionEndData) {
-	i, d := &o.instruments, &data.Decision
-	if data.Err != nil {
-		o.measureError(ctx, p, data)
+func (o *Observer) measure(ctx context.Context, p *policy, e *throttler.Event) {
+	i, d := &o.instruments, &e.Decision
+	if e.Err != nil {
+		o.measureError(ctx, p, e)
 		return
 	}
 	opts := p.of(d)
 	i.decisions.Add(ctx, 1, opts.counted...)
-	i.duration.Record(ctx, data.Duration.Seconds(), opts.timed...)
+	i.duration.Record(ctx, e.Duration.Seconds(), opts.timed...)
 	if !d.Allowed {
 		return
 	}
@@ -62,31 +62,58 @@ func (o *Observer) measure(ctx context.Context, p *policy, data *throttler.Decis
 		i.near.Add(ctx, 1, p.near...)
 	}
 	if d.Guarantee != throttler.Exact {
-		i.exposure.Add(ctx, data.Cost, opts.exposed...)
+		i.exposure.Add(ctx, e.Cost, opts.exposed...)
 	}
 }
 
 // measureError counts a request without a verdict. There may be many reasons, so that their attributes are not kept.
-func (o *Observer) measureError(ctx context.Context, p *policy, data *throttler.DecisionEndData) {
+func (o *Observer) measureError(ctx context.Context, p *policy, e *throttler.Event) {
 	i := &o.instruments
 	if !i.decisions.Enabled(ctx) && !i.duration.Enabled(ctx) {
 		return
 	}
 	opts := p.with(attribute.String("sluice.outcome", failed),
-		attribute.String("error.type", throttler.Reason(data.Err)))
+		attribute.String("error.type", throttler.Reason(e.Err)))
 	i.decisions.Add(ctx, 1, opts)
-	i.duration.Record(ctx, data.Duration.Seconds(), opts)
+	i.duration.Record(ctx, e.Duration.Seconds(), opts)
 }
 
-// Refund implements [throttler.RefundObserver].
-func (o *Observer) Refund(ctx context.Context, data throttler.RefundData) {
+func (o *Observer) measureRefund(ctx context.Context, e *throttler.Event) {
 	if !o.instruments.refunds.Enabled(ctx) {
 		return
 	}
 	attrs := []attribute.KeyValue{attribute.String("sluice.outcome", "returned")}
-	if data.Err != nil {
+	if e.Err != nil {
 		attrs[0] = attribute.String("sluice.outcome", failed)
-		attrs = append(attrs, attribute.String("error.type", throttler.Reason(data.Err)))
+		attrs = append(attrs, attribute.String("error.type", throttler.Reason(e.Err)))
 	}
-	o.instruments.refunds.Add(ctx, data.Amount, o.labels.of(data.Policy.Name).with(attrs...))
+	o.instruments.refunds.Add(ctx, e.Cost, o.labels.Get(e.Policy.Name).with(attrs...))
+}
+
+// measureOperation measures a Peek, Usage or Reset.
+func (o *Observer) measureOperation(ctx context.Context, e *throttler.Event) {
+	if !o.instruments.operations.Enabled(ctx) {
+		return
+	}
+	attrs := known(make([]attribute.KeyValue, 0, 3), "error.type", throttler.Reason(e.Err))
+	attrs = append(attrs, attribute.String("sluice.operation", e.Op.String()))
+	o.instruments.operations.Record(ctx, e.Duration.Seconds(), o.labels.Get(e.Policy.Name).with(attrs...))
+}
+
+func (o *Observer) measureShadow(ctx context.Context, e *throttler.Event) {
+	if !o.instruments.shadows.Enabled(ctx) {
+		return
+	}
+	how, reason := denied, throttler.Reason(e.Err)
+	switch {
+	case reason == "cost_exceeds_limit": // it would deny this always
+	case e.Err != nil:
+		how = failed
+	case e.Decision.Allowed:
+		how = allowed
+	}
+	attrs := known(make([]attribute.KeyValue, 0, 4), "error.type", reason)
+	attrs = append(attrs, attribute.String("sluice.outcome", how),
+		attribute.String("sluice.shadow_policy", o.labels.Get(e.Shadow.Name).attr.Value.AsString()))
+	o.instruments.shadows.Add(ctx, 1, o.labels.Get(e.Policy.Name).with(attrs...))
 }

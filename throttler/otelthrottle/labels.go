@@ -1,9 +1,6 @@
 package otelthrottle
 
 import (
-	"maps"
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,50 +9,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// labels are the names that are told: each policy's once, and no more than some. Attributes made for each decision would
-// cost four allocations, those that are kept none.
-type labels struct {
-	most int
-
-	known atomic.Pointer[map[string]*policy] // replaced, never changed
-	mu    sync.Mutex                         // held while it is replaced
-}
-
-const otherPolicies = "_OTHER"
-
-// of is what is kept for a policy.
-func (l *labels) of(name string) *policy {
-	if known := l.known.Load(); known != nil {
-		if p, ok := (*known)[name]; ok {
-			return p
-		}
-		if len(*known) > l.most {
-			return (*known)[otherPolicies]
-		}
-	}
-	return l.add(name)
-}
-
-func (l *labels) add(name string) *policy {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	known := map[string]*policy{otherPolicies: newPolicy(otherPolicies)} // no policy can have this name
-	if before := l.known.Load(); before != nil {
-		if p, ok := (*before)[name]; ok {
-			return p
-		}
-		if len(*before) > l.most {
-			return (*before)[otherPolicies]
-		}
-		known = maps.Clone(*before)
-	}
-	name = strings.Clone(name) // it may be part of something large
-	known[name] = newPolicy(name)
-	l.known.Store(&known)
-	return known[name]
-}
-
-// policy is what is kept for one policy.
+// policy holds the attributes of one policy: attributes made for each decision would cost four allocations.
 type policy struct {
 	span string // the name of its spans
 	attr attribute.KeyValue

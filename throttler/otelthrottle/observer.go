@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-go/sluice/internal/nametable"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -18,20 +19,20 @@ const scope = "github.com/sluice-go/sluice/throttler/otelthrottle"
 
 // Config configures an Observer. The zero value is ready to use.
 type Config struct {
-	// The providers. Nil: the global one.
+	// The providers. If nil, the global one is used.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 	LoggerProvider log.LoggerProvider
 
-	// Always begins a span for each decision, and leaves it to the sampler whether it records. By default only requests
-	// whose own span records have one: a rate limit is asked more often than anybody wants to read.
+	// Always starts a span for each decision, which the sampler may drop. False: only decisions within a span that records have
+	// one.
 	Always bool
 
-	// NearLimit is what share of a limit's quota must be left lest an admission count as near the limit. Zero: 0.1.
-	// Negative: none does.
+	// NearLimit is the share of a limit's quota at or below which an admission counts as near the limit. Zero: 0.1. Negative: no
+	// admission does.
 	NearLimit float64
 
-	// MaxPolicies is how many names of policies are told apart. Zero: 100.
+	// MaxPolicies is how many names of policies have attributes of their own. Zero: 100.
 	MaxPolicies int
 }
 
@@ -77,7 +78,7 @@ type Observer struct {
 	meter       metric.Meter
 	logger      log.Logger
 	instruments instruments
-	labels      labels
+	labels      *nametable.Table[*policy] // by name
 
 	mu      sync.Mutex // guards watched
 	watched []metric.Registration
@@ -85,12 +86,7 @@ type Observer struct {
 
 var (
 	_ throttler.Observer       = (*Observer)(nil)
-	_ throttler.RefundObserver = (*Observer)(nil)
 	_ throttler.OutageObserver = (*Observer)(nil)
-
-	_ throttler.OutageEndObserver = (*Observer)(nil)
-	_ throttler.OperationObserver = (*Observer)(nil)
-	_ throttler.ShadowObserver    = (*Observer)(nil)
 )
 
 // New makes an Observer. It reports every problem of the configuration at once.
@@ -104,7 +100,7 @@ func New(cfg Config) (*Observer, error) {
 		tracer: cfg.TracerProvider.Tracer(scope),
 		meter:  cfg.MeterProvider.Meter(scope),
 		logger: cfg.LoggerProvider.Logger(scope),
-		labels: labels{most: cfg.MaxPolicies},
+		labels: nametable.New(cfg.MaxPolicies, newPolicy),
 	}
 	var err error
 	if o.instruments, err = newInstruments(o.meter); err != nil {
@@ -113,25 +109,33 @@ func New(cfg Config) (*Observer, error) {
 	return o, nil
 }
 
-// DecisionStart implements [throttler.Observer].
-func (o *Observer) DecisionStart(ctx context.Context, data throttler.DecisionStartData) (context.Context, *throttler.Trace) {
-	// A span is not begun lightly: that allocates even where there is no SDK.
-	if !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
-		return ctx, nil
+// Start implements [throttler.Observer].
+func (o *Observer) Start(ctx context.Context, e *throttler.Event) context.Context {
+	// Starting a span allocates even without an SDK.
+	if e.Op != throttler.OpTake || !o.cfg.Always && !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx
 	}
-	return o.begin(ctx, o.labels.of(data.Policy.Name), data.Cost)
+	return o.begin(ctx, o.labels.Get(e.Policy.Name), e)
 }
 
-// DecisionEnd implements [throttler.Observer].
-func (o *Observer) DecisionEnd(ctx context.Context, data throttler.DecisionEndData) {
-	p := o.labels.of(data.Policy.Name)
-	o.measure(ctx, p, &data)
-	if data.Trace != nil {
-		o.end(ctx, &data)
+// End implements [throttler.Observer].
+func (o *Observer) End(ctx context.Context, e *throttler.Event) {
+	switch e.Op {
+	case throttler.OpTake:
+		o.measure(ctx, o.labels.Get(e.Policy.Name), e)
+		if e.Trace != nil {
+			o.end(ctx, e)
+		}
+	case throttler.OpRefund:
+		o.measureRefund(ctx, e)
+	case throttler.OpShadow:
+		o.measureShadow(ctx, e)
+	default:
+		o.measureOperation(ctx, e)
 	}
 }
 
-// Close stops watching what was given to the Watch methods.
+// Close ends what the Watch methods began.
 func (o *Observer) Close() error {
 	o.mu.Lock()
 	watched := o.watched
@@ -151,11 +155,11 @@ const (
 	failed  = "error"
 )
 
-func outcome(data *throttler.DecisionEndData) string {
+func outcome(e *throttler.Event) string {
 	switch {
-	case data.Err != nil:
+	case e.Err != nil:
 		return failed
-	case data.Decision.Allowed:
+	case e.Decision.Allowed:
 		return allowed
 	}
 	return denied

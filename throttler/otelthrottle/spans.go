@@ -10,29 +10,39 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// begin begins the span of a decision. Where it doesn't record nothing else has to.
-func (o *Observer) begin(ctx context.Context, p *policy, cost int64) (context.Context, *throttler.Trace) {
-	ctx, span := o.tracer.Start(ctx, p.span, trace.WithSpanKind(trace.SpanKindInternal),
-		trace.WithAttributes(p.attr, attribute.Int64("sluice.cost", cost)))
+// spanKey is the context key of the span that begin started. The trace of an event may be another observer's.
+type spanKey struct{}
+
+// begin starts the span of a decision. If it doesn't record, nothing else has to.
+func (o *Observer) begin(ctx context.Context, p *policy, e *throttler.Event) context.Context {
+	within, span := o.tracer.Start(ctx, p.span, trace.WithSpanKind(trace.SpanKindInternal),
+		trace.WithAttributes(p.attr, attribute.Int64("sluice.cost", e.Cost)))
 	if !span.IsRecording() {
 		span.End()
-		return ctx, nil
+		return within
 	}
-	return ctx, new(throttler.Trace)
+	if e.Trace == nil {
+		e.Trace = new(backend.Trace)
+	}
+	return context.WithValue(within, spanKey{}, span)
 }
 
-// end ends the span of a decision, which is that of the context.
-func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
-	span := trace.SpanFromContext(ctx)
+// end ends the span that begin started, if it did.
+func (o *Observer) end(ctx context.Context, e *throttler.Event) {
+	span, ok := ctx.Value(spanKey{}).(trace.Span)
+	if !ok {
+		return
+	}
 	defer span.End()
-	d, t := &data.Decision, data.Trace
+	d, t := &e.Decision, e.Trace
 	attrs := make([]attribute.KeyValue, 0, 24)
-	attrs = append(attrs, attribute.String("sluice.outcome", outcome(data)))
-	if data.Err != nil {
-		reason := throttler.Reason(data.Err)
+	attrs = append(attrs, attribute.String("sluice.outcome", outcome(e)))
+	if e.Err != nil {
+		reason := throttler.Reason(e.Err)
 		attrs = append(attrs, attribute.String("error.type", reason))
 		span.SetStatus(codes.Error, reason)
 	} else {
@@ -49,15 +59,15 @@ func (o *Observer) end(ctx context.Context, data *throttler.DecisionEndData) {
 		}
 	}
 	attrs = known(attrs, "sluice.cause", throttler.Reason(d.Cause))
-	attrs = known(attrs, "sluice.lease", leaseUse(data))
-	span.SetAttributes(taken(attrs, t)...)
+	attrs = known(attrs, "sluice.lease", leaseUse(e))
+	span.SetAttributes(traced(attrs, t)...)
 	for i := range t.Calls {
 		o.call(ctx, &t.Calls[i])
 	}
 }
 
-// taken are the attributes of the way that a request took.
-func taken(attrs []attribute.KeyValue, t *throttler.Trace) []attribute.KeyValue {
+// traced adds what a trace recorded.
+func traced(attrs []attribute.KeyValue, t *backend.Trace) []attribute.KeyValue {
 	attrs = known(attrs, "sluice.side", t.Side)
 	if t.Flag != "" { // by the conventions for feature flags
 		attrs = append(attrs,
@@ -82,7 +92,7 @@ func taken(attrs []attribute.KeyValue, t *throttler.Trace) []attribute.KeyValue 
 	return attrs
 }
 
-// known adds what is known.
+// known adds an attribute unless its value is empty.
 func known(attrs []attribute.KeyValue, name, value string) []attribute.KeyValue {
 	if value == "" {
 		return attrs
@@ -90,19 +100,19 @@ func known(attrs []attribute.KeyValue, name, value string) []attribute.KeyValue 
 	return append(attrs, attribute.String(name, value))
 }
 
-// leaseUse is what a lease did with a request, if there is one.
-func leaseUse(data *throttler.DecisionEndData) string {
-	switch data.Decision.Source {
+// leaseUse is what a lease did with the request; empty without one.
+func leaseUse(e *throttler.Event) string {
+	switch e.Decision.Source {
 	case throttler.Leased:
 		return "spent"
 	case throttler.LocalDeny:
 		return "denied"
 	}
-	return data.Trace.Lease.String()
+	return e.Trace.Lease.String()
 }
 
-// call makes the span of a call to a server, which is over, by the conventions for databases.
-func (o *Observer) call(ctx context.Context, c *throttler.Call) {
+// call makes the span of a finished call to a server, by the conventions for databases.
+func (o *Observer) call(ctx context.Context, c *backend.Call) {
 	operation := c.Command
 	if operation == "" {
 		operation = c.Op
@@ -123,10 +133,10 @@ func (o *Observer) call(ctx context.Context, c *throttler.Call) {
 	if c.Script != "" {
 		attrs = append(attrs, attribute.String("db.stored_procedure.name", c.Script))
 	}
-	if c.Shared > 1 { // the conventions want no 1
+	if c.Shared > 1 { // the conventions exclude 1
 		attrs = append(attrs, attribute.Int("db.operation.batch.size", c.Shared))
 	}
-	failure := c.Status // what the server called it, if it said so
+	failure := c.Status // the server's word for it, if any
 	if failure == "" {
 		failure = throttler.Reason(c.Err)
 	}
@@ -140,7 +150,7 @@ func (o *Observer) call(ctx context.Context, c *throttler.Call) {
 	span.End(trace.WithTimestamp(c.Start.Add(c.Duration)))
 }
 
-// server is the address of one server. That of a pool of them is none.
+// server splits the address of a single server. A pool has none.
 func server(node string) (host string, port int, ok bool) {
 	if strings.HasPrefix(node, "/") { // a socket
 		return node, 0, true

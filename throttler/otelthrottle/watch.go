@@ -11,7 +11,7 @@ import (
 
 var errNothing = errors.New("otelthrottle: nothing to watch: nil")
 
-// watcher gathers instruments that are read together.
+// watcher collects instruments that are read together.
 type watcher struct {
 	meter metric.Meter
 	all   []metric.Observable

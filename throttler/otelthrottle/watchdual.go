@@ -4,26 +4,26 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/backend/dual"
 )
 
-// WatchDual reads a dual.Dual whenever metrics are collected. Name tells it from others:
+// WatchDual reads a dual.Dual whenever metrics are collected, with its name as sluice.backend:
 //
 //	sluice.dual.decisions  by sluice.side: old, new
-//	sluice.dual.handovers  counts of a key carried over
-//	sluice.dual.redirects  calls that went after a key that had moved
-//	sluice.dual.bounded    decisions without the counts of a side that was out of reach
+//	sluice.dual.handovers  handovers of a key
+//	sluice.dual.redirects  calls that were redirected because the key had moved
+//	sluice.dual.bounded    decisions without the counts of a side that was unreachable
 //	sluice.dual.shadows    by sluice.shadow: agreed; denied, allowed and remaining are divergences; failed, dropped
-func (o *Observer) WatchDual(name string, dual interface{ Stats() throttler.DualStats }) error {
+func (o *Observer) WatchDual(name string, dual interface{ Stats() dual.Stats }) error {
 	if dual == nil {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}
 	decisions := w.counter("sluice.dual.decisions", "{decision}", "Decisions by side.")
-	handovers := w.counter("sluice.dual.handovers", "{handover}", "Counts of a key carried over from one side to the other.")
-	redirects := w.counter("sluice.dual.redirects", "{call}", "Calls that found their key moved, and went after it.")
-	bounded := w.counter("sluice.dual.bounded", "{decision}", "Decisions without the counts of a side that was out of reach.")
-	shadows := w.counter("sluice.dual.shadows", "{call}", "Answers of the side that doesn't decide, against those of the other.")
+	handovers := w.counter("sluice.dual.handovers", "{handover}", "Handovers of a key from one side to the other.")
+	redirects := w.counter("sluice.dual.redirects", "{call}", "Calls that were redirected because the key had moved.")
+	bounded := w.counter("sluice.dual.bounded", "{decision}", "Decisions without the counts of a side that was unreachable.")
+	shadows := w.counter("sluice.dual.shadows", "{call}", "Answers of the side that doesn't decide, compared with those of the other.")
 	of := attribute.String("sluice.backend", name)
 	plain := observed(of)
 	onOld, onNew := observed(of, attribute.String("sluice.side", "old")), observed(of, attribute.String("sluice.side", "new"))

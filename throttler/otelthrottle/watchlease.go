@@ -4,29 +4,29 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/backend/lease"
 )
 
-// WatchLease reads a lease.Lease whenever metrics are collected. Name tells it from others:
+// WatchLease reads a lease.Lease whenever metrics are collected, with its name as sluice.backend:
 //
 //	sluice.lease.takes       by sluice.lease: spent, denied (by the local view) and passed
 //	sluice.lease.efficiency  spent and denied, as a share of these and of all calls: takes passed on, and batches
-//	sluice.lease.fetches     batches asked for
-//	sluice.lease.stranded    cost that is leased now and not spent: what others are denied
-//	sluice.lease.returned    cost that went back
+//	sluice.lease.fetches     batches fetched
+//	sluice.lease.stranded    cost that is leased now and not spent, which other processes lack
+//	sluice.lease.returned    cost that was given back
 //	sluice.lease.lost        cost that could not be given back
-//	sluice.lease.keys        of which a view is kept
-func (o *Observer) WatchLease(name string, lease interface{ Stats() throttler.LeaseStats }) error {
+//	sluice.lease.keys        keys with a local view
+func (o *Observer) WatchLease(name string, lease interface{ Stats() lease.Stats }) error {
 	if lease == nil {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}
 	takes := w.counter("sluice.lease.takes", "{take}", "Takes by what the lease did with them.")
-	fetches := w.counter("sluice.lease.fetches", "{batch}", "Batches asked for.")
-	returned := w.counter("sluice.lease.returned", "{cost}", "Cost of leases that went back.")
+	fetches := w.counter("sluice.lease.fetches", "{batch}", "Batches fetched.")
+	returned := w.counter("sluice.lease.returned", "{cost}", "Cost of leases that was given back.")
 	lost := w.counter("sluice.lease.lost", "{cost}", "Cost of leases that could not be given back.")
 	stranded := w.gauge("sluice.lease.stranded", "{cost}", "Cost that is leased now and not spent.")
-	keys := w.gauge("sluice.lease.keys", "{key}", "Keys of which a view is kept.")
+	keys := w.gauge("sluice.lease.keys", "{key}", "Keys with a local view.")
 	efficiency := w.real("sluice.lease.efficiency", "1", "Takes answered without a call, as a share of these and of all calls.")
 	of := attribute.String("sluice.backend", name)
 	plain := observed(of)

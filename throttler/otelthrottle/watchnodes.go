@@ -7,19 +7,19 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Node is how a node of a router is, such as its Nodes tells.
+// Node is the state of a node of a router, as router.Router.Nodes returns it. This package doesn't link the router.
 type Node struct {
 	Group, Node, Role string
 	Breaker           string        // "closed", "open" or "half-open"
-	Readable          bool          // of a replica: whether it is fit to be read
-	Age               time.Duration // of a replica: since it may not have heard of its primary
+	Readable          bool          // of a replica: whether it is read
+	Age               time.Duration // of a replica: time for which it may have had no contact with its primary
 
-	// Of its last heartbeat: the round trip, and how far its clock is ahead of this host's. A round trip of 0 is none, and
-	// nothing is known of the clock.
+	// RTT is the round trip of the last heartbeat, and Ahead how far the node's clock was ahead of this host's. Without a
+	// heartbeat both are 0.
 	RTT, Ahead time.Duration
 }
 
-// breakerStates are told of as one series each, of which one is 1: a state can be summed over nodes then.
+// breakerStates have one series each, of which one is 1, so that a state can be summed over nodes.
 var breakerStates = [...]string{"closed", "half-open", "open"}
 
 // WatchNodes reads the nodes of a router whenever metrics are collected:
@@ -27,7 +27,7 @@ var breakerStates = [...]string{"closed", "half-open", "open"}
 //	sluice.node.breaker       1 for the state that sluice.breaker names, 0 for the others
 //	sluice.node.rtt           seconds that its last heartbeat took
 //	sluice.node.clock_offset  seconds that its clock is ahead of this host's wall clock
-//	sluice.replica.age        seconds since a replica may not have heard of its primary
+//	sluice.replica.age        seconds for which a replica may have had no contact with its primary
 //	sluice.replica.readable   1 or 0
 //
 // Each is by sluice.group, sluice.node and sluice.role. For a router.Router r:
@@ -50,8 +50,8 @@ func (o *Observer) WatchNodes(nodes func() []Node) error {
 	breaker := w.gauge("sluice.node.breaker", "{node}", "1 for the state that the node's breaker is in.")
 	rtt := w.real("sluice.node.rtt", "s", "Round trip of the last heartbeat.")
 	offset := w.real("sluice.node.clock_offset", "s", "How far the node's clock is ahead of this host's.")
-	age := w.real("sluice.replica.age", "s", "Time since a replica may not have heard of its primary.")
-	readable := w.gauge("sluice.replica.readable", "{node}", "1 if a replica is fit to be read.")
+	age := w.real("sluice.replica.age", "s", "Time for which a replica may have had no contact with its primary.")
+	readable := w.gauge("sluice.replica.readable", "{node}", "1 if a replica is read.")
 	return w.watch(o, func(to metric.Observer) {
 		for _, n := range nodes() {
 			of := []attribute.KeyValue{

@@ -5,19 +5,19 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// RouterStats is what a router has counted while its topology changed, such as its Stats tells: a router.Stats converts to
-// it.
+// RouterStats counts what a router did while its topology changed. A router.Stats converts to it: this package doesn't link the
+// router.
 type RouterStats struct {
-	Handovers int64 // counts of a key brought from the group that owned it to the one that owns it now
-	Redirects int64 // calls that found their key moved, and went after it
-	Bounded   int64 // decisions without the counts of a group that was out of reach
+	Handovers int64 // handovers of a key to the group that owns it now
+	Redirects int64 // calls that were redirected because the key had moved
+	Bounded   int64 // decisions without the counts of a group that was unreachable
 }
 
-// WatchRouter reads the counts of a router whenever metrics are collected. Name tells it from others:
+// WatchRouter reads the counts of a router whenever metrics are collected, with its name as sluice.backend:
 //
-//	sluice.router.handovers  counts of a key brought to the group that owns it now
-//	sluice.router.redirects  calls that went after a key that had moved
-//	sluice.router.bounded    decisions without the counts of a group that was out of reach
+//	sluice.router.handovers  handovers of a key to the group that owns it now
+//	sluice.router.redirects  calls that were redirected because the key had moved
+//	sluice.router.bounded    decisions without the counts of a group that was unreachable
 //
 // For a router.Router r:
 //
@@ -27,9 +27,9 @@ func (o *Observer) WatchRouter(name string, stats func() RouterStats) error {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}
-	handovers := w.counter("sluice.router.handovers", "{handover}", "Counts of a key brought to the group that owns it now.")
-	redirects := w.counter("sluice.router.redirects", "{call}", "Calls that found their key moved, and went after it.")
-	bounded := w.counter("sluice.router.bounded", "{decision}", "Decisions without the counts of a group that was out of reach.")
+	handovers := w.counter("sluice.router.handovers", "{handover}", "Handovers of a key to the group that owns it now.")
+	redirects := w.counter("sluice.router.redirects", "{call}", "Calls that were redirected because the key had moved.")
+	bounded := w.counter("sluice.router.bounded", "{decision}", "Decisions without the counts of a group that was unreachable.")
 	plain := observed(attribute.String("sluice.backend", name))
 	return w.watch(o, func(to metric.Observer) {
 		s := stats()

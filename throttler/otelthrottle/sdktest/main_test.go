@@ -31,7 +31,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/otelthrottle"
 )
 
-// secret is the key of all requests: nothing of it may be told.
+// secret is the key of all requests: nothing of it may be exported.
 const secret = "user:42:secret"
 
 // telemetry is an SDK that keeps everything in memory.
@@ -69,7 +69,7 @@ func newTelemetry(t *testing.T, cfg otelthrottle.Config) *telemetry {
 // throttler is a Throttler that the telemetry observes.
 func (s *telemetry) throttler(cfg throttler.Config) *throttler.Throttler {
 	s.t.Helper()
-	cfg.Observer, cfg.Logger = s.observer, slog.New(slog.NewTextHandler(io.Discard, nil))
+	cfg.Observer, cfg.Logger = throttler.Observers(s.observer, cfg.Observer), slog.New(slog.NewTextHandler(io.Discard, nil))
 	th, err := throttler.New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
@@ -209,7 +209,7 @@ func (s *telemetry) want(metric string, want map[string]float64) {
 	}
 }
 
-// noKeys looks for the key in everything that was told.
+// noKeys looks for the key in everything that was exported.
 func (s *telemetry) noKeys() {
 	s.t.Helper()
 	var all strings.Builder
@@ -223,7 +223,7 @@ func (s *telemetry) noKeys() {
 		fmt.Fprintln(&all, e.name, e.body, e.attrs)
 	}
 	if strings.Contains(all.String(), "secret") || strings.Contains(all.String(), "user:42") {
-		s.t.Errorf("a key was told:\n%s", all.String())
+		s.t.Errorf("a key was exported:\n%s", all.String())
 	}
 }
 
@@ -303,7 +303,7 @@ func nodesOf(r *router.Router) []otelthrottle.Node {
 
 // onEvent is for a router's OnEvent.
 func (s *telemetry) onEvent(e router.Event) {
-	s.observer.Emit(otelthrottle.Event{
+	s.observer.EmitNode(otelthrottle.NodeEvent{
 		Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,
 	})
 }

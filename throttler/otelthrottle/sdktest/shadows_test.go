@@ -8,16 +8,22 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 	"github.com/sluice-go/sluice/throttler/otelthrottle"
 )
 
-// TestShadowPolicy counts what a policy would have decided that is enforced on nobody.
+// TestShadowPolicy counts what a policy that is not enforced would have decided.
 func TestShadowPolicy(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t, otelthrottle.Config{})
-	th := s.throttler(throttler.Config{
-		Policy: api(limit.PerHour(10)), Shadow: limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.PerHour(2)}},
+	shadow, err := insight.NewShadow(insight.ShadowConfig{
+		Backend: newMemory(t), Policy: limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.PerHour(2)}}, Observer: s.observer,
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shadow.Close() })
+	th := s.throttler(throttler.Config{Policy: api(limit.PerHour(10)), Observer: shadow})
 	for i, test := range []struct{ cost, allowed, denied int64 }{{2, 1, 0}, {1, 1, 1}, {3, 1, 2}} { // the last can never fit
 		s.request(th, test.cost)
 		await(t, "the shadow's answer", func() bool {
@@ -56,7 +62,7 @@ func TestOperations(t *testing.T) {
 func TestOutageEnd(t *testing.T) {
 	t.Parallel()
 	s, policy := newTelemetry(t, otelthrottle.Config{}), api(limit.PerHour(1))
-	s.observer.OutageEnd(t.Context(), throttler.OutageEndData{Policy: &policy, Duration: 90 * time.Second, Requests: 7})
+	s.observer.Outage(t.Context(), throttler.Outage{Over: true, Policy: &policy, Duration: 90 * time.Second, Requests: 7})
 	e := s.events.all()[0]
 	if e.name != "sluice.outage_end" || e.severity != "INFO" || e.attrs["sluice.policy"] != "api" ||
 		e.attrs["sluice.outage.duration"] != "90" || e.attrs["sluice.outage.requests"] != "7" {

@@ -110,7 +110,7 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestRefusedByTheServer: what the server called its error is told by the conventions.
+// TestRefusedByTheServer: the server's word for its error is exported by the conventions.
 func TestRefusedByTheServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
@@ -189,27 +189,6 @@ func TestShadowed(t *testing.T) {
 	await(t, "the second one", func() bool { return d.Stats().Shadow.Allowed == 1 })
 	s.want("sluice.dual.shadows", map[string]float64{
 		"counts agreed": 1, "counts denied": 0, "counts allowed": 1, "counts remaining": 0, "counts failed": 0, "counts dropped": 0,
-	})
-}
-
-func TestDeniedByAReplica(t *testing.T) {
-	t.Parallel()
-	s := newTelemetry(t, otelthrottle.Config{})
-	replica, policy := newMemory(t), api(limit.PerHour(1))
-	if _, err := replica.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 1}); err != nil {
-		t.Fatal(err)
-	}
-	r, err := router.New([]router.Nodes{
-		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{replica}},
-	}, router.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	th := s.throttler(throttler.Config{Backend: r, Policy: policy, Precheck: throttler.PrecheckAlways})
-	_, made := s.request(th, 1)
-	made["ratelimit api"][0].has(t, map[string]string{
-		"sluice.outcome": "denied", "sluice.source": "replica", "sluice.role": "replica", "sluice.node": "replica-1",
 	})
 }
 

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-const checkHelp = `Validate a JSON file of policies, as applications read it with throttler.OpenRegistry, and print what it holds: before it is
+const checkHelp = `Validate a JSON file of policies, as applications read it with registry.Open, and print what it holds: before it is
 rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell what they
 have in force (throttlectl top).
 
@@ -79,7 +79,7 @@ type namedPolicy struct {
 	Shadow   string        `json:"shadow,omitempty"`
 }
 
-// document is the part of a document that throttler.Registry doesn't export.
+// document is the part of a document that registry.Registry doesn't export.
 type document struct {
 	Default string            `json:"default"`
 	Keys    map[string]string `json:"keys"`
@@ -92,7 +92,7 @@ func check(path string) (*checkResult, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a pipe can be read once only
 		return nil, fmt.Errorf("%s: must be a regular file, and is %s", path, info.Mode().Type())
 	}
-	r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{Refresh: -1})
+	r, err := registry.Open(path, registry.Config{Refresh: -1})
 	if _, refused := errors.AsType[*limit.Error](err); refused {
 		return refusedPolicies(err), nil
 	}

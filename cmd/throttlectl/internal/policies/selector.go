@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 // Selector is the flags that select a policy.
@@ -19,14 +19,14 @@ type Selector struct {
 	Limits []string
 	File   string
 
-	registry *throttler.Registry // of File, once loaded
+	registry *registry.Registry // of File, once loaded
 }
 
 const Help = `The policy must be the one that the applications use: its name tells where a key's counts are, and a limit's
 algorithm, window, precision and alignment tell which of them are its own.
 
   --policy api --limit 100/1m --limit daily=1000/24h
-  --policies policies.json               the one that the file of a throttler.Registry gives the key
+  --policies policies.json               the one that the file of a registry.Registry gives the key
   --policies policies.json --policy pro  the one of that name in the file
 
   100/1m             fixed window, 100 a minute from the first request
@@ -70,14 +70,18 @@ func (p *Selector) Policy(key string) (limit.Policy, error) {
 // fromFile is the policy of the name, or else of the key. The file is read once, so that all calls agree.
 func (p *Selector) fromFile(key string) (limit.Policy, error) {
 	if p.registry == nil {
-		r, err := throttler.OpenRegistry(p.File, throttler.RegistryConfig{Refresh: -1})
+		r, err := registry.Open(p.File, registry.Config{Refresh: -1})
 		if err != nil {
 			return limit.Policy{}, err
 		}
 		p.registry = r
 	}
 	if p.Name == "" {
-		return *p.registry.PolicyFor(context.Background(), key), nil
+		policy, err := p.registry.View().Policy(context.Background(), key)
+		if err != nil {
+			return limit.Policy{}, err
+		}
+		return *policy, nil
 	}
 	if its := p.registry.Policy(p.Name); its != nil {
 		return *its, nil

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/root"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // pseudoTerminal is a terminal that the kernel makes: what is written to screen is typed, what is read from it is shown.
@@ -56,7 +56,7 @@ func pseudoTerminal(t testing.TB) (screen, tty *os.File) {
 // On a real terminal q ends it, without Enter, and the terminal is as before.
 func TestTopOnTerminal(t *testing.T) {
 	t.Parallel()
-	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
+	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{}, func(*throttler.Throttler) {})
 	typed, tty := pseudoTerminal(t)
 	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 4, Col: 80}); err != nil {
 		t.Fatal(err)

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // On a terminal the page follows what is decided, from the first look on, and goes when it is interrupted.
 func TestTopLive(t *testing.T) {
 	t.Parallel()
-	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		fixture.Ask(t, its, "alice", 9)
 	})
 	o := &options{Factory: &cli.Factory{Timeout: fixture.Soon}, urls: []string{app.URL}, interval: minInterval, sort: "name", keys: 1}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/endpoint"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // process is an application that is polled.
@@ -17,7 +17,7 @@ type process struct {
 	url   string
 
 	err   error // of the latest poll
-	stats throttler.Stats
+	stats insight.Stats
 	last  sample // of the latest answer
 	delta delta  // by the latest poll; not valid after an error
 }
@@ -26,13 +26,13 @@ type process struct {
 type sample struct {
 	at     time.Time
 	counts map[decisionKind]int64
-	shadow throttler.ShadowStats
+	shadow insight.ShadowCounts
 }
 
 // decisionKind is what a count is of.
 type decisionKind struct {
 	policy string
-	kind   throttler.DecisionCount // without the Count; zero: an error
+	kind   insight.DecisionCount // without the Count; zero: an error
 }
 
 // delta is what a process has counted between two samples.
@@ -52,20 +52,20 @@ func (p *process) poll(ctx context.Context, timeout time.Duration) {
 
 // record parses a reply.
 func (p *process) record(at time.Time, body []byte) {
-	var stats throttler.Stats
+	var stats insight.Stats
 	err := json.Unmarshal(body, &stats)
 	if err == nil && stats.Policies == nil {
 		err = errors.New("no policies in it")
 	}
 	if err != nil {
-		p.err = fmt.Errorf("%s: not the statistics that httplimit.StatsHandler serves: %w", p.shown, err)
+		p.err = fmt.Errorf("%s: not the statistics that insight.Handler serves: %w", p.shown, err)
 		return
 	}
 	now := newSample(at, &stats)
 	p.err, p.stats, p.delta, p.last = nil, stats, now.since(p.last), now
 }
 
-func newSample(at time.Time, stats *throttler.Stats) sample {
+func newSample(at time.Time, stats *insight.Stats) sample {
 	s := sample{at: at, counts: make(map[decisionKind]int64), shadow: stats.Shadow}
 	for _, p := range stats.Policies {
 		if p.Errors > 0 {
@@ -107,8 +107,8 @@ func (s sample) restarted(before sample) bool {
 	return d.Allowed < 0 || d.Denied < 0 || d.Failed < 0 || d.Dropped < 0
 }
 
-func subtract(a, b throttler.ShadowStats) throttler.ShadowStats {
-	return throttler.ShadowStats{
+func subtract(a, b insight.ShadowCounts) insight.ShadowCounts {
+	return insight.ShadowCounts{
 		Allowed: a.Allowed - b.Allowed, Denied: a.Denied - b.Denied, Failed: a.Failed - b.Failed, Dropped: a.Dropped - b.Dropped,
 	}
 }

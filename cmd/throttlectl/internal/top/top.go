@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 )
 
-const help = `Show what running applications decide, as they serve it with httplimit.StatsHandler: on a terminal as a page that is drawn
+const help = `Show what running applications decide, as they serve it with insight.Handler: on a terminal as a page that is drawn
 anew every --interval, until q or Ctrl-C; elsewhere a block each --interval, until interrupted. --once prints one of them, as
 soon as --interval is over.
 
@@ -29,7 +29,7 @@ soon as --interval is over.
   throttlectl top --url http://127.0.0.1:8081/debug/sluice --once --json
 
 Several --url are several processes, and summed. One that leads to another process each time, such as a load balancer's,
-makes no sense here. Applications count only what throttler.Config.Stats tells them to.
+makes no sense here. Applications watch keys only with insight.Config.WatchedKeys.
 
   DENIED       the share of denials among the decisions
   SOURCES      who decided; fallback is the failure policy, without the backend
@@ -127,7 +127,7 @@ func (o *options) processes() ([]*process, error) {
 	return all, errors.Join(errs...)
 }
 
-// withTop is the URL with which httplimit.StatsHandler serves a number of keys.
+// withTop is the URL with which insight.Handler serves a number of keys.
 func withTop(u *url.URL, keys int) string {
 	query := u.Query()
 	query.Set("top", strconv.Itoa(keys))

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // What is shown is what real Throttlers have decided between two looks, as the handler serves it.
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"top_once.txt": nil, "top_once.json": {"--json"}} {
-		app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+		app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 			fixture.Ask(t, its, "alice", 9)
 		})
 		got := fixture.Masked(clitest.Succeed(t, append([]string{"top", "--once", "--interval", "100ms", "--url", app.URL}, args...)...), app)
@@ -40,10 +40,10 @@ func TestTopSums(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer away.Close()
-	one := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	one := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		fixture.Ask(t, its, "alice", 9)
 	})
-	two := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5, Backend: away}, httplimit.StatsConfig{}, func(its *throttler.Throttler) {
+	two := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5, Backend: away, Processes: 1}, insight.HandlerConfig{}, func(its *throttler.Throttler) {
 		fixture.Ask(t, its, "alice", 6)
 		fixture.Ask(t, its, "bob", 1)
 	})
@@ -54,7 +54,7 @@ func TestTopSums(t *testing.T) {
 			PerSecond           *struct{ Denied float64 } `json:"per_second"`
 			Sources, Guarantees map[string]float64
 		}
-		TopDenied []throttler.DeniedKey `json:"top_denied"`
+		TopDenied []insight.DeniedKey `json:"top_denied"`
 	}
 	text := clitest.Succeed(t, "top", "--once", "--interval", "100ms", "--json", "--url", one.URL, "--url", two.URL)
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
@@ -65,7 +65,7 @@ func TestTopSums(t *testing.T) {
 		api.Sources["local"] <= 0 || api.Sources["fallback"] <= 0 || api.Guarantees["bounded"] <= 0 {
 		t.Errorf("%s", text)
 	}
-	want := []throttler.DeniedKey{{Key: one.KeyHash("alice"), Denied: 4}} // what is denied in an outage tells of no key
+	want := []insight.DeniedKey{{Key: one.KeyHash("alice"), Denied: 4}} // what is denied in an outage tells of no key
 	if !slices.Equal(got.TopDenied, want) {
 		t.Errorf("denied most: %v, want %v", got.TopDenied, want)
 	}
@@ -74,7 +74,7 @@ func TestTopSums(t *testing.T) {
 // Keys are in clear if the application shows them so, and harmless to a terminal.
 func TestTopKeysInClear(t *testing.T) {
 	t.Parallel()
-	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{ClearKeys: true}, func(its *throttler.Throttler) {
+	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{ClearKeys: true}, func(its *throttler.Throttler) {
 		fixture.Ask(t, its, "al\x1b[2Jice", 7)
 		fixture.Ask(t, its, "bob", 6)
 	})
@@ -86,7 +86,7 @@ func TestTopKeysInClear(t *testing.T) {
 
 func TestTopFailures(t *testing.T) {
 	t.Parallel()
-	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, httplimit.StatsConfig{}, func(*throttler.Throttler) {})
+	app := fixture.Decide(t, throttler.Config{Policy: fixture.APIOf5}, insight.HandlerConfig{}, func(*throttler.Throttler) {})
 	away := "http://127.0.0.1:1/debug/sluice"
 	got := clitest.Execute(t, "top", "--once", "--interval", "100ms", "--url", app.URL, "--url", away)
 	if got.Code != cli.ExitFailure || !strings.Contains(got.Stderr, "connection refused") ||

@@ -15,15 +15,17 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 // view is what one poll of all processes shows.
 type view struct {
-	Time      cli.Timestamp         `json:"time"`
-	Processes []processView         `json:"processes"`
-	Policies  []*policyView         `json:"policies"`
-	Shadow    *shadowView           `json:"shadow,omitempty"`
-	TopDenied []throttler.DeniedKey `json:"top_denied"`
+	Time      cli.Timestamp       `json:"time"`
+	Processes []processView       `json:"processes"`
+	Policies  []*policyView       `json:"policies"`
+	Shadow    *shadowView         `json:"shadow,omitempty"`
+	TopDenied []insight.DeniedKey `json:"top_denied"`
 
 	answers int
 	rates   bool // whether rates are known
@@ -31,9 +33,9 @@ type view struct {
 }
 
 type processView struct {
-	URL      string                  `json:"url"`
-	Registry *throttler.RegistryInfo `json:"registry,omitempty"`
-	Error    string                  `json:"error,omitempty"`
+	URL      string         `json:"url"`
+	Registry *registry.Info `json:"registry,omitempty"`
+	Error    string         `json:"error,omitempty"`
 }
 
 // policyView is what was decided under the policies of one name.
@@ -91,7 +93,7 @@ func newView(now time.Time, all []*process, order string, keys int) *view {
 	for _, p := range all {
 		v.rates = v.rates || p.err == nil && p.delta.over > 0
 	}
-	byName, denied := make(map[string]*policyView), make(map[string]*throttler.DeniedKey)
+	byName, denied := make(map[string]*policyView), make(map[string]*insight.DeniedKey)
 	for _, p := range all {
 		one := processView{URL: p.shown, Registry: p.stats.Registry}
 		if p.err != nil {
@@ -140,7 +142,7 @@ func (v *view) add(p *process, byName map[string]*policyView) {
 	for what, n := range p.delta.counts {
 		byName[what.policy].add(what.kind, float64(n)/seconds)
 	}
-	if !v.rates || p.stats.Shadow == (throttler.ShadowStats{}) {
+	if !v.rates || p.stats.Shadow == (insight.ShadowCounts{}) {
 		return
 	}
 	if v.Shadow == nil {
@@ -153,9 +155,9 @@ func (v *view) add(p *process, byName map[string]*policyView) {
 	v.Shadow.Dropped += float64(s.Dropped) / seconds
 }
 
-func (p *policyView) add(kind throttler.DecisionCount, n float64) {
+func (p *policyView) add(kind insight.DecisionCount, n float64) {
 	switch {
-	case kind == throttler.DecisionCount{}:
+	case kind == insight.DecisionCount{}:
 		p.latest.Errors += n
 		return
 	case kind.Allowed:
@@ -197,11 +199,11 @@ func (s *shadowView) round() {
 // rounded keeps four decimal places: percentages are printed with two.
 func rounded(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-func addDenied(sums map[string]*throttler.DeniedKey, all []throttler.DeniedKey) {
+func addDenied(sums map[string]*insight.DeniedKey, all []insight.DeniedKey) {
 	for _, one := range all {
 		its := sums[one.Key]
 		if its == nil {
-			its = &throttler.DeniedKey{Key: one.Key}
+			its = &insight.DeniedKey{Key: one.Key}
 			sums[one.Key] = its
 		}
 		its.Denied += one.Denied
@@ -209,12 +211,12 @@ func addDenied(sums map[string]*throttler.DeniedKey, all []throttler.DeniedKey) 
 	}
 }
 
-func mostDenied(sums map[string]*throttler.DeniedKey, keys int) []throttler.DeniedKey {
-	all := []throttler.DeniedKey{}
+func mostDenied(sums map[string]*insight.DeniedKey, keys int) []insight.DeniedKey {
+	all := []insight.DeniedKey{}
 	for _, its := range sums {
 		all = append(all, *its)
 	}
-	slices.SortFunc(all, func(a, b throttler.DeniedKey) int {
+	slices.SortFunc(all, func(a, b insight.DeniedKey) int {
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
 	})
 	return all[:min(keys, len(all))]

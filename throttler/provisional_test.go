@@ -194,7 +194,7 @@ func TestAllowAllChargesBesideStrangers(t *testing.T) {
 	}
 }
 
-// What a call has charged and may give back denies others in the process for a moment only, and they are told so.
+// What a call has charged and may give back denies others in the process for a moment only, and has a short RetryAfter.
 func TestAllowAllRetryAfterAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,15 +233,15 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 			wait("Reserve", r.Decision(), err)
 		})
 		all.Wait()
-		told := 0
+		denials := 0
 		for _, e := range book.ended[before:] {
 			if e.Policy == &smallPolicy && !e.Decision.Allowed {
-				told++
+				denials++
 				wait("as the observer sees it", e.Decision, e.Err)
 			}
 		}
-		if told != 3 {
-			t.Errorf("the observer saw %d denials, want 3", told)
+		if denials != 3 {
+			t.Errorf("the observer saw %d denials, want 3", denials)
 		}
 		time.Sleep(time.Second)
 		for range 3 {
@@ -362,12 +362,12 @@ func TestAllowAllLooksInTime(t *testing.T) {
 	})
 }
 
-// While the backend is away the process counts itself, and charges that go back explain its denials, too.
+// While the backend is down the process counts itself, and charges that go back explain its denials, too.
 func TestAllowAllRetryAfterInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
 		b.failWith(func(string) error { return outage(false) })
 		_, _ = th.AllowN(t.Context(), "used up", 10)
 		go func() { // charges small, and then meets the other one

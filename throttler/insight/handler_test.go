@@ -1,4 +1,4 @@
-package httplimit_test
+package insight_test
 
 import (
 	"context"
@@ -12,13 +12,17 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
-	"github.com/sluice-go/sluice/throttler/httplimit"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-func ExampleStatsHandler() {
+func ExampleHandler() {
+	recorder, err := insight.New(insight.Config{WatchedKeys: 1000, HashKey: []byte("a secret of all processes")})
+	if err != nil {
+		log.Fatal(err)
+	}
 	t, err := throttler.New(throttler.Config{
-		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
-		Stats:  throttler.StatsConfig{Decisions: true, WatchedKeys: 1000, HashKey: []byte("a secret of all processes")},
+		Policy:   limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
+		Observer: recorder,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -31,11 +35,11 @@ func ExampleStatsHandler() {
 	}
 
 	operators := http.NewServeMux() // on an address that clients don't reach
-	operators.Handle("/debug/sluice", httplimit.StatsHandler(t, httplimit.StatsConfig{}))
+	operators.Handle("/debug/sluice", insight.Handler(recorder, insight.HandlerConfig{}))
 
 	w := httptest.NewRecorder()
 	operators.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice?top=5", nil))
-	var stats throttler.Stats
+	var stats insight.Stats
 	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
 		log.Fatal(err)
 	}
@@ -44,11 +48,11 @@ func ExampleStatsHandler() {
 	// api 2 1 [{1a908f76ab261a543d9d103b83ff3265 1 0}]
 }
 
-func TestStatsHandler(t *testing.T) {
+func TestHandler(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{
-		Policy: policy(limit.PerMinute(1)), Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 100},
-	})
+	const secret = "alice@example.com"
+	recorder := newRecorder(t, insight.Config{WatchedKeys: 100})
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerMinute(1)), Observer: recorder})
 	for i := range 60 {
 		if _, err := th.Allow(t.Context(), fmt.Sprint(secret, i%30)); err != nil {
 			t.Fatal(err)
@@ -69,7 +73,7 @@ func TestStatsHandler(t *testing.T) {
 		{http.MethodPost, "", false, 405, 0},
 	} {
 		w := httptest.NewRecorder()
-		httplimit.StatsHandler(th, httplimit.StatsConfig{ClearKeys: test.clear}).
+		insight.Handler(recorder, insight.HandlerConfig{ClearKeys: test.clear}).
 			ServeHTTP(w, httptest.NewRequest(test.method, "/"+test.query, nil))
 		if w.Code != test.status || w.Header().Get("Cache-Control") != "no-store" {
 			t.Errorf("%+v: %d, %v", test, w.Code, w.Header())
@@ -80,7 +84,7 @@ func TestStatsHandler(t *testing.T) {
 		if test.status != 200 {
 			continue
 		}
-		var stats throttler.Stats
+		var stats insight.Stats
 		if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +94,8 @@ func TestStatsHandler(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a handler of no Throttler")
+			t.Error("a handler of no Recorder")
 		}
 	}()
-	httplimit.StatsHandler(nil, httplimit.StatsConfig{})
+	insight.Handler(nil, insight.HandlerConfig{})
 }

@@ -1,4 +1,4 @@
-package throttler_test
+package insight_test
 
 import (
 	"context"
@@ -13,15 +13,23 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-// A customer is told before requests are denied.
-func ExampleConfig_nearLimit() {
-	told := make(chan throttler.NearLimitData)
+// A customer is warned before requests are denied.
+func ExampleNearLimit() {
+	notices := make(chan insight.Notice)
+	near, err := insight.NewNearLimit(insight.NearLimitConfig{
+		Notify: func(n insight.Notice) { notices <- n },
+		Share:  0.2,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer near.Close()
 	t, err := throttler.New(throttler.Config{
-		Policy:      limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerDay(10)}},
-		OnNearLimit: func(data throttler.NearLimitData) { told <- data },
-		NearLimit:   0.2,
+		Policy:   limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerDay(10)}},
+		Observer: near,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -32,32 +40,32 @@ func ExampleConfig_nearLimit() {
 			log.Fatal(err)
 		}
 	}
-	data := <-told
-	fmt.Println(data.Key, data.Policy.Name, data.Status.Remaining, "left of", data.Status.Limit)
+	n := <-notices
+	fmt.Println(n.Key, n.Policy.Name, n.Status.Remaining, "left of", n.Status.Limit)
 	// Output:
 	// user:42 api 2 left of 10/24h
 }
 
-// nearBook keeps what OnNearLimit is told.
+// nearBook keeps notices.
 type nearBook struct {
-	mu   sync.Mutex // guards told
-	told []string
+	mu       sync.Mutex // guards notified
+	notified []string
 }
 
-func (b *nearBook) note(data throttler.NearLimitData) {
+func (b *nearBook) note(data insight.Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = append(b.told, fmt.Sprintf("%s %v %d", data.Key, data.Status.Limit, data.Status.Remaining))
+	b.notified = append(b.notified, fmt.Sprintf("%s %v %d", data.Key, data.Status.Limit, data.Status.Remaining))
 }
 
-// take returns what was told since it was asked last.
+// take returns the notices since the last call.
 func (b *nearBook) take() []string {
 	synctest.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	told := b.told
-	b.told = nil
-	return told
+	notified := b.notified
+	b.notified = nil
+	return notified
 }
 
 func TestNearLimit(t *testing.T) {
@@ -66,7 +74,7 @@ func TestNearLimit(t *testing.T) {
 		now, book := newClock(), &nearBook{}
 		b := newSpy(t, now.now)
 		th := newThrottler(t, throttler.Config{
-			Backend: b, OnNearLimit: book.note, Deny: []string{"bad"}, Allow: []string{"good"},
+			Backend: b, Observer: newNearLimit(t, 0, book.note), Deny: []string{"bad"}, Allow: []string{"good"},
 			// The limit with the fewest left is not the one with the smallest share left.
 			Policy: limit.Policy{Name: "test", Limits: []limit.Limit{limit.PerMinute(8), limit.PerDay(50)}},
 		})
@@ -88,7 +96,7 @@ func TestNearLimit(t *testing.T) {
 			{"the next minute", func() { now.advance(time.Minute); ask("k", 8) }, []string{"k 8/1m 0"}},
 			{"on lists", func() { ask("bad", 1); ask("good", 1) }, nil},
 			{"by the failure policy", func() {
-				b.failWith(func(string) error { return outage(false) })
+				b.failWith(errDown)
 				ask("k", 8)
 				b.failWith(nil)
 			}, nil},
@@ -99,30 +107,30 @@ func TestNearLimit(t *testing.T) {
 				}
 				ask("k", 1)
 			}, []string{"k 8/1m 0", "k 50/24h 5"}},
-			{"the day has been told", func() { now.advance(time.Minute); ask("k", 1) }, nil},
+			{"the day has been notified", func() { now.advance(time.Minute); ask("k", 1) }, nil},
 		} {
 			step.do()
 			got := book.take()
 			slices.Sort(got)
 			slices.Sort(step.want)
 			if !slices.Equal(got, step.want) {
-				t.Errorf("%s: told %q, want %q", step.name, got, step.want)
+				t.Errorf("%s: notified %q, want %q", step.name, got, step.want)
 			}
 		}
 	})
 }
 
-// A callback that hangs delays nobody, and what it doesn't take in time is told of later.
+// A callback that hangs delays no request, and what it doesn't take in time is notified later.
 func TestNearLimitHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		goOn, book := make(chan struct{}), &nearBook{}
 		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)), NearLimit: 1,
-			OnNearLimit: func(data throttler.NearLimitData) {
+			Policy: one(limit.PerHour(1 << 40)),
+			Observer: newNearLimit(t, 1, func(data insight.Notice) {
 				<-goOn
 				book.note(data)
-			},
+			}),
 		})
 		start := time.Now()
 		const keys, room = 1000, 256
@@ -138,34 +146,34 @@ func TestNearLimitHangs(t *testing.T) {
 		close(goOn)
 		first := len(book.take())
 		if first > room+1 || first < room {
-			t.Errorf("%d told, want those that had room", first)
+			t.Errorf("%d notified, want those that had room", first)
 		}
-		told := first
+		notified := first
 		for range 10 {
 			for i := range keys {
 				allow(t, th, fmt.Sprint(i))
 			}
-			told += len(book.take())
+			notified += len(book.take())
 		}
-		if told != keys {
-			t.Errorf("%d told in the end, want each of %d once", told, keys)
+		if notified != keys {
+			t.Errorf("%d notified in the end, want each of %d once", notified, keys)
 		}
 	})
 }
 
-// However many keys are near their limits, none is told of twice.
+// However many keys are near their limits, there is one notice for each.
 func TestNearLimitIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		told := map[string]int{}
+		notified := map[string]int{}
 		var mu sync.Mutex
 		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)), NearLimit: 1,
-			OnNearLimit: func(data throttler.NearLimitData) {
+			Policy: one(limit.PerHour(1 << 40)),
+			Observer: newNearLimit(t, 1, func(data insight.Notice) {
 				mu.Lock()
 				defer mu.Unlock()
-				told[data.Key]++
-			},
+				notified[data.Key]++
+			}),
 		})
 		const keys, room = 100_000, 65_536
 		for _, keys := range []int{keys, 10_000} {
@@ -179,21 +187,21 @@ func TestNearLimitIsBounded(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		defer mu.Unlock()
-		for key, n := range told {
+		for key, n := range notified {
 			if n != 1 {
-				t.Fatalf("%s: told of %d times", key, n)
+				t.Fatalf("%s: %d notices", key, n)
 			}
 		}
-		if len(told) > room || len(told) < room*9/10 {
-			t.Errorf("%d keys told of, want about %d", len(told), room)
+		if len(notified) > room || len(notified) < room*9/10 {
+			t.Errorf("%d keys notified, want about %d", len(notified), room)
 		}
 	})
 }
 
 func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
-	for _, share := range []float64{0.001, 1} { // far, and near and told
+	for _, share := range []float64{0.001, 1} { // far, and near and notified
 		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)), NearLimit: share, OnNearLimit: func(throttler.NearLimitData) {},
+			Policy: one(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.Notice) {}),
 		})
 		ctx := t.Context()
 		if allocs := testing.AllocsPerRun(1000, func() {
@@ -208,14 +216,18 @@ func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun
 
 func TestNearLimitIsChecked(t *testing.T) {
 	t.Parallel()
-	tell := func(throttler.NearLimitData) {}
-	for _, cfg := range []throttler.Config{
-		{NearLimit: 0.1}, {NearLimit: -0.1, OnNearLimit: tell}, {NearLimit: 1.1, OnNearLimit: tell},
-		{NearLimit: math.NaN(), OnNearLimit: tell},
+	notify := func(insight.Notice) {}
+	for _, test := range []struct {
+		cfg  insight.NearLimitConfig
+		want []string
+	}{
+		{insight.NearLimitConfig{Share: 0.1}, []string{"Notify"}},
+		{insight.NearLimitConfig{Share: -0.1, Notify: notify}, []string{"Share"}},
+		{insight.NearLimitConfig{Share: 1.1, Notify: notify}, []string{"Share"}},
+		{insight.NearLimitConfig{Share: math.NaN(), Notify: notify}, []string{"Share"}},
 	} {
-		cfg.Policy = one(limit.PerHour(1))
-		if _, err := throttler.New(cfg); !slices.Equal(fields(err), []string{"NearLimit"}) {
-			t.Errorf("%v: %v", cfg.NearLimit, err)
+		if _, err := insight.NewNearLimit(test.cfg); !slices.Equal(fields(err), test.want) {
+			t.Errorf("%v: %v", test.cfg.Share, err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package throttler_test
+package insight_test
 
 import (
 	"context"
@@ -12,19 +12,22 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-// The expvar package shows them at /debug/vars; httplimit.StatsHandler shows them by themselves.
-func ExampleThrottler_Stats() {
-	t, err := throttler.New(throttler.Config{
-		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
-		Stats:  throttler.StatsConfig{Decisions: true},
-	})
+// The expvar package shows them at /debug/vars; Handler serves them by themselves.
+func ExampleRecorder() {
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}}
+	recorder, err := insight.New(insight.Config{Policies: []limit.Policy{policy}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	t, err := throttler.New(throttler.Config{Policy: policy, Observer: recorder})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer t.Close()
-	expvar.Publish("sluice", expvar.Func(func() any { return t.Stats() }))
+	expvar.Publish("sluice", expvar.Func(func() any { return recorder.Stats() }))
 	for range 3 {
 		if _, err := t.Allow(context.Background(), "user:42"); err != nil {
 			log.Fatal(err)
@@ -39,9 +42,8 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
 	r := newRegistry(t, tiers(`, "version": "v", "keys": {"p": "pro"}, "deny": ["bad"]`))
-	th := newThrottler(t, throttler.Config{
-		Backend: b, Registry: r, Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 20},
-	})
+	recorder := newRecorder(t, insight.Config{Registry: r, WatchedKeys: 20})
+	th := newThrottler(t, throttler.Config{Backend: b, Policies: r, Observer: recorder})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -52,13 +54,13 @@ func TestStats(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	b.failWith(func(string) error { return outage(false) })
+	b.failWith(errDown)
 	allow(t, th, "p")
 	if _, err := th.AllowN(t.Context(), "p", -1); err == nil {
 		t.Fatal("no error")
 	}
 
-	s := th.Stats()
+	s := recorder.Stats()
 	if s.Registry == nil || *s.Registry != r.Info() || len(s.TopDenied) != 1 || s.TopDenied[0].Denied != 30 {
 		t.Errorf("%+v", s)
 	}
@@ -85,8 +87,9 @@ func TestStats(t *testing.T) {
 // Names of policies beyond the first hundred are counted together.
 func TestStatsAreBounded(t *testing.T) {
 	t.Parallel()
+	recorder := newRecorder(t, insight.Config{Policies: []limit.Policy{one(limit.PerHour(1))}})
 	th := newThrottler(t, throttler.Config{
-		Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{Decisions: true},
+		Policy: one(limit.PerHour(1)), Observer: recorder,
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			return &limit.Policy{Name: key, Limits: []limit.Limit{limit.PerHour(1)}}
 		},
@@ -94,7 +97,7 @@ func TestStatsAreBounded(t *testing.T) {
 	for i := range 150 {
 		allow(t, th, fmt.Sprint("p", i))
 	}
-	s, total := th.Stats(), int64(0)
+	s, total := recorder.Stats(), int64(0)
 	for _, p := range s.Policies {
 		total += p.Allowed
 		if p.Policy == "_OTHER" && p.Allowed != 50 {
@@ -106,13 +109,13 @@ func TestStatsAreBounded(t *testing.T) {
 	}
 }
 
-// Of a registry's policies those are shown that may be enforced, and none with no decisions whose decisions are among the others.
+// The policies of a registry are shown if they may be enforced, but for those that are counted among the others.
 func TestStatsOfARegistry(t *testing.T) {
 	t.Parallel()
 	small := newRegistry(t, `{"policies": {"free": ["1/1h"], "pro": ["2/1h"], "for_policyfor": ["3/1h"], "next": ["1/2h"], "both": ["1/3h"]},
 		"default": "free", "keys": {"p*": "pro", "b": "both"}, "shadow": {"free": "next", "pro": "both"}}`)
 	var names []string
-	for _, p := range newThrottler(t, throttler.Config{Registry: small}).Stats().Policies {
+	for _, p := range newRecorder(t, insight.Config{Registry: small}).Stats().Policies {
 		names = append(names, p.Policy)
 	}
 	if got := fmt.Sprint(names); got != "[both for_policyfor free pro]" {
@@ -125,14 +128,14 @@ func TestStatsOfARegistry(t *testing.T) {
 		document += fmt.Sprintf(`, "p%d": ["9/1h"]`, i)
 		keys += fmt.Sprintf(`, "k%d": "p%d"`, i, i)
 	}
-	th := newThrottler(t, throttler.Config{
-		Registry: newRegistry(t, document+`}, "keys": {`+keys+`}}`), Stats: throttler.StatsConfig{Decisions: true},
-	})
+	large := newRegistry(t, document+`}, "keys": {`+keys+`}}`)
+	recorder := newRecorder(t, insight.Config{Registry: large})
+	th := newThrottler(t, throttler.Config{Policies: large, Observer: recorder})
 	for i := range 120 {
 		allow(t, th, fmt.Sprint("k", i))
 	}
 	total := int64(0)
-	for _, p := range th.Stats().Policies {
+	for _, p := range recorder.Stats().Policies {
 		if total += p.Allowed; p.Allowed == 0 {
 			t.Errorf("%s is shown with no decisions", p.Policy)
 		}
@@ -142,27 +145,20 @@ func TestStatsOfARegistry(t *testing.T) {
 	}
 }
 
-func TestStatsOff(t *testing.T) {
+func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1))})
-	allow(t, th, "k")
-	if s := th.Stats(); len(s.Policies) != 1 || s.Policies[0].Allowed != 0 {
-		t.Errorf("%+v", s)
-	}
-	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Stats: throttler.StatsConfig{
-		WatchedKeys: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15),
-	}})
-	if got := fields(err); !slices.Equal(got, []string{"Stats.WatchedKeys", "Stats.HalfLife", "Stats.HashKey"}) {
+	_, err := insight.New(insight.Config{WatchedKeys: 1<<16 + 1, HalfLife: -1, HashKey: make([]byte, 15)})
+	if got := fields(err); !slices.Equal(got, []string{"WatchedKeys", "HalfLife", "HashKey"}) {
 		t.Errorf("%v", err)
 	}
 }
 
-func BenchmarkStats(b *testing.B) {
-	for name, cfg := range map[string]throttler.StatsConfig{
-		"off": {}, "decisions": {Decisions: true}, "top denied": {WatchedKeys: 1024}, "both": {Decisions: true, WatchedKeys: 1024},
+func BenchmarkRecorder(b *testing.B) {
+	for name, observer := range map[string]throttler.Observer{
+		"off": nil, "decisions": newRecorder(b, insight.Config{}), "most denied, too": newRecorder(b, insight.Config{WatchedKeys: 1024}),
 	} {
 		for _, max := range []int64{1, 1 << 40} {
-			th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(max)), Stats: cfg})
+			th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(max)), Observer: observer})
 			b.Run(fmt.Sprintf("%s, allowed %t", name, max > 1), func(b *testing.B) {
 				b.ReportAllocs()
 				ctx := context.Background()
@@ -174,12 +170,12 @@ func BenchmarkStats(b *testing.B) {
 			})
 		}
 	}
-	th := denying(b, throttler.StatsConfig{WatchedKeys: 1024})
+	th, _ := denying(b, insight.Config{WatchedKeys: 1024})
 	keys := make([]string, 1<<16)
 	for i := range keys {
 		keys[i] = fmt.Sprint("user:", i)
 	}
-	b.Run("top denied, each time another key", func(b *testing.B) {
+	b.Run("most denied, each time another key", func(b *testing.B) {
 		b.ReportAllocs()
 		ctx, i := context.Background(), 0
 		for b.Loop() {

@@ -1,7 +1,6 @@
-package throttler_test
+package registry_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -20,11 +19,11 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 // A registry that follows a file, and tells what is in force.
-func ExampleOpenRegistry() {
+func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
 		log.Fatal(err)
@@ -36,14 +35,14 @@ func ExampleOpenRegistry() {
 		log.Fatal(err)
 	}
 
-	registry, err := throttler.OpenRegistry(path, throttler.RegistryConfig{
-		OnReload: func(now throttler.RegistryInfo, err error) { log.Println("policies:", now.Version, err) },
+	policies, err := registry.Open(path, registry.Config{
+		OnReload: func(now registry.Info, err error) { log.Println("policies:", now.Version, err) },
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer registry.Close()
-	fmt.Println(registry.Info().Version, registry.PolicyFor(context.Background(), "user:42").Limits)
+	defer policies.Close()
+	fmt.Println(policies.Info().Version, policies.Policy("free").Limits)
 	// Output:
 	// 7 [60/1m]
 }
@@ -55,25 +54,25 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestOpenRegistryFollowsTheFile(t *testing.T) {
+func TestOpenFollowsTheFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "policies.json")
 	good, better := tiers(""), tiers(`, "version": "better"`)
 	write(t, path, good)
 	synctest.Test(t, func(t *testing.T) {
-		type told struct {
-			now throttler.RegistryInfo
+		type reload struct {
+			now registry.Info
 			err error
 		}
 		var mu sync.Mutex // guards reloads
-		var reloads []told
+		var reloads []reload
 		var book logBook
-		r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{
+		r, err := registry.Open(path, registry.Config{
 			Refresh: 10 * time.Second, Logger: book.logger(),
-			OnReload: func(now throttler.RegistryInfo, err error) {
+			OnReload: func(now registry.Info, err error) {
 				mu.Lock()
 				defer mu.Unlock()
-				reloads = append(reloads, told{now, err})
+				reloads = append(reloads, reload{now, err})
 			},
 		})
 		if err != nil {
@@ -116,10 +115,10 @@ func TestOpenRegistryFollowsTheFile(t *testing.T) {
 			reloads := slices.Clone(reloads)
 			mu.Unlock()
 			if len(reloads) != step.tells {
-				t.Fatalf("step %d, %s: told %d times, want %d: %v", i, step.name, len(reloads), step.tells, reloads)
+				t.Fatalf("step %d, %s: reported %d times, want %d: %v", i, step.name, len(reloads), step.tells, reloads)
 			}
 			if n := len(reloads); n > 0 && ((reloads[n-1].err != nil) != step.refused || reloads[n-1].now != now) {
-				t.Errorf("step %d, %s: told %+v", i, step.name, reloads[n-1])
+				t.Errorf("step %d, %s: reported %+v", i, step.name, reloads[n-1])
 			}
 		}
 		if n := book.levels(); n[slog.LevelWarn] != 4 || n[slog.LevelInfo] != 4 {
@@ -130,32 +129,32 @@ func TestOpenRegistryFollowsTheFile(t *testing.T) {
 		}
 		write(t, path, better)
 		time.Sleep(time.Minute)
-		if now := r.Info(); now.Version != "" || r.PolicyFor(t.Context(), "k").Name != "free" {
+		if now := r.Info(); now.Version != "" || policyOf(r, "k").Name != "free" {
 			t.Errorf("closed, and yet %+v", now)
 		}
 	})
 }
 
-func TestOpenRegistryFails(t *testing.T) {
+func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "policies.json")
-	if _, err := throttler.OpenRegistry(path, throttler.RegistryConfig{}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := registry.Open(path, registry.Config{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := throttler.OpenRegistry(dir, throttler.RegistryConfig{}); !slices.Equal(fields(err), []string{"file"}) {
+	if _, err := registry.Open(dir, registry.Config{}); !slices.Equal(fields(err), []string{"file"}) {
 		t.Errorf("a folder: %v", err)
 	}
 	write(t, path, strings.Repeat(" ", 4<<20)+"{}")
-	if _, err := throttler.OpenRegistry(path, throttler.RegistryConfig{}); !slices.Equal(fields(err), []string{"size"}) {
+	if _, err := registry.Open(path, registry.Config{}); !slices.Equal(fields(err), []string{"size"}) {
 		t.Errorf("too large: %v", err)
 	}
 	write(t, path, "{}")
-	if _, err := throttler.OpenRegistry(path, throttler.RegistryConfig{}); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := registry.Open(path, registry.Config{}); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("bad: %v, want its name", err)
 	}
 	write(t, path, tiers(""))
-	r, err := throttler.OpenRegistry(path, throttler.RegistryConfig{
+	r, err := registry.Open(path, registry.Config{
 		Refresh: -1, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
@@ -166,8 +165,8 @@ func TestOpenRegistryFails(t *testing.T) {
 	}
 }
 
-// All that is wrong is told at once, by line; a key is not.
-func TestRegistryRefusesTheWhole(t *testing.T) {
+// All that is wrong is reported at once, by line; a key is not.
+func TestRefusesTheWhole(t *testing.T) {
 	t.Parallel()
 	const key = "secret@example.com"
 	for _, test := range []struct {
@@ -213,7 +212,7 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 			"line 12: keys", "line 15: keys",
 		}},
 	} {
-		_, err := throttler.NewRegistry([]byte(test.document), throttler.RegistryConfig{})
+		_, err := registry.New([]byte(test.document), registry.Config{})
 		if err == nil {
 			t.Errorf("%s: no error", test.name)
 			continue
@@ -229,21 +228,21 @@ func TestRegistryRefusesTheWhole(t *testing.T) {
 		}
 	}
 	many := tiers(`, "keys": {` + strings.Repeat(`"k": 1, `, 1000) + `"k": 1}`)
-	_, err := throttler.NewRegistry([]byte(many), throttler.RegistryConfig{})
+	_, err := registry.New([]byte(many), registry.Config{})
 	if lines := strings.Count(err.Error(), "\n") + 1; lines != 101 || !strings.Contains(err.Error(), "901 more") {
 		t.Errorf("%d lines: %v", lines, err)
 	}
 }
 
 // What is wrong with a limit is shown if it looks like one. What doesn't may be a key.
-func TestRegistryShowsLimitsAlone(t *testing.T) {
+func TestShowsLimitsAlone(t *testing.T) {
 	t.Parallel()
 	for text, shown := range map[string]bool{
 		"10/1x": true, "daily=10/1h~": true, "10/": true, "5/1 s": true, "5 / 1s": true, "-5/1s": true, "1,000/1m": true,
 		"1.5/1s": true, "5 per second": true, "Daily=5/1h": true, "10.0.0.0/8": false, "2001:db8::/32": false, "10.0.0.1": false, "7@example.com": false,
 		"user=alice@example.com": false, "user=7": false, "4111-1111/x y": false,
 	} {
-		_, err := throttler.NewRegistry([]byte(`{"policies": {"free": ["`+text+`"]}, "default": "free"}`), throttler.RegistryConfig{})
+		_, err := registry.New([]byte(`{"policies": {"free": ["`+text+`"]}, "default": "free"}`), registry.Config{})
 		if err == nil || strings.Contains(err.Error(), text) != shown {
 			t.Errorf("%s: %v, want it shown: %v", text, err, shown)
 		}
@@ -251,7 +250,7 @@ func TestRegistryShowsLimitsAlone(t *testing.T) {
 }
 
 // A mistyped member or name is shown as it was written, with what it may have been meant for. Anything else may be a key.
-func TestRegistryNamesWhatWasMistyped(t *testing.T) {
+func TestNamesWhatWasMistyped(t *testing.T) {
 	t.Parallel()
 	for member, want := range map[string]string{
 		`"denny": ["k"]`:             `line 1: member = "denny": must be version, policies, default, keys, allow, deny or shadow: is it deny?`,
@@ -261,12 +260,12 @@ func TestRegistryNamesWhatWasMistyped(t *testing.T) {
 		`"tenant:7": "pro"`:          `member = unknown: must be version`,
 		`"keys": {"k": "Gold Plan"}`: `keys = "Gold Plan": must be the name of a policy`,
 	} {
-		_, err := throttler.NewRegistry([]byte(tiers(", "+member)), throttler.RegistryConfig{})
+		_, err := registry.New([]byte(tiers(", "+member)), registry.Config{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", member, err, want)
 		}
 	}
-	_, err := throttler.NewRegistry([]byte("{\"policies\": {\"free\": [\n\"5/1 s\"]},\n\"default\": \"free\"}"), throttler.RegistryConfig{})
+	_, err := registry.New([]byte("{\"policies\": {\"free\": [\n\"5/1 s\"]},\n\"default\": \"free\"}"), registry.Config{})
 	if want := `line 1: policy "free": limit 1: text = "5/1 s": the part after / must be a duration, such as 90s or 1h30m`; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

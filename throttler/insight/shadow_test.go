@@ -1,4 +1,4 @@
-package throttler_test
+package insight_test
 
 import (
 	"context"
@@ -6,23 +6,42 @@ import (
 	"fmt"
 	"log"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-// What would a limit of 2 a minute deny? It is tried on real requests before anybody is denied by it.
-func ExampleConfig_shadow() {
+// What would a limit of 2 a minute deny? It is tried on real requests before it denies any.
+func ExampleShadow() {
+	counts, err := memory.New(memory.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	shadow, err := insight.NewShadow(insight.ShadowConfig{
+		Backend: counts,
+		Policy:  limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.PerMinute(2)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shadow.Close()
 	t, err := throttler.New(throttler.Config{
-		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(60)}},
-		Shadow: limit.Policy{Name: "stricter", Limits: []limit.Limit{limit.PerMinute(2)}},
+		Backend:  counts,
+		Policy:   limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(60)}},
+		Observer: shadow,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -33,24 +52,28 @@ func ExampleConfig_shadow() {
 			log.Fatal(err)
 		}
 	}
-	for t.ShadowStats().Allowed+t.ShadowStats().Denied < 5 { // it is asked in the background
+	for shadow.Counts().Allowed+shadow.Counts().Denied < 5 { // it counts in the background
 		time.Sleep(time.Millisecond)
 	}
-	fmt.Printf("%+v\n", t.ShadowStats())
+	fmt.Printf("%+v\n", shadow.Counts())
 	// Output:
 	// {Allowed:2 Denied:3 Failed:0 Dropped:0}
 }
 
 // shadowNotes is an observer of shadows.
 type shadowNotes struct {
-	notes
-	shadows []throttler.ShadowData
+	mu      sync.Mutex // guards shadows
+	shadows []throttler.Event
 }
 
-func (n *shadowNotes) Shadow(_ context.Context, data throttler.ShadowData) {
+func (n *shadowNotes) Start(ctx context.Context, _ *throttler.Event) context.Context { return ctx }
+
+func (n *shadowNotes) End(_ context.Context, e *throttler.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.shadows = append(n.shadows, data)
+	if e.Op == throttler.OpShadow {
+		n.shadows = append(n.shadows, *e)
+	}
 }
 
 // The shadow has the name and the windows of what is enforced, and is counted apart all the same.
@@ -58,36 +81,37 @@ func TestShadow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		book, b := &shadowNotes{}, newSpy(t, nil)
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(3)), Observer: book})
 		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)), Observer: book, Allow: []string{"friend"},
+			Backend: b, Policy: one(limit.PerHour(10)), Observer: shadow, Processes: 1, Allow: []string{"friend"},
 		})
 		for _, step := range []struct {
 			key  string
 			cost int64
 			fail error
 			left int64 // of the enforced limit
-			want throttler.ShadowStats
+			want insight.ShadowCounts
 		}{
-			{"k", 2, nil, 8, throttler.ShadowStats{Allowed: 1}},
-			{"k", 2, nil, 6, throttler.ShadowStats{Allowed: 1, Denied: 1}},
-			{"k", 4, nil, 2, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // could never fit
-			{"k", 4, nil, 2, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // denied, so not asked
-			{"friend", 1, nil, limit.MaxCount, throttler.ShadowStats{Allowed: 1, Denied: 2}},
-			{"k", 1, outage(false), 9, throttler.ShadowStats{Allowed: 1, Denied: 2}}, // by the failure policy
-			{"k", 1, nil, 1, throttler.ShadowStats{Allowed: 2, Denied: 2}},
+			{"k", 2, nil, 8, insight.ShadowCounts{Allowed: 1}},
+			{"k", 2, nil, 6, insight.ShadowCounts{Allowed: 1, Denied: 1}},
+			{"k", 4, nil, 2, insight.ShadowCounts{Allowed: 1, Denied: 2}}, // could never fit
+			{"k", 4, nil, 2, insight.ShadowCounts{Allowed: 1, Denied: 2}}, // denied, so not asked
+			{"friend", 1, nil, limit.MaxCount, insight.ShadowCounts{Allowed: 1, Denied: 2}},
+			{"k", 1, errDown, 9, insight.ShadowCounts{Allowed: 1, Denied: 2}}, // by the failure policy
+			{"k", 1, nil, 1, insight.ShadowCounts{Allowed: 2, Denied: 2}},
 		} {
-			b.failWith(func(string) error { return step.fail })
+			b.failWith(step.fail)
 			d, err := th.AllowN(t.Context(), step.key, step.cost)
 			if err != nil || d.Remaining != step.left {
 				t.Fatalf("%+v: %+v, %v", step, d, err)
 			}
 			synctest.Wait()
-			if got := th.ShadowStats(); got != step.want {
+			if got := shadow.Counts(); got != step.want {
 				t.Errorf("%+v: %+v", step, got)
 			}
 		}
 		if len(book.shadows) != 4 {
-			t.Fatalf("told %d times, want 4", len(book.shadows))
+			t.Fatalf("observed %d times, want 4", len(book.shadows))
 		}
 		for i, want := range []struct {
 			allowed    bool
@@ -97,7 +121,7 @@ func TestShadow(t *testing.T) {
 			got := book.shadows[i]
 			if got.Decision.Allowed != want.allowed || got.Decision.Remaining != want.left || got.Cost != want.cost ||
 				!errors.Is(got.Err, want.err) || got.Policy.Limits[0].Max != 10 || got.Shadow.Limits[0].Max != 3 || got.Shadow.Name != "test" {
-				t.Errorf("%d: told %+v, want %+v", i, got, want)
+				t.Errorf("%d: observed %+v, want %+v", i, got, want)
 			}
 		}
 	})
@@ -124,7 +148,8 @@ func TestShadowHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, under, waiting = 3000, 4, 1024
 		b := &hung{Memory: newMemory(t, nil)}
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(calls)), Shadow: one(limit.PerHour(1))})
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(1))})
+		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(calls)), Observer: shadow})
 		start := time.Now()
 		for i := range calls {
 			if i == under {
@@ -138,29 +163,31 @@ func TestShadowHangs(t *testing.T) {
 		if took := time.Since(start); took != 0 {
 			t.Errorf("the requests took %s", took)
 		}
-		if got := th.ShadowStats(); b.takes.Load() != under || got.Dropped != calls-under-waiting {
+		if got := shadow.Counts(); b.takes.Load() != under || got.Dropped != calls-under-waiting {
 			t.Errorf("%d under way, %+v", b.takes.Load(), got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := th.ShadowStats(); got.Failed != under {
+		if got := shadow.Counts(); got.Failed != under {
 			t.Errorf("%+v after the time of a call, want %d failed", got, under)
 		}
 		start = time.Now()
-		if err := th.Close(); err != nil || time.Since(start) != 0 {
+		if err := shadow.Close(); err != nil || time.Since(start) != 0 {
 			t.Errorf("Close = %v after %s", err, time.Since(start))
 		}
 	})
 }
 
-// A Throttler that is closed before its first shadow begins no goroutine.
+// A Shadow that is closed before its first request begins no goroutine.
 func TestShadowClosed(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(9)), Shadow: one(limit.PerHour(1))})
-	if err := th.Close(); err != nil {
+	shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Policy: one(limit.PerHour(1))})
+	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(9)), Observer: shadow})
+	if err := shadow.Close(); err != nil {
 		t.Error(err)
 	}
-	if got := th.ShadowStats(); got != (throttler.ShadowStats{}) {
+	_ = th // which may go on
+	if got := shadow.Counts(); got != (insight.ShadowCounts{}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -171,7 +198,8 @@ func TestShadowRefunds(t *testing.T) {
 	for _, first := range []bool{false, true} { // whether the shadow is asked before the refund
 		synctest.Test(t, func(t *testing.T) {
 			b := newMemory(t, nil)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Shadow: one(limit.PerHour(10))})
+			shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(10))})
+			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Observer: shadow})
 			left := func(want int64) {
 				t.Helper()
 				synctest.Wait()
@@ -206,7 +234,7 @@ func TestShadowRefunds(t *testing.T) {
 				t.Fatal(d, err)
 			}
 			left(7)
-			if got := th.ShadowStats(); got.Failed+got.Dropped != 0 {
+			if got := shadow.Counts(); got.Failed+got.Dropped != 0 {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -219,7 +247,8 @@ func TestShadowOfARegistry(t *testing.T) {
 		book := &shadowNotes{}
 		r := newRegistry(t, tiers(`, "keys": {"p": "pro"}, "shadow": {"pro": "free"}`))
 		other := limit.Policy{Name: "other", Limits: []limit.Limit{limit.PerHour(7)}}
-		th := newThrottler(t, throttler.Config{Registry: r, Shadow: other, Observer: book})
+		shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Policy: other, Observer: book})
+		th := newThrottler(t, throttler.Config{Policies: r, Observer: shadow})
 		for range 2 {
 			allow(t, th, "p")
 			synctest.Wait()
@@ -234,7 +263,7 @@ func TestShadowOfARegistry(t *testing.T) {
 			got = append(got, s.Policy.Name+" "+s.Shadow.Name)
 		}
 		if want := "[pro free free other pro other free max]"; fmt.Sprint(got) != want {
-			t.Errorf("told %v, want %s", got, want)
+			t.Errorf("observed %v, want %s", got, want)
 		}
 	})
 	for document, want := range map[string]string{
@@ -243,12 +272,12 @@ func TestShadowOfARegistry(t *testing.T) {
 		`"shadow": {"gold": "free"}`: "[line 1: shadow]",
 		`"shadow": {"pro": 1}`:       "[line 1: shadow]",
 	} {
-		if _, err := throttler.NewRegistry([]byte(tiers(", "+document)), throttler.RegistryConfig{}); fmt.Sprint(fields(err)) != want {
+		if _, err := registry.New([]byte(tiers(", "+document)), registry.Config{}); fmt.Sprint(fields(err)) != want {
 			t.Errorf("%s: %v", document, err)
 		}
 	}
-	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Shadow: limit.Policy{Name: "next"}})
-	if fmt.Sprint(fields(err)) != "[Shadow: limits]" {
+	_, err := insight.NewShadow(insight.ShadowConfig{Policy: limit.Policy{Name: "next"}, Timeout: -1})
+	if fmt.Sprint(fields(err)) != "[Backend limits Timeout]" {
 		t.Errorf("a shadow without limits: %v", err)
 	}
 }
@@ -257,16 +286,27 @@ func TestShadowOfARegistry(t *testing.T) {
 func TestShadowOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)),
-	})
+	counts, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = counts.Close() })
+	shadow := newShadow(t, insight.ShadowConfig{Backend: counts, Policy: one(limit.PerHour(3))})
+	th := newThrottler(t, throttler.Config{Backend: counts, Policy: one(limit.PerHour(10)), Observer: shadow})
 	for i := range 8 {
 		if d := allow(t, th, "k"); !d.Allowed || d.Remaining != int64(9-i) {
 			t.Errorf("%+v", d)
 		}
-		poll(t, func() bool { s := th.ShadowStats(); return s.Allowed+s.Denied+s.Failed == int64(i+1) })
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if s := shadow.Counts(); s.Allowed+s.Denied+s.Failed == int64(i+1) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v after %d requests", shadow.Counts(), i+1)
+			}
+		}
 	}
-	if got, want := th.ShadowStats(), (throttler.ShadowStats{Allowed: 3, Denied: 5}); got != want {
+	if got, want := shadow.Counts(), (insight.ShadowCounts{Allowed: 3, Denied: 5}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -282,9 +322,8 @@ func TestShadowBackend(t *testing.T) {
 		}
 		defer func() { _ = enforced.Close() }()
 		apart := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{
-			Backend: enforced, Policy: one(limit.PerHour(1)), Shadow: one(limit.PerHour(1)), ShadowBackend: apart,
-		})
+		shadow := newShadow(t, insight.ShadowConfig{Backend: apart, Policy: one(limit.PerHour(1))})
+		th := newThrottler(t, throttler.Config{Backend: enforced, Policy: one(limit.PerHour(1)), Observer: shadow})
 		admitted := 0
 		for i := range 2 * keys {
 			d := allow(t, th, fmt.Sprint("k", i%keys))
@@ -299,7 +338,7 @@ func TestShadowBackend(t *testing.T) {
 		if admitted != keys {
 			t.Errorf("%d admitted, want %d", admitted, keys)
 		}
-		if got := th.ShadowStats(); got != (throttler.ShadowStats{Allowed: keys}) || apart.calls.Load() != keys {
+		if got := shadow.Counts(); got != (insight.ShadowCounts{Allowed: keys}) || apart.calls.Load() != keys {
 			t.Errorf("%+v by %d calls", got, apart.calls.Load())
 		}
 		r, err := th.Reserve(t.Context(), "new", 1)
@@ -315,10 +354,6 @@ func TestShadowBackend(t *testing.T) {
 			t.Errorf("%d calls for the shadow, want %d", got, keys+2)
 		}
 	})
-	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), ShadowBackend: newMemory(t, nil)})
-	if got := fmt.Sprint(fields(err)); got != "[ShadowBackend]" {
-		t.Errorf("a backend for no shadow: %v", err)
-	}
 }
 
 // The shadow of a name is that of all policies of that name, whoever gives them and however old they are.
@@ -328,7 +363,8 @@ func TestShadowGoesByName(t *testing.T) {
 		book := &shadowNotes{}
 		r := newRegistry(t, tiers(`, "shadow": {"pro": "free"}`))
 		its := map[string]*limit.Policy{"kept": r.Policy("pro"), "own": {Name: "pro", Limits: []limit.Limit{limit.PerHour(9)}}}
-		th := newThrottler(t, throttler.Config{Registry: r, Observer: book, PolicyFor: func(_ context.Context, key string) *limit.Policy {
+		shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Observer: book})
+		th := newThrottler(t, throttler.Config{Policies: r, Observer: shadow, PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			return its[key]
 		}})
 		changed := `{"policies": {"free": ["5/1h"], "pro": ["51/1h"]}, "default": "free", "shadow": {"pro": "free"}}`
@@ -340,7 +376,7 @@ func TestShadowGoesByName(t *testing.T) {
 			synctest.Wait()
 		}
 		if len(book.shadows) != 2 || book.shadows[0].Shadow.Name != "free" || book.shadows[1].Shadow.Name != "free" {
-			t.Errorf("told %+v, want of two", book.shadows)
+			t.Errorf("observed %+v, want of two", book.shadows)
 		}
 	})
 }
@@ -350,13 +386,21 @@ func TestShadowIsReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry(t, `{"policies": {"free": ["10/1h"], "stricter": ["3/1h"]}, "default": "free", "shadow": {"free": "stricter"}}`)
-		for name, cfg := range map[string]throttler.Config{
-			"shared":        {Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3))},
-			"apart":         {Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)), ShadowBackend: newMemory(t, nil)},
-			"of a registry": {Registry: r},
+		shared := newMemory(t, nil)
+		for name, cfg := range map[string]struct {
+			throttler throttler.Config
+			shadow    insight.ShadowConfig
+		}{
+			"shared": {throttler.Config{Backend: shared, Policy: one(limit.PerHour(10))},
+				insight.ShadowConfig{Backend: shared, Policy: one(limit.PerHour(3))}},
+			"apart": {throttler.Config{Policy: one(limit.PerHour(10))},
+				insight.ShadowConfig{Backend: newMemory(t, nil), Policy: one(limit.PerHour(3))}},
+			"of a registry": {throttler.Config{Policies: r}, insight.ShadowConfig{Backend: newMemory(t, nil)}},
 		} {
-			th := newThrottler(t, cfg)
-			for i, want := range []throttler.ShadowStats{{Allowed: 1}, {Allowed: 1, Denied: 1}, {Allowed: 2, Denied: 1}} {
+			shadow := newShadow(t, cfg.shadow)
+			cfg.throttler.Observer = shadow
+			th := newThrottler(t, cfg.throttler)
+			for i, want := range []insight.ShadowCounts{{Allowed: 1}, {Allowed: 1, Denied: 1}, {Allowed: 2, Denied: 1}} {
 				if i == 2 {
 					if err := th.Reset(t.Context(), "k"); err != nil {
 						t.Fatal(err)
@@ -367,7 +411,7 @@ func TestShadowIsReset(t *testing.T) {
 					t.Fatalf("%s: %+v, %v", name, d, err)
 				}
 				synctest.Wait()
-				if got := th.ShadowStats(); got != want {
+				if got := shadow.Counts(); got != want {
 					t.Errorf("%s, %d: %+v, want %+v", name, i, got, want)
 				}
 			}

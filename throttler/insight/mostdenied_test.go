@@ -1,4 +1,4 @@
-package throttler_test
+package insight_test
 
 import (
 	"context"
@@ -15,13 +15,18 @@ import (
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/insight"
 )
 
 // Who is denied most? An operator who knows a key finds it by its hash.
-func ExampleThrottler_TopDenied() {
+func ExampleRecorder_TopDenied() {
+	recorder, err := insight.New(insight.Config{WatchedKeys: 1000, HashKey: []byte("a secret of all processes")})
+	if err != nil {
+		log.Fatal(err)
+	}
 	t, err := throttler.New(throttler.Config{
-		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1)}},
-		Stats:  throttler.StatsConfig{WatchedKeys: 1000, HashKey: []byte("a secret of all processes")},
+		Policy:   limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1)}},
+		Observer: recorder,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -32,10 +37,10 @@ func ExampleThrottler_TopDenied() {
 			log.Fatal(err)
 		}
 	}
-	for _, k := range t.TopDenied(10) {
-		fmt.Println(k.Key, k.Denied, k.Key == t.KeyHash("user:3"))
+	for _, k := range recorder.TopDenied(10) {
+		fmt.Println(k.Key, k.Denied, k.Key == recorder.KeyHash("user:3"))
 	}
-	for _, k := range t.TopDeniedInClear(1) {
+	for _, k := range recorder.TopDeniedInClear(1) {
 		fmt.Println(k.Key, k.Denied)
 	}
 	// Output:
@@ -44,9 +49,12 @@ func ExampleThrottler_TopDenied() {
 	// user:3 2
 }
 
-// denying is a Throttler whose backend denies everybody, and that watches some keys.
-func denying(t testing.TB, cfg throttler.StatsConfig) *throttler.Throttler {
-	return newThrottler(t, throttler.Config{Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), Stats: cfg})
+// denying is a Throttler whose backend denies every request, and its recorder.
+func denying(t testing.TB, cfg insight.Config) (*throttler.Throttler, *insight.Recorder) {
+	recorder := newRecorder(t, cfg)
+	return newThrottler(t, throttler.Config{
+		Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), Observer: recorder,
+	}), recorder
 }
 
 type denier struct{ *memory.Memory }
@@ -60,7 +68,7 @@ func (denier) Take(context.Context, backend.Request) (backend.Result, error) {
 func TestTopDenied(t *testing.T) {
 	t.Parallel()
 	for _, watched := range []int{1, 1000, 3000} {
-		th := denying(t, throttler.StatsConfig{WatchedKeys: watched, HalfLife: time.Hour})
+		th, recorder := denying(t, insight.Config{WatchedKeys: watched, HalfLife: time.Hour})
 		watched = max(watched, 1000)
 		random := rand.New(rand.NewPCG(1, uint64(watched)))
 		zipf := rand.NewZipf(random, 1.1, 1, 20_000)
@@ -72,11 +80,11 @@ func TestTopDenied(t *testing.T) {
 			allow(t, th, key)
 		}
 		shown := map[string]bool{}
-		all := th.TopDeniedInClear(1 << 20)
+		all := recorder.TopDeniedInClear(1 << 20)
 		if len(all) > watched+8 || len(all) < watched-8 {
 			t.Errorf("%d watched, want %d", len(all), watched)
 		}
-		if !slices.IsSortedFunc(all, func(a, b throttler.DeniedKey) int { return int(b.Denied - a.Denied) }) {
+		if !slices.IsSortedFunc(all, func(a, b insight.DeniedKey) int { return int(b.Denied - a.Denied) }) {
 			t.Error("not in order")
 		}
 		for _, k := range all {
@@ -90,7 +98,7 @@ func TestTopDenied(t *testing.T) {
 				t.Errorf("%d watched: %s denied %d times, and not shown", watched, key, n)
 			}
 		}
-		if few := th.TopDenied(3); len(few) != 3 || few[0].Key != th.KeyHash(all[0].Key) || few[0].Denied != all[0].Denied {
+		if few := recorder.TopDenied(3); len(few) != 3 || few[0].Key != recorder.KeyHash(all[0].Key) || few[0].Denied != all[0].Denied {
 			t.Errorf("%+v, want the first of %+v", few, all[:3])
 		}
 	}
@@ -99,7 +107,7 @@ func TestTopDenied(t *testing.T) {
 func TestTopDeniedDecays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		th := denying(t, throttler.StatsConfig{WatchedKeys: 10, HalfLife: time.Minute})
+		th, recorder := denying(t, insight.Config{WatchedKeys: 10, HalfLife: time.Minute})
 		for i, key := range strings.Fields("old seldom new") {
 			for range []int{80, 2, 60}[i] {
 				allow(t, th, key)
@@ -108,19 +116,19 @@ func TestTopDeniedDecays(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 		}
-		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 60 0} {old 40 0} {seldom 1 0}]" {
+		if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{new 60 0} {old 40 0} {seldom 1 0}]" {
 			t.Error(got)
 		}
 		time.Sleep(2 * time.Minute)
-		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 15 0} {old 10 0}]" {
+		if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{new 15 0} {old 10 0}]" {
 			t.Errorf("%s, want a quarter, and nothing of who has not been seen for long", got)
 		}
 		time.Sleep(time.Hour)
-		if got := th.TopDeniedInClear(10); len(got) != 0 {
+		if got := recorder.TopDeniedInClear(10); len(got) != 0 {
 			t.Errorf("%v an hour later", got)
 		}
 		allow(t, th, "new")
-		if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{new 1 0}]" {
+		if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{new 1 0}]" {
 			t.Error(got)
 		}
 	})
@@ -133,37 +141,38 @@ func TestTopDeniedHides(t *testing.T) {
 	keys := []string{"alice@example.com", long}
 	var hashes []string
 	for _, secret := range []string{"", "", "0123456789abcdef", "0123456789abcdef"} {
-		th := denying(t, throttler.StatsConfig{WatchedKeys: 10, HashKey: []byte(secret)})
+		th, recorder := denying(t, insight.Config{WatchedKeys: 10, HashKey: []byte(secret)})
 		for _, key := range keys {
 			allow(t, th, key)
 		}
-		for _, k := range th.TopDenied(10) {
-			if strings.Contains(k.Key, "alice") || k.Key != th.KeyHash(keys[0]) && k.Key != th.KeyHash(long) {
+		for _, k := range recorder.TopDenied(10) {
+			if strings.Contains(k.Key, "alice") || k.Key != recorder.KeyHash(keys[0]) && k.Key != recorder.KeyHash(long) {
 				t.Errorf("%+v", k)
 			}
 		}
-		for _, k := range th.TopDeniedInClear(10) {
-			if k.Key != keys[0] && k.Key != th.KeyHash(long) {
+		for _, k := range recorder.TopDeniedInClear(10) {
+			if k.Key != keys[0] && k.Key != recorder.KeyHash(long) {
 				t.Errorf("in clear: %+v", k)
 			}
 		}
-		hashes = append(hashes, th.KeyHash("alice"))
+		hashes = append(hashes, recorder.KeyHash("alice"))
 	}
 	if hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
 		t.Errorf("hashes %q: want the same for one secret only", hashes)
 	}
-	forger := denying(t, throttler.StatsConfig{WatchedKeys: 10})
+	th, forger := denying(t, insight.Config{WatchedKeys: 10})
 	forged := "\x00long key " + forger.KeyHash("alice@example.com")
 	for _, key := range []string{"\x00long key alice@example.com", forged} {
-		allow(t, forger, key)
+		allow(t, th, key)
 		if got := fmt.Sprint(forger.TopDenied(10), forger.TopDeniedInClear(10)); strings.Contains(got, "alice") ||
 			strings.Contains(got, forger.KeyHash("alice@example.com")) || !strings.Contains(got, forger.KeyHash(key)) {
 			t.Errorf("a key that looks like a hash: %s", got)
 		}
 	}
-	off := newThrottler(t, throttler.Config{Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1))})
-	allow(t, off, "k")
-	if off.TopDenied(1) != nil || denying(t, throttler.StatsConfig{WatchedKeys: 1}).TopDenied(-1) != nil {
+	th, off := denying(t, insight.Config{})
+	allow(t, th, "k")
+	_, on := denying(t, insight.Config{WatchedKeys: 1})
+	if off.TopDenied(1) != nil || on.TopDenied(-1) != nil {
 		t.Error("there are top denied keys where none are asked for")
 	}
 }
@@ -174,7 +183,7 @@ func TestTopDeniedForgetsTheLeast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const watched = 1000
-		th := denying(t, throttler.StatsConfig{WatchedKeys: watched, HalfLife: 8 * time.Minute})
+		th, recorder := denying(t, insight.Config{WatchedKeys: watched, HalfLife: 8 * time.Minute})
 		random := rand.New(rand.NewPCG(3, 4))
 		parent := map[string]string{} // within the set
 		set := func(key string) string {
@@ -193,16 +202,16 @@ func TestTopDeniedForgetsTheLeast(t *testing.T) {
 				allow(t, th, key)
 				continue
 			}
-			before := th.TopDeniedInClear(watched)
+			before := recorder.TopDeniedInClear(watched)
 			allow(t, th, key)
-			if slices.ContainsFunc(before, func(k throttler.DeniedKey) bool { return k.Key == key }) {
+			if slices.ContainsFunc(before, func(k insight.DeniedKey) bool { return k.Key == key }) {
 				continue
 			}
 			after := map[string]bool{}
-			for _, k := range th.TopDeniedInClear(watched) {
+			for _, k := range recorder.TopDeniedInClear(watched) {
 				after[k.Key] = true
 			}
-			gone := slices.DeleteFunc(slices.Clone(before), func(k throttler.DeniedKey) bool { return after[k.Key] })
+			gone := slices.DeleteFunc(slices.Clone(before), func(k insight.DeniedKey) bool { return after[k.Key] })
 			if len(gone) == 0 { // there was room
 				continue
 			}
@@ -229,24 +238,24 @@ func TestTopDeniedForgetsTheLeast(t *testing.T) {
 func TestTopDeniedIsOfLimits(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
+	recorder := newRecorder(t, insight.Config{WatchedKeys: 1000})
 	th := newThrottler(t, throttler.Config{
-		Backend: b, Policy: one(limit.PerHour(1)), Deny: []string{"listed"}, Failure: throttler.FailClosed,
-		Stats: throttler.StatsConfig{Decisions: true, WatchedKeys: 1000},
+		Backend: b, Policy: one(limit.PerHour(1)), Deny: []string{"listed"}, Failure: throttler.FailClosed, Observer: recorder,
 	})
 	allow(t, th, "k")
 	for range 3 {
 		allow(t, th, "k")
 	}
-	share := th.Stats().Policies[0].DenialShare
-	b.failWith(func(string) error { return outage(false) })
+	share := recorder.Stats().Policies[0].DenialShare
+	b.failWith(errDown)
 	for range 50 {
 		allow(t, th, "innocent")
 	}
-	if got := th.Stats().Policies[0]; got.DenialShare != share || share == 0 || got.Denied != 53 {
+	if got := recorder.Stats().Policies[0]; got.DenialShare != share || share == 0 || got.Denied != 53 {
 		t.Errorf("%+v after an outage, want a share of %v", got, share)
 	}
 	allow(t, th, "listed")
-	if got := fmt.Sprint(th.TopDeniedInClear(10)); got != "[{k 3 0}]" {
+	if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{k 3 0}]" {
 		t.Errorf("denied most: %s", got)
 	}
 }

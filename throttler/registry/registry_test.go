@@ -1,4 +1,4 @@
-package throttler_test
+package registry_test
 
 import (
 	"context"
@@ -12,22 +12,23 @@ import (
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-// Which key has which limits stands in a document; OpenRegistry follows one in a file.
-func ExampleNewRegistry() {
-	registry, err := throttler.NewRegistry([]byte(`{
+// Which key has which limits stands in a document; Open follows one in a file.
+func ExampleNew() {
+	policies, err := registry.New([]byte(`{
 		"policies": {"free": ["2/1m", "240/24h"], "pro": ["1000/1m"]},
 		"default":  "free",
 		"keys":     {"tenant:7": "pro", "internal:*": "pro"},
 		"allow":    ["healthcheck"],
 		"deny":     ["tenant:13"]
-	}`), throttler.RegistryConfig{})
+	}`), registry.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer registry.Close()
-	t, err := throttler.New(throttler.Config{Registry: registry})
+	defer policies.Close()
+	t, err := throttler.New(throttler.Config{Policies: policies})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -38,7 +39,11 @@ func ExampleNewRegistry() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(key, d.Allowed, d.Source, registry.PolicyFor(context.Background(), key).Name)
+		policy, err := policies.View().Policy(context.Background(), key)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(key, d.Allowed, d.Source, policy.Name)
 	}
 	// Output:
 	// tenant:6 true local free
@@ -48,36 +53,21 @@ func ExampleNewRegistry() {
 	// tenant:13 false listed free
 }
 
-func newRegistry(t testing.TB, document string) *throttler.Registry {
-	t.Helper()
-	r, err := throttler.NewRegistry([]byte(document), throttler.RegistryConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = r.Close() })
-	return r
-}
-
-// tiers is a document of some policies, and what else it says.
-func tiers(rest string) string {
-	return `{"policies": {"free": ["5/1h"], "pro": ["50/1h"], "max": ["500/1h", "daily=1000/24h"]}, "default": "free"` + rest + `}`
-}
-
-func TestRegistryFindsTheLongestPrefix(t *testing.T) {
+func TestFindsTheLongestPrefix(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "keys": {"a:1": "max", "b": "free", "a*": "pro", "a:*": "max", "a:1*": "free", "b*": "max"}`))
 	for key, want := range map[string]string{
 		"": "free", "A": "free", "a": "pro", "ab": "pro", "a:": "max", "a:0": "max", "a:1": "max", "a:10": "free", "a:2": "max",
 		"a;": "pro", "b": "free", "ba": "max", "c": "free", "zzz": "free",
 	} {
-		if got := r.PolicyFor(t.Context(), key); got.Name != want {
+		if got := policyOf(r, key); got.Name != want {
 			t.Errorf("%q has policy %s, want %s", key, got.Name, want)
 		}
 	}
 }
 
 // Against the plain way to find the longest prefix, on keys and prefixes of few letters, which share a lot.
-func TestRegistryFindsWhatASearchFinds(t *testing.T) {
+func TestFindsWhatASearchFinds(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 21))
 	word := func(least int) string {
@@ -106,7 +96,7 @@ func TestRegistryFindsWhatASearchFinds(t *testing.T) {
 					want, longest = name, p
 				}
 			}
-			if got := r.PolicyFor(t.Context(), key).Name; got != want {
+			if got := policyOf(r, key).Name; got != want {
 				t.Fatalf("%q has policy %s, want %s, of %v", key, got, want, prefixes)
 			}
 		}
@@ -122,10 +112,10 @@ func members(all map[string]string) string {
 }
 
 // A new document leaves what it doesn't change: the address of a policy, and what keys have used.
-func TestRegistryUpdate(t *testing.T) {
+func TestUpdate(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "version": "one", "keys": {"k": "pro"}`))
-	th := newThrottler(t, throttler.Config{Registry: r})
+	th := newThrottler(t, throttler.Config{Policies: r})
 	free, pro, first := r.Policy("free"), r.Policy("pro"), r.Info()
 	if d, err := th.AllowN(t.Context(), "k", 20); err != nil || d.Remaining != 30 {
 		t.Fatal(d, err)
@@ -163,10 +153,10 @@ func TestRegistryUpdate(t *testing.T) {
 }
 
 // Lists of the document and of the Config add up; to deny wins.
-func TestRegistryLists(t *testing.T) {
+func TestLists(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "allow": ["a", "x", "p:*"], "deny": ["b", "y"]`))
-	th := newThrottler(t, throttler.Config{Registry: r, Allow: []string{"b", "c"}, Deny: []string{"a", "z"}})
+	th := newThrottler(t, throttler.Config{Policies: r, Allow: []string{"b", "c"}, Deny: []string{"a", "z"}})
 	for key, allowed := range map[string]bool{
 		"a": false, "b": false, "c": true, "x": true, "y": false, "z": false, "p:1": true,
 	} {
@@ -176,10 +166,10 @@ func TestRegistryLists(t *testing.T) {
 	}
 }
 
-func TestRegistryBesidePolicyFor(t *testing.T) {
+func TestBesidePolicyFor(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "keys": {"k": "pro"}`))
-	th := newThrottler(t, throttler.Config{Registry: r,
+	th := newThrottler(t, throttler.Config{Policies: r,
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			if key == "asked" {
 				return r.Policy("max")
@@ -191,17 +181,17 @@ func TestRegistryBesidePolicyFor(t *testing.T) {
 			t.Errorf("%s has %d left, want %d", key, d.Remaining, want)
 		}
 	}
-	_, err := throttler.New(throttler.Config{Registry: r, Policy: one(limit.PerHour(1))})
+	_, err := throttler.New(throttler.Config{Policies: r, Policy: limit.Policy{Name: "test", Limits: []limit.Limit{limit.PerHour(1)}}})
 	if got := fields(err); !slices.Equal(got, []string{"Policy"}) {
 		t.Errorf("a policy beside a registry: %v", err)
 	}
 }
 
-func TestRegistryDuringUpdates(t *testing.T) {
+func TestDuringUpdates(t *testing.T) {
 	t.Parallel()
 	a, b := []byte(tiers(`, "keys": {"k": "pro"}`)), []byte(tiers(`, "keys": {"k": "max"}`))
 	r := newRegistry(t, string(a))
-	th := newThrottler(t, throttler.Config{Registry: r})
+	th := newThrottler(t, throttler.Config{Policies: r})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -220,7 +210,7 @@ func TestRegistryDuringUpdates(t *testing.T) {
 	wg.Wait()
 }
 
-func BenchmarkRegistry(b *testing.B) {
+func BenchmarkView(b *testing.B) {
 	keys := map[string]string{}
 	for i := range 10_000 {
 		keys[fmt.Sprintf(`"tenant:%d"`, i)] = `"pro"`
@@ -233,11 +223,11 @@ func BenchmarkRegistry(b *testing.B) {
 		b.Run("find "+key, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r.PolicyFor(b.Context(), key)
+				policyOf(r, key)
 			}
 		})
 	}
-	th := newThrottler(b, throttler.Config{Registry: newRegistry(b, `{"default": "p", "policies": {"p": ["100000000000/24h"]}}`)})
+	th := newThrottler(b, throttler.Config{Policies: newRegistry(b, `{"default": "p", "policies": {"p": ["100000000000/24h"]}}`)})
 	ctx := context.Background()
 	b.Run("allow", func(b *testing.B) {
 		b.ReportAllocs()
@@ -250,7 +240,7 @@ func BenchmarkRegistry(b *testing.B) {
 }
 
 // A document that comes into force while a request is on its way is not for that request: neither its lists nor its limits.
-func TestRegistryAnswersFromOneDocument(t *testing.T) {
+func TestAnswersFromOneDocument(t *testing.T) {
 	t.Parallel()
 	const (
 		denying = `{"policies": {"free": ["100/1h"]}, "default": "free", "deny": ["k", "other"]}`
@@ -258,7 +248,7 @@ func TestRegistryAnswersFromOneDocument(t *testing.T) {
 	)
 	r := newRegistry(t, denying)
 	var next string // what comes into force under way
-	th := newThrottler(t, throttler.Config{Registry: r, PolicyFor: func(context.Context, string) *limit.Policy {
+	th := newThrottler(t, throttler.Config{Policies: r, PolicyFor: func(context.Context, string) *limit.Policy {
 		if err := r.Update([]byte(next)); err != nil {
 			t.Error(err)
 		}

@@ -1,4 +1,4 @@
-package throttler
+package registry
 
 import (
 	"bytes"
@@ -11,56 +11,56 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-const maxRegistryFile = 4 << 20
+const maxFile = 4 << 20
 
-// OpenRegistry makes a Registry from a JSON file of at most 4 MiB, and puts it in force again whenever it changes, until
-// Close. It fails if the file can't be read or is wrong. A later one that is changes nothing, and is reported once for each
-// content: so one that is half-written does no harm. The file may be replaced, removed and mounted anew at any time; it is
-// read at every Refresh, which costs less than being wrong about times of modification.
-func OpenRegistry(path string, cfg RegistryConfig) (*Registry, error) {
-	f := &registryFile{path: path}
+// Open makes a Registry from a JSON file of at most 4 MiB, and puts the file in force again whenever it changes, until Close.
+// It fails if the file can't be read or is wrong. Later, a wrong file changes nothing and is reported once for each content,
+// so a half-written file does no harm. The file may be replaced, removed and mounted again at any time. It is read at every
+// Refresh: times of modification are not reliable.
+func Open(path string, cfg Config) (*Registry, error) {
+	f := &file{path: path}
 	var err error
 	if f.data, err = f.read(); err != nil {
 		return nil, err
 	}
-	r, err := NewRegistry(f.data, cfg)
+	r, err := New(f.data, cfg)
 	if err != nil {
 		return nil, f.wrap(err)
 	}
 	if r.cfg.Refresh > 0 {
 		ctx, stop := context.WithCancel(context.Background())
 		r.stop = stop
-		r.running.Go(func() { r.follow(ctx, f) })
+		r.running.Go(func() { r.poll(ctx, f) })
 	}
 	return r, nil
 }
 
-// registryFile is a file, and what came of its latest content.
-type registryFile struct {
+// file is a file, its latest content, and the error of that.
+type file struct {
 	path string
 	data []byte
 	err  error
 }
 
-func (f *registryFile) wrap(err error) error {
+func (f *file) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("throttler: registry %s: %w", f.path, err)
+	return fmt.Errorf("registry: %s: %w", f.path, err)
 }
 
-func (f *registryFile) read() ([]byte, error) {
-	data, err := smallfile.Read(f.path, maxRegistryFile, func(field, value, bound string) error {
+func (f *file) read() ([]byte, error) {
+	data, err := smallfile.Read(f.path, maxFile, func(field, value, bound string) error {
 		return &limit.Error{Field: field, Value: value, Bound: bound}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("throttler: registry: %w", err) // it names the path
+		return nil, fmt.Errorf("registry: %w", err) // it names the path
 	}
 	return data, nil
 }
 
-// follow looks at the file until ctx ends.
-func (r *Registry) follow(ctx context.Context, f *registryFile) {
+// poll reads the file until ctx ends.
+func (r *Registry) poll(ctx context.Context, f *file) {
 	ticker := time.NewTicker(r.cfg.Refresh)
 	defer ticker.Stop()
 	for {
@@ -81,7 +81,7 @@ func (r *Registry) follow(ctx context.Context, f *registryFile) {
 	}
 }
 
-// report takes note of how the file is, and tells of what is new.
+// report records the state of the file, and reports it if it is new.
 func (r *Registry) report(ctx context.Context, changed bool, err error) {
 	problem := ""
 	if err != nil {

@@ -1,4 +1,4 @@
-package throttler
+package registry
 
 import (
 	"bytes"
@@ -13,56 +13,55 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
+	"github.com/sluice-go/sluice/internal/prefixtable"
 	"github.com/sluice-go/sluice/limit"
 )
 
-// parsePolicies reads a document. Policies that are as they were before keep their address; before may be nil.
-func parsePolicies(data []byte, before *policies) (*policies, error) {
+// parse reads a document. Policies that are unchanged since before keep their address; before may be nil.
+func parse(data []byte, before *view) (*view, error) {
 	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, shadow: map[string]string{}}
 	d.read()
 	if err := d.problems(); err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(data)
-	p := &policies{
-		info:   RegistryInfo{Version: d.version, Digest: hex.EncodeToString(sum[:]), Loaded: time.Now()},
+	v := &view{
+		info:   Info{Version: d.version, Digest: hex.EncodeToString(sum[:]), Loaded: time.Now()},
 		byName: make(map[string]*limit.Policy, len(d.policies)),
-		lists:  newLists(d.allow, d.deny),
+		allow:  prefixtable.NewSet(d.allow),
+		deny:   prefixtable.NewSet(d.deny),
 	}
 	for name, limits := range d.policies {
-		p.byName[name] = &limit.Policy{Name: name, Limits: limits}
+		v.byName[name] = &limit.Policy{Name: name, Limits: limits}
 		if before == nil {
 			continue
 		}
 		if old := before.byName[name]; old != nil && slices.Equal(old.Limits, limits) {
-			p.byName[name] = old
+			v.byName[name] = old
 		}
 	}
-	p.fallback = p.byName[d.fallback]
-	p.shadows = make(map[string]*shadowPolicy, len(d.shadow))
-	for name, its := range d.shadow {
-		p.shadows[name] = newShadowPolicy(p.byName[its])
-	}
-	p.keys = newKeyTable(p.named(d.keys))
-	return p, nil
+	v.fallback = v.byName[d.fallback]
+	v.shadows, v.keys = v.resolve(d.shadow), prefixtable.New(v.resolve(d.keys))
+	return v, nil
 }
 
-// named are entries with the policies that they name.
-func (p *policies) named(entries map[string]string) map[string]*limit.Policy {
-	found := make(map[string]*limit.Policy, len(entries))
-	for entry, name := range entries {
-		found[entry] = p.byName[name]
+// resolve replaces names of policies by the policies.
+func (v *view) resolve(names map[string]string) map[string]*limit.Policy {
+	found := make(map[string]*limit.Policy, len(names))
+	for entry, name := range names {
+		found[entry] = v.byName[name]
 	}
 	return found
 }
 
-// document is a registry's document while it is read. It is read piece by piece, for encoding/json lets pass what here
-// would be a mistake: a member that is given twice, or in another case.
+// document is a document while it is parsed. It is decoded piece by piece, because encoding/json accepts what is a mistake
+// here: a member that is given twice, or in another case.
 type document struct {
-	data    []byte
-	errs    []error
-	more    int // problems beyond maxProblems
-	mention []mention
+	data       []byte
+	errs       []error
+	more       int // problems beyond maxProblems
+	references []reference
 
 	version     string
 	policies    map[string][]limit.Limit
@@ -74,13 +73,13 @@ type document struct {
 
 const maxProblems = 100
 
-// mention is the name of a policy that must be there.
-type mention struct {
+// reference is the name of a policy that must be defined.
+type reference struct {
 	at          int
 	where, name string
 }
 
-// value is a piece of the document, and where it stands.
+// value is a piece of the document, and its offset.
 type value struct {
 	raw json.RawMessage
 	at  int
@@ -107,16 +106,16 @@ func (d *document) read() {
 		case "default":
 			hasDefault = true
 			if d.text(v, name, &d.fallback) {
-				d.mention = append(d.mention, mention{v.at, name, d.fallback})
+				d.references = append(d.references, reference{v.at, name, d.fallback})
 			}
 		case "keys":
-			d.object(v, name, d.given)
+			d.object(v, name, d.assign)
 		case "allow":
 			d.list(v, name, &d.allow)
 		case "deny":
 			d.list(v, name, &d.deny)
 		case "shadow":
-			d.object(v, name, d.shadowed)
+			d.object(v, name, d.assignShadow)
 		default:
 			value, bound := "unknown", "must be version, policies, default, keys, allow, deny or shadow"
 			if meant := nearest(name, documentMembers); meant != "" {
@@ -128,14 +127,14 @@ func (d *document) read() {
 	if !hasDefault {
 		d.refuse(whole.at, "default", "none", "must be the name of a policy")
 	}
-	for _, m := range d.mention {
+	for _, m := range d.references {
 		if _, ok := d.policies[m.name]; !ok {
 			d.refuse(m.at, m.where, shown(m.name), "must be the name of a policy")
 		}
 	}
 }
 
-// policy reads one of the policies.
+// policy reads a policy.
 func (d *document) policy(name string, v value) {
 	p := limit.Policy{Name: name}
 	var texts []string
@@ -143,7 +142,7 @@ func (d *document) policy(name string, v value) {
 	d.list(v, "policies", &texts)
 	for i, text := range texts {
 		l, err := limit.Parse(text)
-		for _, e := range refusals(err) {
+		for _, e := range fielderrors.All(err) {
 			what := e.Value
 			if !limitLike.MatchString(text) {
 				what = "no limit"
@@ -158,7 +157,7 @@ func (d *document) policy(name string, v value) {
 		d.refuse(v.at, "policy name", shown(name), "must match [a-z0-9_-]{1,32}")
 	}
 	if len(d.errs) == before {
-		for _, e := range refusals(p.Validate()) {
+		for _, e := range fielderrors.All(p.Validate()) {
 			if e.Field == "limits" {
 				e.Field = fmt.Sprintf("policy %s: limits", shown(name))
 			}
@@ -168,8 +167,8 @@ func (d *document) policy(name string, v value) {
 	d.policies[name] = p.Limits
 }
 
-// given reads which policy a key, or all with a prefix, have.
-func (d *document) given(key string, v value) {
+// assign reads the policy of a key or prefix.
+func (d *document) assign(key string, v value) {
 	var name string
 	if !d.text(v, "keys", &name) {
 		return
@@ -177,12 +176,12 @@ func (d *document) given(key string, v value) {
 	if key == "" || key == "*" {
 		d.refuse(v.at, "keys", strconv.Quote(key), "must be a key or prefix*: default is the policy of all others")
 	}
-	d.mention = append(d.mention, mention{v.at, "keys", name})
+	d.references = append(d.references, reference{v.at, "keys", name})
 	d.keys[key] = name
 }
 
-// shadowed reads which policy is the shadow of one.
-func (d *document) shadowed(name string, v value) {
+// assignShadow reads the shadow of a policy.
+func (d *document) assignShadow(name string, v value) {
 	var its string
 	if !d.text(v, "shadow", &its) {
 		return
@@ -190,7 +189,7 @@ func (d *document) shadowed(name string, v value) {
 	if name == its {
 		d.refuse(v.at, "shadow", shown(its), "must be another policy than the one enforced")
 	}
-	d.mention = append(d.mention, mention{v.at, "shadow", name}, mention{v.at, "shadow", its})
+	d.references = append(d.references, reference{v.at, "shadow", name}, reference{v.at, "shadow", its})
 	d.shadow[name] = its
 }
 
@@ -201,7 +200,7 @@ func (d *document) object(v value, where string, member func(name string, v valu
 		return
 	}
 	dec := json.NewDecoder(bytes.NewReader(v.raw))
-	_, _ = dec.Token() // that it is valid is known
+	_, _ = dec.Token() // the document is valid JSON
 	seen := map[string]bool{}
 	for dec.More() {
 		token, _ := dec.Token()
@@ -221,7 +220,7 @@ func (d *document) object(v value, where string, member func(name string, v valu
 	}
 }
 
-// list reads a list of texts, none of them empty.
+// list reads a list of texts, which must not be empty.
 func (d *document) list(v value, where string, into *[]string) {
 	var raw []json.RawMessage
 	if v.raw[0] != '[' || json.Unmarshal(v.raw, &raw) != nil {
@@ -250,7 +249,7 @@ func (d *document) text(v value, where string, into *string) bool {
 	return true
 }
 
-// refuse takes note of a problem at a place of the document.
+// refuse records a problem at an offset of the document.
 func (d *document) refuse(at int, field, value, bound string) {
 	if len(d.errs) == maxProblems {
 		d.more++
@@ -267,7 +266,7 @@ func (d *document) problems() error {
 	return errors.Join(d.errs...)
 }
 
-// kind is what a value is, in place of the value: that may be a key.
+// kind describes a value without showing it: it may be a key.
 func kind(v value) string {
 	switch v.raw[0] {
 	case '{':
@@ -284,14 +283,14 @@ func kind(v value) string {
 	return "a number"
 }
 
-// limitLike is what a mistyped limit looks like, and a key that is in the wrong place hardly ever. Only the former is shown.
+// limitLike matches mistyped limits, which errors show, and hardly ever a misplaced key, which errors must not show.
 var limitLike = regexp.MustCompile(
 	`^([A-Za-z0-9_-]{1,32} ?= ?)?[+-]?[0-9][0-9_,]*(\.[0-9]+)?([kKmM]|e[0-9]+)? ?(/|per ) ?[0-9A-Za-z@+~. -]*$`)
 
 var documentMembers = []string{"version", "policies", "default", "keys", "allow", "deny", "shadow"}
 
-// nearest is the word that a name is at most two typing errors away from, whatever its case; empty if there is none. A name
-// that is not near to one is not shown: it may be a key in the wrong place.
+// nearest returns the word within two typing errors of a name, whatever its case, or "". Errors show only such names: others
+// may be misplaced keys.
 func nearest(name string, words []string) string {
 	if len(name) > 16 {
 		return ""
@@ -305,7 +304,7 @@ func nearest(name string, words []string) string {
 	return found
 }
 
-// edits is how many letters must be inserted, removed or replaced to make b of a.
+// edits is the Levenshtein distance of a and b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -327,30 +326,13 @@ func edits(a, b string) int {
 
 var policyName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 
-// nameLike is what a policy's name looks like, or a mistyped one.
+// nameLike matches names of policies, also mistyped ones.
 var nameLike = regexp.MustCompile(`^[A-Za-z0-9_ -]{1,32}$`)
 
-// shown is a policy's name, unless it can't be meant for one: then somebody may have put a key in its place.
+// shown quotes a policy's name, unless it may be a misplaced key.
 func shown(name string) string {
 	if nameLike.MatchString(name) {
 		return strconv.Quote(name)
 	}
 	return "no name"
-}
-
-// refusals are all *limit.Errors in a tree of errors.
-func refusals(err error) []*limit.Error {
-	switch e := err.(type) {
-	case nil:
-		return nil
-	case *limit.Error:
-		return []*limit.Error{e}
-	case interface{ Unwrap() []error }:
-		var all []*limit.Error
-		for _, inner := range e.Unwrap() {
-			all = append(all, refusals(inner)...)
-		}
-		return all
-	}
-	return refusals(errors.Unwrap(err))
 }

@@ -1,0 +1,126 @@
+package throttler
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// charge is what an admitted take can give back.
+type charge struct {
+	backend backend.Backend
+	req     backend.Request
+	receipt state.Receipt
+	key     int     // of a Reservation: index of the key
+	event   *Event  // of the take, until commit or free; nil without an Observer
+	settler Settler // after commit; nil if there is nothing to call
+
+	ownCalls  int32 // before a take: how many of the calls on the key belong to the same AllowAll
+	temporary bool  // after a denial: whether a provisional charge may be the reason
+}
+
+// decide decides one request. It fills in an empty decision and, if c isn't nil, an empty charge, which the caller commits or
+// frees: both are large, and passing them by value takes longer than deciding.
+func (t *Throttler) decide(ctx context.Context, view PolicyView, key string, cost int64, d *Decision, c *charge) error {
+	if t.observer == nil {
+		policy, err := t.policy(ctx, view, key, cost)
+		return t.resolve(ctx, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
+	}
+	start := t.now()
+	policy, err := t.policy(ctx, view, key, cost)
+	return t.resolveObserved(ctx, start, view, &backend.Request{Key: key, Policy: policy, Cost: cost}, err, d, c)
+}
+
+// resolveObserved is resolve with the observer, if there is one, called around it.
+func (t *Throttler) resolveObserved(
+	ctx context.Context, start time.Duration, view PolicyView, req *backend.Request, err error, d *Decision, c *charge,
+) error {
+	if t.observer == nil || ctx == nil {
+		return t.resolve(ctx, view, req, err, d, c)
+	}
+	ctx, e := t.startEvent(ctx, OpTake, start, view, req)
+	err = t.resolve(ctx, view, req, err, d, c)
+	e.Decision = *d
+	t.endEvent(ctx, e, err)
+	if c != nil {
+		c.event = e
+	} else {
+		t.commit(ctx, e, false)
+	}
+	return err
+}
+
+// resolve answers a request, of which err is the problem so far.
+func (t *Throttler) resolve(ctx context.Context, view PolicyView, req *backend.Request, err error, d *Decision, c *charge) error {
+	switch {
+	case t.listed(view, req.Key, err, d):
+		return nil
+	case err != nil:
+		*d = refusal(req.Policy, err)
+		return err
+	}
+	call, cancel := t.timeout(ctx)
+	defer cancel()
+	result, err := t.backend.Take(call, *req)
+	req.Trace = nil // it ends here: the charge may be given back much later
+	if err != nil {
+		return t.applyFailurePolicy(ctx, req, err, d, c)
+	}
+	if t.outages.on.Load() {
+		t.endOutage(ctx, req.Policy, result.Source)
+	}
+	d.fill(&result)
+	switch {
+	case !d.Allowed:
+		if t.provisionals.used.Load() {
+			t.shortenRetryAfter(req, c, d)
+		}
+	case c != nil:
+		*c = newCharge(t.backend, req, &result)
+	}
+	return nil
+}
+
+// newCharge is the charge of an admitted request.
+func newCharge(by backend.Backend, req *backend.Request, result *backend.Result) charge {
+	return charge{backend: by, req: *req, receipt: result.Receipt()}
+}
+
+// refusal is the decision beside an error about bad input. It matters where the cost can never fit.
+func refusal(p *limit.Policy, err error) Decision {
+	if !errors.Is(err, limit.ErrCostExceedsLimit) {
+		return Decision{}
+	}
+	least := p.Limits[0]
+	for _, l := range p.Limits[1:] {
+		if l.Quota() < least.Quota() {
+			least = l
+		}
+	}
+	return Decision{Limit: least, RetryAfter: limit.Never}
+}
+
+// giveBack gives amount of a charge back.
+func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error {
+	if amount == 0 || c.receipt.Cost == 0 {
+		return nil
+	}
+	var e *Event
+	if t.observer != nil {
+		refund := backend.Request{Key: c.req.Key, Policy: c.req.Policy, Cost: amount}
+		ctx, e = t.startEvent(ctx, OpRefund, t.now(), nil, &refund)
+	}
+	err := c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
+	if err == nil && c.settler != nil {
+		c.settler.GivenBack(amount)
+	}
+	if e != nil {
+		t.endEvent(ctx, e, err)
+		e.free()
+	}
+	return err
+}
