@@ -64,7 +64,7 @@ func TestRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkSVG(t, picture, "over the limit: 0", "0%", "1%", "50%", "100%", "Redis alone", "requests a second", "admitted")
+	checkSVG(t, picture, "over the limit: 0", "0%", "1%", "50%", "100%", "Redis alone", "admitted")
 
 	// What an operator saw meanwhile.
 	var vars struct {
