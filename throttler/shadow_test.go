@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -258,7 +260,7 @@ func TestShadowOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)),
+		Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(10)), Shadow: one(limit.PerHour(3)),
 	})
 	for i := range 8 {
 		if d := allow(t, th, "k"); !d.Allowed || d.Remaining != int64(9-i) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
@@ -80,9 +82,9 @@ func (o *keyOptions) open(cmd *cobra.Command, key string, changes bool, f func(c
 // place opens where a key is counted, going by the topology that running processes use. A command that changes nothing
 // leaves no notice either.
 func (s *site) place(ctx context.Context, key string, changes bool) (*place, error) {
-	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
+	cfg := redisbackend.Config{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
-		b, err := backend.OpenRedis(&s.single[0], cfg)
+		b, err := redisbackend.Open(&s.single[0], cfg)
 		return &place{counts: b, site: s}, err
 	}
 	boards, done := s.boards(ctx, s.topology.Groups)
@@ -103,7 +105,7 @@ func (s *site) place(ctx context.Context, key string, changes bool) (*place, err
 	}
 	if !changes {
 		routing.Node = func(address string) (backend.Backend, error) {
-			b, err := backend.OpenRedis(at(s.node, address), cfg)
+			b, err := redisbackend.Open(at(s.node, address), cfg)
 			return quiet{b}, err
 		}
 	}
@@ -131,7 +133,7 @@ func ownersOf(topology router.Topology, key string) (all []router.Group, err err
 }
 
 // quiet is a node on which a router leaves no notice.
-type quiet struct{ *backend.Redis }
+type quiet struct{ *redisbackend.Redis }
 
 func (q quiet) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	n.Text = "" // it only asks

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// needs are the commands that Sluice sends, with a key where they take one: see backend.Redis. %s is the prefix of keys.
+// needs are the commands that Sluice sends, with a key where they take one: see redisbackend.Redis. %s is the prefix of keys.
 var needs = []string{
 	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }

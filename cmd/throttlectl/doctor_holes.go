@@ -89,7 +89,7 @@ func mended(v release, holes []hole) (to release) {
 	return to
 }
 
-// oldest is the first release that Sluice works with: see backend.Redis.
+// oldest is the first release that Sluice works with: see redisbackend.Redis.
 var oldest = release{6, 2, 0}
 
 // judgeVersion looks for holes by what INFO says. What a distribution has mended doesn't show in a version.

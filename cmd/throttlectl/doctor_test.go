@@ -15,9 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/router"
 )
@@ -52,7 +53,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	if !strings.HasSuffix(got, "\nnothing found\n") {
 		t.Errorf("got %s", got)
 	}
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

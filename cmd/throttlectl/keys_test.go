@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -31,7 +33,7 @@ func groupsOf(epoch uint64, primaries ...*testserver.Server) router.Topology {
 // applicationOf opens a router as a running process has it.
 func applicationOf(t testing.TB, topology router.Topology) *router.Router {
 	t.Helper()
-	r, err := router.Open(topology, router.Config{Backend: backend.RedisConfig{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}})
+	r, err := router.Open(topology, router.Config{Backend: redisbackend.Config{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +67,7 @@ func TestKeyCommands(t *testing.T) {
 	server, second := testserver.Redis(t), testserver.Redis(t)
 	topology := groupsOf(3, server, second)
 	app := applicationOf(t, topology)
-	alone, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, DB: 1}, backend.RedisConfig{})
+	alone, err := redisbackend.Open(&redis.Options{Addr: server.Addr, DB: 1}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,7 @@ func TestKeyCommands(t *testing.T) {
 func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +151,7 @@ func awaitBucket(t testing.TB, key string, used int, args []string) {
 func TestPeekShowsMoreThanTheQuota(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +309,7 @@ func TestKeyCommandsFailures(t *testing.T) {
 func TestCommandsLogIn(t *testing.T) {
 	server := testserver.Redis(t, "--requirepass", "s3cret")
 	succeed(t, "flag", "set", "x", "5", "--redis-key", "flags", "--redis", "redis://:s3cret@"+server.Addr)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Password: "s3cret"}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +372,7 @@ func TestPeekRestoresNoNotice(t *testing.T) {
 func TestKeyCommandsTakePoliciesFromAFile(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

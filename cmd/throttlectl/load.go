@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
@@ -199,9 +201,9 @@ func (o *loadOptions) followForce(ctx context.Context, s *site) (newer bool, err
 // backend opens the servers as an application does, except that it tells nobody of its topology and follows none that comes
 // meanwhile, whose servers nobody has judged: without an epoch, a router does neither.
 func (s *site) backend() (backend.Backend, error) {
-	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
+	cfg := redisbackend.Config{Prefix: s.prefix, Timeout: s.timeout}
 	if len(s.single) > 0 {
-		return backend.OpenRedis(&s.single[0], cfg)
+		return redisbackend.Open(&s.single[0], cfg)
 	}
 	topology := s.topology
 	topology.Epoch, topology.Previous, topology.Baseline = 0, nil, false

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -153,7 +155,7 @@ func TestLoadText(t *testing.T) {
 func TestLoadFindsWhatIsAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	counts, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +245,7 @@ func TestLoadRefuses(t *testing.T) {
 // post leaves a topology on a server, as routers do.
 func post(t testing.TB, server *testserver.Server, topology router.Topology) {
 	t.Helper()
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
@@ -23,7 +25,7 @@ import (
 type board struct {
 	Group string
 	Node  string // the address of the primary; of a Redis Cluster those that the topology names
-	*backend.Redis
+	*redisbackend.Redis
 	client redis.UniversalClient // of a Redis Cluster, which the backend doesn't close
 	err    error                 // why it can't be found
 }
@@ -54,12 +56,12 @@ func (s *site) boards(ctx context.Context, groups []router.Group) ([]*board, fun
 
 func (s *site) board(ctx context.Context, g *router.Group) *board {
 	b := &board{Group: g.Name, Node: g.Primary}
-	cfg := backend.RedisConfig{Prefix: s.prefix, Timeout: s.timeout}
+	cfg := redisbackend.Config{Prefix: s.prefix, Timeout: s.timeout}
 	switch {
 	case len(g.Cluster) > 0:
 		client := s.cluster(g)
 		b.Node, b.client = strings.Join(g.Cluster, ","), client
-		b.Redis, b.err = backend.NewRedis(client, cfg)
+		b.Redis, b.err = redisbackend.New(client, cfg)
 		return b
 	case len(g.Sentinels) > 0:
 		var seen sighting
@@ -69,7 +71,7 @@ func (s *site) board(ctx context.Context, g *router.Group) *board {
 		}
 		b.Node = seen.primary
 	}
-	b.Redis, b.err = backend.OpenRedis(at(s.node, b.Node), cfg)
+	b.Redis, b.err = redisbackend.Open(at(s.node, b.Node), cfg)
 	return b
 }
 

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/router"
 )
@@ -38,7 +39,7 @@ func TestTopologyPush(t *testing.T) {
 	next = after(next, first)
 	changed := make(chan router.Event, 16)
 	app, err := router.Open(first, router.Config{
-		Backend: backend.RedisConfig{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}, OnEvent: func(e router.Event) { changed <- e },
+		Backend: redisbackend.Config{Timeout: soon}, AllowedAddresses: []string{"127.0.0.1"}, OnEvent: func(e router.Event) { changed <- e },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -26,7 +27,7 @@ func TestTopologyWithdraw(t *testing.T) {
 	first, next := groupsOf(1, one), after(groupsOf(2, one, two), groupsOf(1, one))
 	file, nextFile := topologyFile(t, first), topologyFile(t, next)
 	rejected := make(chan router.Event, 16)
-	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: soon}, OnEvent: func(e router.Event) {
+	app, err := router.Open(first, router.Config{Backend: redisbackend.Config{Timeout: soon}, OnEvent: func(e router.Event) {
 		if e.Kind == router.TopologyRejected {
 			rejected <- e
 		}
@@ -111,7 +112,7 @@ func TestTopologySign(t *testing.T) {
 		return path
 	}
 	changed := make(chan router.Event, 16)
-	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: soon}, TopologyKeys: keys, OnEvent: func(e router.Event) { changed <- e }})
+	app, err := router.Open(first, router.Config{Backend: redisbackend.Config{Timeout: soon}, TopologyKeys: keys, OnEvent: func(e router.Event) { changed <- e }})
 	if err != nil {
 		t.Fatal(err)
 	}
