@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/picture"
 )
 
 func newServer(t *testing.T) *server {
@@ -102,24 +104,24 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"decisions.svg", "redis-cpu.svg"} {
-		picture, err := os.ReadFile(filepath.Join(c.svg, name))
+		drawn, err := os.ReadFile(filepath.Join(c.svg, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkSVG(t, string(picture), len(networkPeers))
+		checkSVG(t, string(drawn), len(networkPeers))
 	}
 }
 
-func checkSVG(t *testing.T, picture string, bars int) {
+func checkSVG(t *testing.T, drawn string, bars int) {
 	t.Helper()
 	got := 0
-	for d := xml.NewDecoder(strings.NewReader(picture)); ; {
+	for d := xml.NewDecoder(strings.NewReader(drawn)); ; {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			t.Fatalf("the picture is not well-formed: %v\n%s", err, picture)
+			t.Fatalf("the picture is not well-formed: %v\n%s", err, drawn)
 		}
 		start, ok := token.(xml.StartElement)
 		if !ok || start.Name.Local != "rect" {
@@ -132,23 +134,13 @@ func checkSVG(t *testing.T, picture string, bars int) {
 			}
 			at[a.Name.Local], _ = strconv.ParseFloat(a.Value, 64)
 		}
-		if at["x"]+at["width"] > svgWidth || at["width"] <= 0 {
+		if at["x"]+at["width"] > picture.BarsWidth || at["width"] <= 0 {
 			t.Errorf("a bar from %v is %v wide", at["x"], at["width"])
 		}
 	}
 	if got != bars {
 		t.Errorf("%d bars, want %d", got, bars)
 	}
-}
-
-func TestSVG(t *testing.T) {
-	c := chart{title: "<&>", note: `"a" & b`, bars: []bar{{"x<y", 2, "2", true}, {"]]>", 0, "0", false}}}
-	checkSVG(t, c.svg(), 2)
-	if !strings.Contains(c.svg(), "<title>&lt;&amp;&gt;</title>") {
-		t.Errorf("the title is not escaped:\n%s", c.svg())
-	}
-	none := chart{title: "none"}
-	checkSVG(t, none.svg(), 0)
 }
 
 func TestServerGoes(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // A Slice is what was measured while one peer did one row's work for a while, or the medians of several. Shares are of
@@ -40,11 +42,16 @@ func medians(rounds []Slice) Slice {
 	return m
 }
 
+const maxLatency = 2 * time.Minute
+
+// newHistogram counts latencies in nanoseconds, to 1 %.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(maxLatency), 2) }
+
 // callers are the goroutines of a slice, with memory that is used again for the next one.
 type callers []caller
 
 type caller struct {
-	latencies       histogram
+	latencies       *hdrhistogram.Histogram // in nanoseconds
 	allowed, failed int
 	firstError      error
 	_               [64]byte // callers don't share cache lines
@@ -52,7 +59,7 @@ type caller struct {
 
 // outcome is what all callers have met together.
 type outcome struct {
-	latencies       histogram
+	latencies       *hdrhistogram.Histogram
 	allowed, failed int
 	firstError      error
 	elapsed         time.Duration
@@ -67,7 +74,11 @@ func (all callers) work(ctx context.Context, p Peer, keys []string, order []uint
 	begin := make(chan struct{})
 	for i := range all {
 		c := &all[i]
-		*c = caller{}
+		*c = caller{latencies: c.latencies}
+		if c.latencies == nil {
+			c.latencies = newHistogram()
+		}
+		c.latencies.Reset()
 		done.Go(func() {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -85,10 +96,10 @@ func (all callers) work(ctx context.Context, p Peer, keys []string, order []uint
 	start := time.Now()
 	close(begin)
 	done.Wait()
-	o := &outcome{elapsed: time.Since(start)}
+	o := &outcome{elapsed: time.Since(start), latencies: newHistogram()}
 	for i := range all {
 		c := &all[i]
-		o.latencies.join(&c.latencies)
+		o.latencies.Merge(c.latencies)
 		o.allowed += c.allowed
 		o.failed += c.failed
 		if o.firstError == nil {
@@ -106,8 +117,8 @@ func (c *caller) ask(ctx context.Context, p Peer, keys []string, order []uint32,
 			at = 0
 		}
 		allowed, err := p.Take(ctx, key)
-		now := time.Since(begin) // cheaper than time.Now: this loop is a part of what a leased take costs
-		c.latencies.add(now - before)
+		now := time.Since(begin)                                        // cheaper than time.Now: this loop is a part of what a leased take costs
+		_ = c.latencies.RecordValue(int64(min(now-before, maxLatency))) // it is within the bounds
 		before = now
 		c.note(allowed, err)
 	}
@@ -174,15 +185,15 @@ func (s *server) measure(ctx context.Context, all callers, p Peer, keys []string
 	if err != nil {
 		return Slice{}, nil, err
 	}
-	asked := float64(o.latencies.count)
+	asked := float64(o.latencies.TotalCount())
 	made := asked - float64(o.failed)
 	if made == 0 {
 		return Slice{}, nil, fmt.Errorf("no decision was made: %w", o.firstError)
 	}
 	return Slice{
 		PerSecond: made / o.elapsed.Seconds(),
-		P50:       o.latencies.quantile(0.50) / 1e3,
-		P99:       o.latencies.quantile(0.99) / 1e3,
+		P50:       float64(o.latencies.ValueAtQuantile(50)) / 1e3,
+		P99:       float64(o.latencies.ValueAtQuantile(99)) / 1e3,
 		RedisCPU:  (after.redisSeconds - before.redisSeconds) * 1e6 / made,
 		ClientCPU: (after.clientSeconds - before.clientSeconds) * 1e6 / made,
 		Allocs:    float64(after.mallocs-before.mallocs) / made,

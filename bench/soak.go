@@ -71,7 +71,7 @@ func soak(ctx context.Context, c *config, s *server, m maker, d time.Duration, o
 		if o.failed > 0 {
 			return fmt.Errorf("%d calls failed, for example: %w", o.failed, o.firstError)
 		}
-		made, allowed = made+o.latencies.count, allowed+uint64(o.allowed)
+		made, allowed = made+uint64(o.latencies.TotalCount()), allowed+uint64(o.allowed)
 		sample, err := s.hold(ctx)
 		if err != nil {
 			return err

@@ -2,10 +2,8 @@ package main
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 )
 
 func same(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
@@ -71,62 +69,5 @@ func TestMedians(t *testing.T) {
 		if want := float64(1 + 10*j); *field != want {
 			t.Errorf("field %d is %v, want %v", j, *field, want)
 		}
-	}
-}
-
-// Every latency falls into a bucket that holds it, and buckets follow each other without gaps.
-func TestBuckets(t *testing.T) {
-	end := 0.0
-	for i := range buckets {
-		low, width := bounds(i)
-		if low != end {
-			t.Fatalf("bucket %d begins at %v, the one before ends at %v", i, low, end)
-		}
-		if width > 1 && width > low/sub {
-			t.Fatalf("bucket %d from %v is %v wide", i, low, width)
-		}
-		for _, v := range []float64{low, low + width - 1} {
-			if got := bucketOf(time.Duration(v)); got != i {
-				t.Fatalf("%v ns fall into bucket %d, want %d", v, got, i)
-			}
-		}
-		end = low + width
-	}
-	if got := bucketOf(time.Hour); got != buckets-1 {
-		t.Errorf("an hour falls into bucket %d, want the last one", got)
-	}
-	if got := bucketOf(-1); got != 0 {
-		t.Errorf("a negative latency falls into bucket %d, want the first one", got)
-	}
-}
-
-func TestQuantile(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	var joined, part histogram
-	var exact []float64
-	for i := range 100_000 {
-		v := math.Exp(random.NormFloat64() + 11) // around 60 us, with a long tail
-		exact = append(exact, v)
-		part.add(time.Duration(v))
-		if i%1000 == 999 {
-			joined.join(&part)
-			part = histogram{}
-		}
-	}
-	slices.Sort(exact)
-	for _, q := range []float64{0, 0.5, 0.99, 0.999, 1} {
-		want := exact[max(int(math.Ceil(q*float64(len(exact))))-1, 0)]
-		if got := joined.quantile(q); math.Abs(got-want) > want/sub {
-			t.Errorf("quantile %v is %v, want %v", q, got, want)
-		}
-	}
-	var few histogram
-	if got := few.quantile(0.5); !math.IsNaN(got) {
-		t.Errorf("the median of nothing is %v", got)
-	}
-	few.add(5)
-	few.add(9)
-	if got := [2]float64{few.quantile(0.5), few.quantile(0.51)}; got != [2]float64{5, 9} {
-		t.Errorf("quantiles of 5 and 9 are %v", got)
 	}
 }

@@ -162,16 +162,11 @@ func TestOverLimit(t *testing.T) {
 func TestDrawing(t *testing.T) {
 	t.Parallel()
 	marks := []mark{{0, 0, "0%"}, {time.Second, 100, "100%"}, {2 * time.Second, 100, "alone"}}
-	picture, err := drawing([]pair{{5, 0}, {0, 0}, {3, 2}, {1, 1}}, 700*time.Millisecond, marks, outcome{took: 2500 * time.Millisecond, over: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
+	picture := drawing([]pair{{5, 0}, {0, 0}, {3, 2}, {1, 1}}, 700*time.Millisecond, marks, outcome{took: 2500 * time.Millisecond, over: 7})
 	checkSVG(t, picture, "over the limit: 7", "100% until nothing is carried over", "Redis alone")
-	if picture, err = drawing(nil, time.Second, nil, outcome{took: time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	checkSVG(t, picture, "over the limit: 0")
-	if picture, err = os.ReadFile("migration.svg"); err != nil {
+	checkSVG(t, drawing(nil, time.Second, nil, outcome{took: time.Second}), "over the limit: 0")
+	picture, err := os.ReadFile("migration.svg")
+	if err != nil {
 		t.Fatal(err)
 	}
 	checkSVG(t, picture, "over the limit: 0", "Redis alone")

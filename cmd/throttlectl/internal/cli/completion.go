@@ -1,0 +1,20 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// NoFiles keeps a shell from offering files as the value of a flag.
+func NoFiles(cmd *cobra.Command, flag string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// JSONFile completes a single operand with JSON files.
+func JSONFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
+}

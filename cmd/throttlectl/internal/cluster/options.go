@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+)
+
+// harden keeps a client from sending a command twice, from outlasting its deadline, and from commands on connecting that an
+// ACL may forbid.
+func harden(opts *redis.Options, timeout time.Duration) {
+	opts.MaxRetries = -1
+	opts.DialerRetries = 1
+	opts.DialTimeout = timeout
+	opts.ContextTimeoutEnabled = true
+	opts.DisableIdentity = true
+	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// Options parses the URL of --redis. Errors leave the URL out: it may hold a password.
+func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil { // err may have a part of a password that isn't escaped
+		return nil, cli.Usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
+			"a password in it has %2F, %3F and %23 for / ? and #"))
+	}
+	switch {
+	case opts.Password == "":
+		if opts.Password, err = p.read(ctx); err != nil {
+			return nil, err
+		}
+	case p.Given():
+		return nil, cli.Usage(errors.New("--redis: the URL has a password, and another is given"))
+	}
+	harden(opts, p.Timeout) // last: the URL may have parameters of its own
+	return opts, nil
+}
+
+// WithAddress is how to log in at an address.
+func WithAddress(template redis.Options, address string) *redis.Options {
+	template.Addr = address
+	if template.TLSConfig != nil {
+		template.TLSConfig = template.TLSConfig.Clone() // the client writes the server's name into it
+	}
+	return &template
+}
+
+func (c *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
+	n := WithAddress(c.Node, "")
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: seeds, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig, MaxRetries: n.MaxRetries, MaxRedirects: -1,
+		DialerRetries: n.DialerRetries, DialTimeout: n.DialTimeout, ContextTimeoutEnabled: n.ContextTimeoutEnabled,
+		DisableIdentity: n.DisableIdentity, MaintNotificationsConfig: n.MaintNotificationsConfig,
+	})
+}

@@ -1,0 +1,89 @@
+// Package root is the throttlectl program: the tree of all commands.
+package root
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/doctor"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/flags"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/inspect"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/simulate"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/top"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/topology"
+)
+
+const rootHelp = `throttlectl is the operator's tool for applications that use Sluice.
+
+Results go to stdout, as text or, with --json, as one JSON object a line. Errors go to stderr.
+
+Exit codes:
+  0  ok
+  1  failure: a server is away, there is no such flag, nothing is stored of a key, a side isn't reachable, a load was
+     interrupted, ...
+  2  usage: the command line is wrong, and nothing was done
+  3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
+     reshard plan something that should not be, load more admitted than the limits say`
+
+// New returns the tree of commands. A command is made by a function that takes a cli.Factory and returns a cobra.Command with
+// RunE, and with Args made by cli.Operands. An error of RunE is a failure unless cli.Usage made it; an error before RunE is a
+// usage error. Only the root may have a PersistentPreRunE: cobra runs only the innermost one.
+func New(s cli.Streams) *cobra.Command {
+	f := &cli.Factory{Streams: s}
+	root := cli.Group(&cobra.Command{
+		Use:           "throttlectl",
+		Short:         "The operator's tool for applications that use Sluice",
+		Long:          rootHelp,
+		SilenceUsage:  true,
+		SilenceErrors: true, // Run reports them
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if f.Timeout <= 0 {
+				return fmt.Errorf("--timeout = %v: must be more than 0", f.Timeout)
+			}
+			return nil
+		},
+	},
+		flags.New(f),
+		migration.New(f),
+		inspect.NewOwner(f),
+		inspect.NewPeek(f),
+		inspect.NewUsage(f),
+		inspect.NewReset(f),
+		inspect.NewRing(f),
+		topology.NewReshard(f),
+		topology.New(f),
+		top.New(f),
+		policies.New(f),
+		doctor.New(f),
+		simulate.New(f),
+		load.New(f),
+	)
+	root.PersistentFlags().BoolVar(&f.JSON, "json", false, "print JSON, one object a line")
+	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.ErrOut)
+	// Groups are runnable only to refuse: see cli.Group.
+	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
+		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
+	cli.MarkFailures(root)
+	return root
+}
+
+// Run runs the program and returns its exit code.
+func Run(ctx context.Context, s cli.Streams, args []string) int {
+	root := New(s)
+	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		s.PrintError(err)
+	}
+	return cli.ExitCode(err)
+}
