@@ -78,7 +78,7 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 			b := backendtesting.OpenRedisWith(t, opts, redisbackend.Config{})
 			if test.dial == 0 {
 				backendtesting.MustTake(t, b, backendtesting.Request("warm"))
-			} else if err := b.Ping(t.Context()); err != nil { // the lanes have no connection yet
+			} else if err := b.Ping(t.Context()); err != nil { // the connections have no connection yet
 				t.Fatal(err)
 			}
 			proxy.SetFault(func([]string) testserver.Action { return testserver.Delay(test.delay) })
@@ -122,7 +122,7 @@ func TestLeavingCostsNoConnections(t *testing.T) {
 				t.Errorf("only %d of %d calls were given up: the test shows nothing", left.Load(), calls)
 			}
 			proxy.SetFault(nil)
-			backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+			backendtesting.Await(t, "the connections", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 			if n := backendtesting.Used(t, server, "left"); n > admitted.Load()+left.Load() {
 				t.Errorf("%d calls were counted %d times", admitted.Load()+left.Load(), n)
 			}

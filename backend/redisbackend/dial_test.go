@@ -102,7 +102,7 @@ func TestRedisDials(t *testing.T) {
 				begin = time.Now()
 			})
 			ends := make(chan time.Duration, 40)
-			for i := range cap(ends) { // more than there are lanes
+			for i := range cap(ends) { // more than there are connections
 				ctx := context.Background()
 				if i%2 == 0 {
 					ctx = t.Context()

@@ -328,7 +328,7 @@ func TestRedisPoolExhausted(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { _, err := b.Load(ctx, backendtesting.Request("warm")); done <- err }() // it needs no lane
+	go func() { _, err := b.Load(ctx, backendtesting.Request("warm")); done <- err }() // it shares no round trip
 	<-hung
 	_, err := b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 	backendtesting.WantError(t, err, backend.Unavailable, false)

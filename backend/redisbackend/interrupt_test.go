@@ -68,7 +68,7 @@ func TestInterruptReplies(t *testing.T) {
 				},
 			}, redisbackend.Config{Prefix: prefix})
 			b.InterruptAlways()
-			const callers, keys, span = 2, 8, 100_000 // as many callers as lanes: each has one to itself
+			const callers, keys, span = 2, 8, 100_000 // as many callers as connections: each has one to itself
 			takes := testtier.Size(250, 1000)
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(keys*span, time.Hour)}}
 			take := func(ctx context.Context, key int, cost int64) (used int64, err error) {
@@ -115,7 +115,7 @@ func TestInterruptReplies(t *testing.T) {
 				t.Errorf("%d calls were interrupted, too few to say anything", n)
 			}
 			t.Logf("%d calls answered, %d interrupted", answered.Load(), interrupted.Load())
-			backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+			backendtesting.Await(t, "the connections", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 		})
 	}
 }

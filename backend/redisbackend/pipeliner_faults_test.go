@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// TestPipelinerFrozen: callers of a server that stands still return by their deadlines, those who wait for a lane too, and
+// TestPipelinerFrozen: callers of a server that stands still return by their deadlines, those who wait for a connection too, and
 // what was not sent is not counted.
 func TestPipelinerFrozen(t *testing.T) {
 	const callers, deadline = 256, 300 * time.Millisecond
@@ -104,10 +104,10 @@ func TestPipelinerHangingDial(t *testing.T) {
 	}
 	var first, others sync.WaitGroup
 	first.Go(func() { backendtesting.WantError(t, take(), backend.Unavailable, false) })
-	backendtesting.Await(t, "the lane", func() bool { _, free, _ := b.Waiting(); return free == 0 })
+	backendtesting.Await(t, "the connection", func() bool { _, free, _ := b.Waiting(); return free == 0 })
 	begin := time.Now()
 	for range 5 {
-		others.Go(func() { // in their last moments they may get the lane
+		others.Go(func() { // in their last moments they may get the connection
 			var failed *backend.Error
 			if err := take(); !errors.As(err, &failed) || failed.Kind != backend.Unavailable {
 				t.Errorf("a server that can't be reached: %v", err)
@@ -149,7 +149,7 @@ func TestPipelinerAbandoned(t *testing.T) {
 	for _, cancel := range cancels {
 		cancel()
 	}
-	gaveUp.Wait() // while the lane is held
+	gaveUp.Wait() // while the connection is held
 	short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
 	_, err := g.Take(short, backendtesting.Request(backendtesting.Secret))
@@ -175,7 +175,7 @@ func TestPipelinerOverdue(t *testing.T) {
 			backendtesting.WantError(t, err, backend.Interrupted, false)
 		}
 	}
-	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	backendtesting.Await(t, "the connections", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 	if stats := server.Stats(t); stats["evalsha"] != 0 {
 		t.Errorf("overdue calls reached the server: %v", stats)
 	}
@@ -226,7 +226,7 @@ func TestPipelinerBounded(t *testing.T) {
 	}
 }
 
-// TestPipelinerStalled: a connection that hangs holds up others for as long as it takes to open another lane, and that one
+// TestPipelinerStalled: a connection that hangs holds up others until another one is open, and that one
 // is closed again.
 func TestPipelinerStalled(t *testing.T) {
 	t.Parallel()
@@ -268,18 +268,18 @@ func TestPipelinerStalled(t *testing.T) {
 	if took[5] > timeout/10 || took[19] > timeout/4 { // 10 ms and a new connection; the rest is for a busy machine
 		t.Errorf("beside a connection that hangs, takes took up to %s, a quarter of them up to %s", took[19], took[5])
 	}
-	backendtesting.Await(t, "the extra lanes to close", func() bool { _, free, extra := b.Waiting(); return free == 0 && extra == 0 })
+	backendtesting.Await(t, "the extra connections to close", func() bool { _, free, extra := b.Waiting(); return free == 0 && extra == 0 })
 	proxy.SetFault(nil)
 	proxy.Cut() // ends what hangs
 	proxy.Heal()
 	wg.Wait()
-	backendtesting.Await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
+	backendtesting.Await(t, "the connection", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
 	if n := backendtesting.Used(t, server, backendtesting.Secret); n != 20 {
 		t.Errorf("20 takes were counted %d times", n)
 	}
 }
 
-// TestPipelinerExtra: lanes that were opened because others stalled are bounded by the pool, and all are closed again.
+// TestPipelinerExtra: connections that were opened because others stalled are bounded by the pool, and all are closed again.
 func TestPipelinerExtra(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -298,14 +298,14 @@ func TestPipelinerExtra(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 6 {
 		wg.Go(func() { backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)) })
-		backendtesting.Await(t, "a lane or the queue", func() bool { // each call that finds a lane gets it to itself
+		backendtesting.Await(t, "a connection or the queue", func() bool { // each call that finds a connection gets it to itself
 			queued, _, extra := b.Waiting()
 			return arrived.Load() == int64(min(i+1, 4)) && queued == max(i-3, 0) && extra == min(max(i-1, 0), 2)
 		})
 	}
 	close(gate)
 	wg.Wait()
-	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	backendtesting.Await(t, "the connections", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 	if n := backendtesting.Used(t, server, backendtesting.Secret); n != 6 {
 		t.Errorf("6 takes were counted %d times", n)
 	}
@@ -348,7 +348,7 @@ func TestPipelinerLostReplies(t *testing.T) {
 			for i, err := range passed {
 				n := backendtesting.Used(t, g.server, fmt.Sprint("k", i))
 				switch {
-				case i%3 > 0 || err != nil && strings.HasPrefix(name, "hang"): // all of a trip have come back, or none
+				case i%3 > 0 || err != nil && strings.HasPrefix(name, "hang"): // all of a pipeline have come back, or none
 					backendtesting.WantError(t, err, backend.Unavailable, true)
 				case err != nil || n != 1:
 					t.Errorf("a reply that was not lost: %v, counted %d times", err, n)
@@ -434,7 +434,7 @@ func TestPipelinerChaos(t *testing.T) {
 			t.Errorf("%d calls were %s", kinds[kind].Load(), k)
 		}
 	}
-	backendtesting.Await(t, "the lanes", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
+	backendtesting.Await(t, "the connections", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 2 && extra == 0 })
 }
 
 // TestPipelinerClose: calls that run or wait end, and later ones are refused.
@@ -470,7 +470,7 @@ func TestPipelinerClose(t *testing.T) {
 			defer cancel()
 			_, err := g.Take(ctx, backendtesting.Request(backendtesting.Secret))
 			if err == nil {
-				t.Error("a call passed the lane that is held")
+				t.Error("a call passed the connection that is held")
 			}
 			return errors.Is(err, backend.ErrClosed)
 		})
@@ -490,7 +490,7 @@ func TestPipelinerClose(t *testing.T) {
 		}
 		g.wg.Wait()
 		if queued, free, extra := g.Waiting(); queued != 0 || free != 1 || extra != 0 {
-			t.Errorf("after Close %d wait, %d lanes are free, %d extra", queued, free, extra)
+			t.Errorf("after Close %d wait, %d connections are free, %d extra", queued, free, extra)
 		}
 		if _, err := g.Take(context.Background(), backendtesting.Request(backendtesting.Secret)); !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("after Close: %v, want ErrClosed", err)

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// A rig is a backend with a single lane behind a proxy that can hold it, so that calls gather in the queue.
+// A rig is a backend with a single connection behind a proxy that can hold it, so that calls gather in the queue.
 type rig struct {
 	*redisbackend.Redis
 	t      *testing.T
@@ -99,7 +99,7 @@ func (g *rig) hold() {
 	})
 	g.wg.Go(func() {
 		if _, err := g.Take(context.Background(), backendtesting.Request("held")); err != nil && g.held == held && !g.t.Failed() {
-			g.t.Logf("the call that holds the lane: %v", err)
+			g.t.Logf("the call that holds the connection: %v", err)
 		}
 	})
 	<-held
@@ -113,8 +113,8 @@ func (g *rig) queue(call func()) {
 	backendtesting.Await(g.t, "the queue", func() bool { n, _, _ := g.Waiting(); return n > before })
 }
 
-// release lets the lane go on, and waits for all calls. It returns how many script calls the server had meanwhile, that
-// of the call which held the lane left out.
+// release lets the connection go on, and waits for all calls. It returns how many script calls the server had meanwhile, that
+// of the call which held the connection left out.
 func (g *rig) release() int64 {
 	g.t.Helper()
 	g.server.ResetStats(g.t)
@@ -520,7 +520,7 @@ func TestPipelinerFlush(t *testing.T) {
 		})
 	}
 	do(t, g.server.Client(), "SCRIPT", "FLUSH")
-	// The call that holds the lane is made twice, and so are the ten that are not plain. Of the plain ones there are two
+	// The call that holds the connection is made twice, and so are the ten that are not plain. Of the plain ones there are two
 	// policies, whose script the holder has brought along.
 	if calls := g.release(); calls != 1+2+2*10 {
 		t.Errorf("30 takes were %d calls of scripts that were forgotten once", calls)
@@ -591,8 +591,8 @@ func TestPipelinerConfig(t *testing.T) {
 			t.Errorf("%s of -1: got %v, want a *limit.Error", field, err)
 		}
 	}
-	for _, lanes := range []int{0, 1, 5} {
-		b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, redisbackend.Config{Pipelines: lanes, Prefix: backendtesting.NewPrefix()})
+	for _, pipelines := range []int{0, 1, 5} {
+		b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: server.Addr, PoolSize: 1}, redisbackend.Config{Pipelines: pipelines, Prefix: backendtesting.NewPrefix()})
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
@@ -603,9 +603,9 @@ func TestPipelinerConfig(t *testing.T) {
 		}
 		wg.Wait()
 		if r := backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)); r.Binding().Remaining != 1_000_000-161 {
-			t.Errorf("%d lanes on one connection: 161 takes left %d", lanes, r.Binding().Remaining)
+			t.Errorf("%d pipelines on one connection: 161 takes left %d", pipelines, r.Binding().Remaining)
 		}
-		backendtesting.Await(t, "the lane", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
+		backendtesting.Await(t, "the connection", func() bool { queued, free, extra := b.Waiting(); return queued == 0 && free == 1 && extra == 0 })
 	}
 }
 
