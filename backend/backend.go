@@ -1,8 +1,8 @@
-// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory.Memory, one [Redis] node and a pool of
+// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory.Memory, one redisbackend.Redis node and a pool of
 // memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends and are backends, so that any composition works.
 // Every implementation passes the same conformance suite, package backendtest.
 //
-//	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:6379"}, backend.RedisConfig{})
+//	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
 // and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
@@ -224,6 +224,28 @@ func (s *Snapshot) Peek(req *Request) Result {
 		r.Guarantee, r.Cause = Bounded, errors.Join(s.Lacks, r.Cause)
 	}
 	return r
+}
+
+// Doubter is a backend that knows whether it may have lost counts.
+type Doubter interface {
+	// Doubt says why counts of the request's key may be missing, although their windows are not over; nil if nothing is
+	// known of it. It makes no call.
+	Doubt(req Request) error
+}
+
+// DoubtOf is what a backend says of a request, if it is a [Doubter].
+func DoubtOf(b Backend, req Request) error {
+	if d, ok := b.(Doubter); ok {
+		return d.Doubt(req)
+	}
+	return nil
+}
+
+// Lower makes a result say that it is not exact, for a reason; nil changes nothing.
+func (r *Result) Lower(cause error) {
+	if cause != nil {
+		r.Guarantee, r.Cause = max(r.Guarantee, Bounded), errors.Join(cause, r.Cause)
+	}
 }
 
 // Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.

@@ -4,7 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -37,7 +38,7 @@ func refusals(t *testing.T, err error) []string {
 func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 	good := backendtesting.NewMemory(t, memory.Config{})
 	var noMemory *memory.Memory
-	var noRedis *backend.Redis
+	var noRedis *redisbackend.Redis
 	for name, test := range map[string]struct {
 		make func() (any, error)
 		want []string
@@ -50,7 +51,7 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 			func() (any, error) {
 				return dual.New(dual.Config{Old: noMemory, New: noRedis, Decide: backendtesting.Constant(true)})
 			},
-			[]string{"dual: Old = nil *memory.Memory", "dual: New = nil *backend.Redis"},
+			[]string{"dual: Old = nil *memory.Memory", "dual: New = nil *redisbackend.Redis"},
 		},
 		"Lease": {
 			func() (any, error) {
@@ -90,7 +91,7 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 		},
 		"Redis": {
 			func() (any, error) {
-				return backend.NewRedis(nil, backend.RedisConfig{Prefix: "\n", Timeout: -1, Pipelines: -2, Queue: -3})
+				return redisbackend.New(nil, redisbackend.Config{Prefix: "\n", Timeout: -1, Pipelines: -2, Queue: -3})
 			},
 			[]string{`redis: Prefix = "\n"`, "redis: Timeout = -1ns", "redis: Pipelines = -2", "redis: Queue = -3", "redis client: client = <nil>"},
 		},

@@ -19,6 +19,10 @@ var ErrUnsupported = errors.New("sluice: operation not supported by this backend
 // whose maxmemory-policy is not noeviction has so little room left that it may be doing so.
 var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are not over were evicted or may have been")
 
+// ErrCountsLost is the cause of a decision that is not exact because its server may have lost counts whose windows are not
+// over: it restarted, was promoted, was emptied or has evicted keys, or it doesn't say which process it is.
+var ErrCountsLost = errors.New("sluice: the server may have lost counts: it restarted, was promoted, was emptied or evicted keys")
+
 // ErrReplicaMayLag is the cause of a result that is not exact because a replica gave it: it may not know yet what its
 // primary has charged.
 var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -101,20 +103,9 @@ func ExampleNewDual() {
 	// new side: false remaining: 7
 }
 
-// A client that would send a take twice is refused, with all that is wrong with it.
-func ExampleNewRedis_refused() {
-	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"}) // which retries three times by default
-	defer client.Close()
-	_, err := backend.NewRedis(client, backend.RedisConfig{})
-	fmt.Println(err)
-	// Output:
-	// redis client: MaxRetries = 3: must be off (-1): a retry of a take would count twice
-	// redis client: ContextTimeoutEnabled = false: must be true: without it a call outlives its context
-}
-
 // An error says what kind it is, and whether the take may have been counted all the same. It is never retried.
 func ExampleError() {
-	counts, err := backend.OpenRedis(&redis.Options{Addr: "localhost:1"}, backend.RedisConfig{}) // nobody is there
+	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:1"}, redisbackend.Config{}) // nobody is there
 	if err != nil {
 		log.Fatal(err)
 	}

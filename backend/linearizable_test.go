@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/anishathalye/porcupine"
 
 	"github.com/sluice-go/sluice/backend"
@@ -67,7 +69,7 @@ func TestLinearizable(t *testing.T) {
 	} {
 		t.Run(l.Algorithm.String(), func(t *testing.T) {
 			t.Parallel()
-			b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix(), Now: func() time.Time { return now }})
+			b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix(), Now: func() time.Time { return now }})
 			p := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
 			began := time.Now()
 			var mu sync.Mutex // guards history

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
@@ -101,7 +103,7 @@ func TestLongKeysAreTheirOwn(t *testing.T) {
 	keys := []string{head, head + "a", head + "b", strings.Repeat("k", 200), strings.Repeat("k", 201), "a" + head}
 	for name, inner := range map[string]backend.Backend{
 		"Memory": backendtesting.NewMemory(t, memory.Config{}),
-		"Redis":  backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix()}),
+		"Redis":  backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix()}),
 	} {
 		ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 10, Steady: true, Processes: 1})
 		p := &limit.Policy{Limits: []limit.Limit{limit.PerHour(100).Staggered()}}

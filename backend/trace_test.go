@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
@@ -46,7 +48,7 @@ func onlyCall(t *testing.T, trace backend.Trace) backend.Call {
 func TestTraceOfRedis(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Timeout: 5 * time.Second})
 	if err := b.Ping(t.Context()); err != nil { // the first call reads the clock
 		t.Fatal(err)
 	}
@@ -177,7 +179,7 @@ func TestTraceOfLease(t *testing.T) {
 func TestTraceOfSharedFetch(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	inner := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: 5 * time.Second})
+	inner := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Timeout: 5 * time.Second})
 	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 1000, Steady: true})
 	p := backendtesting.Hour(1_000_000)
 	backendtesting.Warm(t, ls, p)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
@@ -38,7 +40,7 @@ type sluiceBackendPeer struct {
 func openSluiceBackend(s Setup) (Peer, error) { return newSluiceBackend(s, nil) }
 
 func newSluiceBackend(s Setup, now func() time.Time) (*sluiceBackendPeer, error) {
-	b, err := backend.OpenRedis(s.clientOptions(), backend.RedisConfig{Timeout: sluiceTimeout, Now: now})
+	b, err := redisbackend.Open(s.clientOptions(), redisbackend.Config{Timeout: sluiceTimeout, Now: now})
 	if err != nil {
 		return nil, err
 	}

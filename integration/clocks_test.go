@@ -13,7 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -40,7 +41,7 @@ var aligned = limit.PerHour(100).Aligned()
 
 func (h *hour) setup() setup {
 	groups, _ := groupsOf(h.Addr)
-	cfg := router.Config{Heartbeat: -1, Backend: backend.RedisConfig{Timeout: patience}}
+	cfg := router.Config{Heartbeat: -1, Backend: redisbackend.Config{Timeout: patience}}
 	if h.ByHost {
 		cfg.Backend.Now = time.Now
 	}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
@@ -229,7 +231,7 @@ func newSluice(t testing.TB, s setup) *sluice {
 }
 
 // patient is for tests in which a server is alive or gone, but not slow: there a busy machine must not look like an outage.
-var patient = backend.RedisConfig{Timeout: 6 * deadline}
+var patient = redisbackend.Config{Timeout: 6 * deadline}
 
 // ours makes a contender of n processes that use Sluice.
 func ours(t testing.TB, n int, s setup) *contender {
@@ -287,7 +289,7 @@ func (c *contender) counted(t *testing.T, addr, key string, l limit.Limit) int64
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if c.name == "Sluice" {
-		b, err := backend.OpenRedis(&redis.Options{Addr: addr}, backend.RedisConfig{Timeout: patience})
+		b, err := redisbackend.Open(&redis.Options{Addr: addr}, redisbackend.Config{Timeout: patience})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -52,7 +54,7 @@ func TestFlagFlipped(t *testing.T) {
 				t.Fatal(err)
 			}
 			redis, err := router.Open(router.Topology{Groups: groups},
-				router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: patient.Timeout}})
+				router.Config{Backend: redisbackend.Config{Prefix: prefix, Timeout: patient.Timeout}})
 			if err != nil {
 				t.Fatal(err)
 			}

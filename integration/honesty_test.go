@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -99,7 +101,7 @@ func TestHonestUnderEviction(t *testing.T) {
 	var shown figures
 	for _, leased := range []bool{false, true} {
 		s := startRedis(t, "--maxmemory", "3mb", "--maxmemory-policy", "allkeys-lru")
-		counts, err := backend.OpenRedis(&redis.Options{Addr: s.addr}, patient)
+		counts, err := redisbackend.Open(&redis.Options{Addr: s.addr}, patient)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -60,9 +62,9 @@ func crowd(t *testing.T, callers int, call func(ctx context.Context, caller, i i
 	return ok.Load(), bad.Load()
 }
 
-func openRedis(t *testing.T, opts *redis.Options) *backend.Redis {
+func openRedis(t *testing.T, opts *redis.Options) *redisbackend.Redis {
 	t.Helper()
-	b, err := backend.OpenRedis(opts, patient)
+	b, err := redisbackend.Open(opts, patient)
 	if err != nil {
 		t.Fatal(err)
 	}

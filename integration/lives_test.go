@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -26,8 +28,8 @@ func TestBucketLives(t *testing.T) {
 	p := one(l)
 	var clock atomic.Int64 // Unix microseconds, of both processes
 	begin := time.Now().UnixMicro()
-	open := func(addr string) *backend.Redis {
-		b, err := backend.OpenRedis(&redis.Options{Addr: addr}, backend.RedisConfig{
+	open := func(addr string) *redisbackend.Redis {
+		b, err := redisbackend.Open(&redis.Options{Addr: addr}, redisbackend.Config{
 			Now: func() time.Time { return time.UnixMicro(clock.Load()) }, Timeout: 10 * time.Second,
 		})
 		if err != nil {

@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -58,7 +60,7 @@ func TestMisconfigured(t *testing.T) {
 		}
 		open := func() *router.Router {
 			r, err := router.Open(router.Topology{Groups: []router.Group{{Name: "a", Primary: address}}},
-				router.Config{Redis: options, Backend: backend.RedisConfig{Timeout: 2 * time.Second}})
+				router.Config{Redis: options, Backend: redisbackend.Config{Timeout: 2 * time.Second}})
 			if err != nil {
 				t.Fatal(err)
 			}

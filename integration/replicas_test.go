@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -113,7 +114,7 @@ func TestWindowOver(t *testing.T) {
 	c := ours(t, 1, setup{
 		groups:  []router.Group{{Name: "a", Primary: primary.addr, Replicas: []string{replica.addr}}},
 		failure: throttler.FailClosed, policy: one(l),
-		router: router.Config{Backend: backend.RedisConfig{
+		router: router.Config{Backend: redisbackend.Config{
 			Now: func() time.Time { return time.UnixMicro(now.Load()) }, Timeout: patient.Timeout,
 		}},
 	}).unhurried()

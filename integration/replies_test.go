@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -86,7 +88,7 @@ func TestReplyLost(t *testing.T) {
 	shown[0].note += fmt.Sprintf("; with retries counts %.2f", shown[3].counts)
 	client := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer client.Close()
-	if b, err := backend.NewRedis(client, backend.RedisConfig{}); err == nil {
+	if b, err := redisbackend.New(client, redisbackend.Config{}); err == nil {
 		_ = b.Close()
 		t.Error("a client that retries is accepted")
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -93,7 +95,7 @@ func useAll(t *testing.T, c *cluster, key string) error {
 	after := router.Topology{Epoch: 2, Groups: c.topology.Groups, Previous: &before}
 	r, err := router.Open(before, router.Config{
 		Redis: app(), Heartbeat: 20 * time.Millisecond, OnEvent: events.add,
-		Backend: backend.RedisConfig{Timeout: 5 * time.Second, Pipelines: 1}, // one pipeline: calls that come at once go together
+		Backend: redisbackend.Config{Timeout: 5 * time.Second, Pipelines: 1}, // one pipeline: calls that come at once go together
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +258,7 @@ func TestLeastPrivilegeOfACluster(t *testing.T) {
 			}
 		}
 		r, err := router.Open(router.Topology{Epoch: 1, Groups: []router.Group{group}}, router.Config{
-			Redis: app(), Backend: backend.RedisConfig{Timeout: 5 * time.Second},
+			Redis: app(), Backend: redisbackend.Config{Timeout: 5 * time.Second},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -47,7 +49,7 @@ type process struct {
 
 func (p *plant) process(t testing.TB, topology router.Topology) *process {
 	t.Helper()
-	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1, Backend: backend.RedisConfig{Timeout: 10 * time.Second}}), epoch: topology.Epoch}
+	proc := &process{router: p.open(t, topology, router.Config{TripAfter: -1, Backend: redisbackend.Config{Timeout: 10 * time.Second}}), epoch: topology.Epoch}
 	proc.Dual = newDual(t, dual.Config{
 		Old: p.machine("old"), New: proc.router, Decide: proc.flag.Decide, CarryOver: true,
 	})
@@ -136,7 +138,7 @@ func TestBothMoversAreExact(t *testing.T) {
 			t.Parallel()
 			var processes [2]*process
 			for i := range processes {
-				p := &process{router: dial(t, three, router.Config{Backend: backend.RedisConfig{Timeout: 5 * time.Second, Prefix: name + ":"}})}
+				p := &process{router: dial(t, three, router.Config{Backend: redisbackend.Config{Timeout: 5 * time.Second, Prefix: name + ":"}})}
 				p.Dual = newDual(t, dual.Config{
 					Old: newMemcached(t, memcached.Config{Prefix: name + ":", Timeout: 5 * time.Second}, mc.Addr),
 					New: p.router, Decide: p.flag.Decide, CarryOver: true,

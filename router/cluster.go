@@ -3,6 +3,8 @@ package router
 import (
 	"strings"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 )
 
@@ -23,7 +25,7 @@ func (m *maker) cluster(g *Group) *group {
 
 // clusterConfig is that of the backends of a Redis Cluster: without a redirect their clients notice a failover as fast as
 // heartbeats notice one of a node.
-func (o *opener) clusterConfig() backend.RedisConfig {
+func (o *opener) clusterConfig() redisbackend.Config {
 	cfg := o.cfg.Backend
 	if cfg.Reload == 0 && o.cfg.Heartbeat > 0 {
 		cfg.Reload = o.cfg.Heartbeat
@@ -32,9 +34,9 @@ func (o *opener) clusterConfig() backend.RedisConfig {
 }
 
 func (o *opener) openPrimaries(addresses []string) (backend.Backend, error) {
-	return backend.OpenRedisCluster(addresses, o.cfg.Redis, o.clusterConfig())
+	return redisbackend.OpenCluster(addresses, o.cfg.Redis, o.clusterConfig())
 }
 
 func (o *opener) openReplicas(addresses []string) (backend.Backend, error) {
-	return backend.OpenRedisReplicas(addresses, o.cfg.Redis, o.clusterConfig())
+	return redisbackend.OpenReplicas(addresses, o.cfg.Redis, o.clusterConfig())
 }

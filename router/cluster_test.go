@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
@@ -196,7 +198,7 @@ func TestClusterSlotMoves(t *testing.T) {
 // dialAny opens a router on servers of which none needs to be a replica.
 func dialAny(t *testing.T, topology router.Topology) *router.Router {
 	t.Helper()
-	r, err := router.Open(topology, router.Config{Heartbeat: 200 * time.Millisecond, Backend: backend.RedisConfig{Timeout: 5 * time.Second}})
+	r, err := router.Open(topology, router.Config{Heartbeat: 200 * time.Millisecond, Backend: redisbackend.Config{Timeout: 5 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +212,7 @@ func TestClusterShardDies(t *testing.T) {
 	shards := testserver.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	var events log
 	r, err := router.Open(router.Topology{Groups: []router.Group{clusterGroup("c", shards)}}, router.Config{
-		Heartbeat: 100 * time.Millisecond, Backend: backend.RedisConfig{Timeout: 5 * time.Second}, OnEvent: events.add,
+		Heartbeat: 100 * time.Millisecond, Backend: redisbackend.Config{Timeout: 5 * time.Second}, OnEvent: events.add,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -16,7 +18,7 @@ import (
 // Config configures a Router. The zero value is ready to use.
 type Config struct {
 	// Redis is the template of every node's options, for credentials, TLS or the database; Addr is ignored. What would
-	// count twice or outlive a deadline is overridden, see backend.OpenRedis. Nil: go-redis's defaults. Only for Open.
+	// count twice or outlive a deadline is overridden, see redisbackend.Open. Nil: go-redis's defaults. Only for Open.
 	Redis *redis.Options
 
 	// Sentinel is the template of the options for sentinels, for their credentials and TLS; Addr and DB are ignored, and
@@ -24,9 +26,9 @@ type Config struct {
 	Sentinel *redis.Options
 
 	// Backend configures every node; the timeout of a call is there. Only for Open.
-	Backend backend.RedisConfig
+	Backend redisbackend.Config
 
-	// Node makes the backend of a node, in place of backend.OpenRedis with Redis and Backend. Not for a Redis Cluster. Calls about
+	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. Not for a Redis Cluster. Calls about
 	// keys that move take no longer than Backend.Timeout (zero: 250 ms) all the same: set it to the nodes' own. Only for Open.
 	Node func(address string) (backend.Backend, error)
 

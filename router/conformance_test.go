@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/backend/memory"
@@ -38,7 +40,7 @@ func TestConformanceOfServers(t *testing.T) {
 	n := 0
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 		n++
-		return dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{
+		return dial(t, servers.topology, router.Config{Backend: redisbackend.Config{
 			Prefix: fmt.Sprintf("t%d:", n), Now: now, Timeout: 10 * time.Second, // every part begins with nothing stored
 		}})
 	}, everyOperation...)

@@ -32,7 +32,7 @@
 // only, so no single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. (By default a cluster
 // refuses all keys meanwhile: set its cluster-require-full-coverage to no.) A shard that hangs holds up calls for its own keys
 // only. The clock of a cluster is that of any of its primaries, so these should agree on the time. Credentials need
-// +cluster|slots, +command, +readonly, +ping and +asking besides what backend.Redis names.
+// +cluster|slots, +command, +readonly, +ping and +asking besides what redisbackend.Redis names.
 //
 // # Where a call goes
 //

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -21,7 +23,7 @@ func TestFrozenPrimary(t *testing.T) {
 	const timeout = 200 * time.Millisecond
 	const slack = 5 * time.Second // the machine may be busy
 	c := startCluster(t, 2, 0)
-	r := dial(t, c.topology, router.Config{Backend: backend.RedisConfig{Timeout: timeout}, Heartbeat: -1})
+	r := dial(t, c.topology, router.Config{Backend: redisbackend.Config{Timeout: timeout}, Heartbeat: -1})
 	key := keyOf(r, "a", 0)
 	if err := r.Ping(t.Context()); err != nil { // connections that are ready
 		t.Fatal(err)
@@ -85,7 +87,7 @@ func TestStaleReplica(t *testing.T) {
 	c := startCluster(t, 1, 1)
 	primary, replica := c.primaries["a"], c.replicas["a"][0]
 	// A healthy idle replica is up to 2 s old here: its primary speaks every second, and ages are whole seconds.
-	r := dial(t, c.topology, router.Config{MaxLag: 6 * time.Second, Backend: backend.RedisConfig{Timeout: time.Second}})
+	r := dial(t, c.topology, router.Config{MaxLag: 6 * time.Second, Backend: redisbackend.Config{Timeout: time.Second}})
 	full, half := "full", "half"
 	for range 5 {
 		if _, err := r.Take(t.Context(), request(full)); err != nil {
@@ -127,7 +129,7 @@ func TestOverWindowOnTheReplica(t *testing.T) {
 	primary, replica := c.primaries["a"], c.replicas["a"][0]
 	var now atomic.Int64
 	now.Store(time.Now().UnixMicro())
-	r := dial(t, c.topology, router.Config{Backend: backend.RedisConfig{
+	r := dial(t, c.topology, router.Config{Backend: redisbackend.Config{
 		Timeout: 5 * time.Second, Now: func() time.Time { return time.UnixMicro(now.Load()) },
 	}})
 	for _, s := range []*testserver.Server{primary, replica} {
@@ -215,7 +217,7 @@ func TestClusterPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := router.Open(router.Topology{Groups: []router.Group{{Name: "a", Cluster: []string{shard.Addr}}}},
-		router.Config{Redis: &redis.Options{Password: "guess"}, Heartbeat: -1, Backend: backend.RedisConfig{Timeout: 2 * time.Second}})
+		router.Config{Redis: &redis.Options{Password: "guess"}, Heartbeat: -1, Backend: redisbackend.Config{Timeout: 2 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

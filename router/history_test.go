@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/router"
 )
@@ -49,7 +51,7 @@ func TestHistoryMustBeKnown(t *testing.T) {
 		}
 	}
 	for name, topology := range map[string]router.Topology{"all": after(three, two, one), "without those between": after(three, one)} {
-		r := p.open(t, topology, router.Config{Backend: backend.RedisConfig{}})
+		r := p.open(t, topology, router.Config{Backend: redisbackend.Config{}})
 		if n := takeN(t, r, "k", tenAnHour, 10); n > 4 {
 			t.Errorf("%s: %d are admitted, and 4 were left", name, n)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -155,7 +157,7 @@ func TestLossBeforeAMove(t *testing.T) {
 		t.Parallel()
 		old, young := testserver.Redis(t), testserver.Redis(t)
 		open := func(s *testserver.Server) backend.Backend {
-			b, err := backend.OpenRedis(&redis.Options{Addr: s.Addr}, backend.RedisConfig{Timeout: 5 * time.Second})
+			b, err := redisbackend.Open(&redis.Options{Addr: s.Addr}, redisbackend.Config{Timeout: 5 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

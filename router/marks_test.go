@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -37,7 +39,7 @@ func TestMarksOfRandomKeys(t *testing.T) {
 		}
 	}
 	openOne := func(t *testing.T, s *testserver.Server) backend.Backend {
-		b, err := backend.NewRedis(s.Client(), backend.RedisConfig{Timeout: 5 * time.Second})
+		b, err := redisbackend.New(s.Client(), redisbackend.Config{Timeout: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +78,7 @@ func TestMarksOfRandomKeys(t *testing.T) {
 		c := startCluster(t, 2, 0)
 		one := router.Topology{Epoch: 1, Groups: c.topology.Groups[:1]}
 		two := router.Topology{Epoch: 2, Groups: c.topology.Groups[1:], Previous: &one}
-		use(t, dial(t, two, router.Config{Settle: settle, Backend: backend.RedisConfig{Timeout: 5 * time.Second}}))
+		use(t, dial(t, two, router.Config{Settle: settle, Backend: redisbackend.Config{Timeout: 5 * time.Second}}))
 		check(t, "old", c.primaries["a"], keys)
 		check(t, "new", c.primaries["b"], keys)
 	})

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/backend/dual"
@@ -57,7 +59,7 @@ func TestConformanceOfMigration(t *testing.T) {
 				prefix, start := fmt.Sprintf("%.1s%d:", name, n), time.Now() // every part begins with nothing stored
 				cfg := dual.Config{
 					Old: newMemcached(t, memcached.Config{Prefix: prefix, Timeout: 10 * time.Second, Now: now}, mc.Addr),
-					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{
+					New: dial(t, servers.topology, router.Config{Backend: redisbackend.Config{
 						Prefix: prefix, Timeout: 10 * time.Second, Now: now,
 					}}),
 					Decide: func(key string) (bool, uint64) {
@@ -104,7 +106,7 @@ func TestMigrationIsExact(t *testing.T) {
 				}
 				d := newDual(t, dual.Config{
 					Old: newMemcached(t, memcached.Config{Prefix: prefix, Timeout: 5 * time.Second}, mc.Addr),
-					New: dial(t, servers.topology, router.Config{Backend: backend.RedisConfig{Prefix: prefix, Timeout: 5 * time.Second}}),
+					New: dial(t, servers.topology, router.Config{Backend: redisbackend.Config{Prefix: prefix, Timeout: 5 * time.Second}}),
 
 					Decide: flag.Decide, CarryOver: carryOver, Settle: 5 * time.Second,
 				})

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -84,7 +86,7 @@ func (o *opener) open(address string) (backend.Backend, error) {
 		options = *o.cfg.Redis
 	}
 	options.Addr = address
-	return backend.OpenRedis(&options, o.cfg.Backend)
+	return redisbackend.Open(&options, o.cfg.Backend)
 }
 
 // maker makes snapshots that belong together, of rings, nodes and followers that are there already and of

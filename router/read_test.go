@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/router"
 )
@@ -197,7 +199,7 @@ func TestReadDeadlines(t *testing.T) {
 		"all hang": {replicas: hang, primary: hang, want: 250 * time.Millisecond, kind: backend.Unavailable},
 		"all hang, longer timeout": {
 			replicas: hang, primary: hang, want: 400 * time.Millisecond, kind: backend.Unavailable,
-			cfg: router.Config{Backend: backend.RedisConfig{Timeout: 400 * time.Millisecond}},
+			cfg: router.Config{Backend: redisbackend.Config{Timeout: 400 * time.Millisecond}},
 		},
 		"all hang, own timeout": {
 			replicas: hang, primary: hang, want: 100 * time.Millisecond, kind: backend.Unavailable,

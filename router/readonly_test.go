@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -25,18 +26,18 @@ func TestReadOnlyTopology(t *testing.T) {
 	one := router.Topology{Epoch: 1, Groups: c.topology.Groups[:1]}
 	two := router.Topology{Epoch: 2, Groups: c.topology.Groups, Previous: &one}
 	var events log
-	r := dial(t, one, router.Config{Redis: app(), OnEvent: events.add, Backend: backend.RedisConfig{Timeout: 2 * time.Second}})
+	r := dial(t, one, router.Config{Redis: app(), OnEvent: events.add, Backend: redisbackend.Config{Timeout: 2 * time.Second}})
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerHour(10)}}
 	after := dial(t, router.Topology{Groups: c.topology.Groups}, router.Config{Redis: app()})
 	key := keyOf(after, "b", 0)
 	takeN(t, r, key, policy, 4)
 
-	operator, err := backend.NewRedis(a.Client(), backend.RedisConfig{})
+	operator, err := redisbackend.New(a.Client(), redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	publish(t, operator, two)
-	late := dial(t, one, router.Config{Redis: app(), OnEvent: events.add, Backend: backend.RedisConfig{Timeout: 2 * time.Second}})
+	late := dial(t, one, router.Config{Redis: app(), OnEvent: events.add, Backend: redisbackend.Config{Timeout: 2 * time.Second}})
 	await(t, "one that starts takes it over", func() bool { return late.Owner(key) == "b" })
 	if n := takeN(t, late, key, policy, 10); n != 6 { // seals at a, adopts at b
 		t.Errorf("%d are admitted, and 6 were left", n)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -21,7 +23,7 @@ func TestOneResetPerWindow(t *testing.T) {
 	c := startCluster(t, 1, 1)
 	var now atomic.Int64
 	now.Store(time.Now().UnixMicro())
-	r := dial(t, c.topology, router.Config{Backend: backend.RedisConfig{
+	r := dial(t, c.topology, router.Config{Backend: redisbackend.Config{
 		Timeout: 5 * time.Second, Now: func() time.Time { return time.UnixMicro(now.Load()) },
 	}})
 	await(t, "the replica is read", func() bool { return status(r, c.replicas["a"][0]).Readable })

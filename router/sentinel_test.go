@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -126,7 +128,7 @@ func TestSentinelFailover(t *testing.T) {
 	other := testserver.Redis(t)
 	topology := router.Topology{Groups: []router.Group{w.group("a"), {Name: "b", Primary: other.Addr}}}
 	var events log
-	r := dial(t, topology, router.Config{OnEvent: events.add, Backend: backend.RedisConfig{Timeout: 500 * time.Millisecond}})
+	r := dial(t, topology, router.Config{OnEvent: events.add, Backend: redisbackend.Config{Timeout: 500 * time.Millisecond}})
 	awaitNodes(t, r, "a", w.primary.Addr, 2)
 	policy := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerHour(quota)}}
 	names, owners := make([]string, keys), make(map[string]string)
@@ -269,7 +271,7 @@ func TestSentinelsAway(t *testing.T) {
 	var events log
 	const timeout = 300 * time.Millisecond
 	r := dial(t, router.Topology{Groups: []router.Group{w.group("a")}}, router.Config{
-		Backend: backend.RedisConfig{Timeout: timeout}, OnEvent: events.add,
+		Backend: redisbackend.Config{Timeout: timeout}, OnEvent: events.add,
 	})
 	for name, call := range map[string]func() error{
 		"take": func() error { return take(t, r) },

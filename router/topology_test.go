@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -179,7 +181,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("empty topology: %v", err)
 	}
 	var bad *limit.Error
-	if _, err := router.Open(one, router.Config{Backend: backend.RedisConfig{Prefix: "{"}}); !errors.As(err, &bad) {
+	if _, err := router.Open(one, router.Config{Backend: redisbackend.Config{Prefix: "{"}}); !errors.As(err, &bad) {
 		t.Errorf("bad prefix: %v", err)
 	}
 	nodes := []router.Nodes{{Name: "a", Primary: newMemory(t)}}

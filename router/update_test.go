@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
@@ -459,7 +461,7 @@ func TestReshardIsExact(t *testing.T) {
 	for name, l := range limits {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := router.Config{Backend: backend.RedisConfig{Prefix: name + ":"}}
+			cfg := router.Config{Backend: redisbackend.Config{Prefix: name + ":"}}
 			routers := [2]*router.Router{dial(t, three, cfg), dial(t, three, cfg)}
 			policy := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
 			var admitted [keys]atomic.Int64

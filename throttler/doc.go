@@ -6,7 +6,7 @@
 //	...
 //	decision, err := t.Allow(ctx, "user:42")
 //
-// Without a Backend it counts in memory, for this process alone. Give it a backend.Redis or a router.Router and any
+// Without a Backend it counts in memory, for this process alone. Give it a redisbackend.Redis or a router.Router and any
 // number of processes share the limits.
 //
 // # Decisions and errors

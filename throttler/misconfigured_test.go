@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -88,9 +90,9 @@ func TestMisconfiguredServersAreNamed(t *testing.T) {
 				t.Parallel()
 				s, authority, opts := secured(t)
 				opts.Protocol = protocol
-				cfg := backend.RedisConfig{Timeout: 5 * time.Second}
+				cfg := redisbackend.Config{Timeout: 5 * time.Second}
 				open := func() (node, routed backend.Backend) {
-					node, err := backend.OpenRedis(opts, cfg)
+					node, err := redisbackend.Open(opts, cfg)
 					if err != nil {
 						t.Fatal(err)
 					}

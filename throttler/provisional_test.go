@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -33,7 +35,7 @@ func TestAllowAllExhaustedKeyDeniesNobodyElse(t *testing.T) {
 		t.Run(fmt.Sprintf("userFirst=%t,lease=%t", test.userFirst, test.lease), func(t *testing.T) {
 			var all []*throttler.Throttler
 			for range processes {
-				r, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{
+				r, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{
 					Prefix: fmt.Sprintf("%t-%t:", test.userFirst, test.lease), Timeout: 30 * time.Second,
 				})
 				if err != nil {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -25,12 +27,12 @@ import (
 
 // What follows needs redis-server and memcached.
 
-func openRedis(t testing.TB, addr string, cfg backend.RedisConfig) *backend.Redis {
+func openRedis(t testing.TB, addr string, cfg redisbackend.Config) *redisbackend.Redis {
 	t.Helper()
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 5 * time.Second // a loaded machine is no outage
 	}
-	b, err := backend.OpenRedis(&redis.Options{Addr: addr, PoolSize: 64}, cfg)
+	b, err := redisbackend.Open(&redis.Options{Addr: addr, PoolSize: 64}, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +59,7 @@ func poll(t testing.TB, done func() bool) {
 func TestBadInputSendsNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{})
+	b := openRedis(t, server.Addr, redisbackend.Config{})
 	server.ResetStats(t)
 	refuse(t, b)
 	stats := server.Stats(t)
@@ -89,7 +91,7 @@ func TestExactlyMaxAdmitted(t *testing.T) {
 			var throttlers [2]*throttler.Throttler
 			for i := range throttlers {
 				throttlers[i] = newThrottler(t, throttler.Config{
-					Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: policy, Failure: throttler.FailError,
+					Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: policy, Failure: throttler.FailError,
 				})
 			}
 			var admitted atomic.Int64
@@ -136,12 +138,12 @@ func TestFailurePoliciesOnAServer(t *testing.T) {
 				t.Parallel()
 				server := testserver.Redis(t)
 				patient := newThrottler(t, throttler.Config{
-					Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(10)),
+					Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(10)),
 				})
 				allow(t, patient, "first")
 
 				cfg := test.cfg
-				cfg.Backend = openRedis(t, server.Addr, backend.RedisConfig{Timeout: timeout})
+				cfg.Backend = openRedis(t, server.Addr, redisbackend.Config{Timeout: timeout})
 				cfg.Policy = one(limit.PerHour(10))
 				th := newThrottler(t, cfg)
 				poll(t, func() bool { // it has a connection and the server's time
@@ -203,7 +205,7 @@ func TestLostReplies(t *testing.T) {
 			server := testserver.Redis(t)
 			proxy := testserver.NewProxy(t, server.Addr)
 			th := newThrottler(t, throttler.Config{
-				Backend: openRedis(t, proxy.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(1000)),
+				Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(1000)),
 			})
 			allow(t, th, "other") // the server knows the script
 			var takes, lost atomic.Int64
@@ -245,7 +247,7 @@ func TestFlappingOnAServer(t *testing.T) {
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
 	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, proxy.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(quota)), Processes: 4,
+		Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(quota)), Processes: 4,
 	})
 	bySource := map[throttler.Source]int{}
 	for range 6 { // few enough that the client's pool doesn't stop dialling for a second
@@ -297,7 +299,7 @@ func TestMisconfiguredServerIsLoud(t *testing.T) {
 			server := testserver.Redis(t)
 			book := &logBook{}
 			th := newThrottler(t, throttler.Config{
-				Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(10)), Processes: 5,
+				Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(10)), Processes: 5,
 				Logger: book.logger(),
 			})
 			mend(t, server)
@@ -329,7 +331,7 @@ func TestMisconfiguredServerIsLoud(t *testing.T) {
 func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server.Addr, backend.RedisConfig{Timeout: time.Minute})
+	b := openRedis(t, server.Addr, redisbackend.Config{Timeout: time.Minute})
 	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1000))})
 	allow(t, th, "k")
 	server.Pause()
@@ -364,7 +366,7 @@ func TestUsageFromAReplica(t *testing.T) {
 	now := newClock()
 	primary := testserver.Redis(t)
 	replica := testserver.Replica(t, primary)
-	cfg := backend.RedisConfig{Now: now.now}
+	cfg := redisbackend.Config{Now: now.now}
 	th := newThrottler(t, throttler.Config{Backend: openRedis(t, primary.Addr, cfg), Policy: recentPolicy})
 	reader := newThrottler(t, throttler.Config{Backend: openRedis(t, replica.Addr, cfg), Policy: recentPolicy})
 
@@ -394,7 +396,7 @@ func TestOneCallForEachDecision(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, server.Addr, backend.RedisConfig{}), Policy: one(limit.PerHour(2)),
+		Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(2)),
 	})
 	allow(t, th, "other") // the script is known and so is the time
 	server.ResetStats(t)
@@ -415,7 +417,7 @@ func TestReserveOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, server.Addr, backend.RedisConfig{}),
+		Backend: openRedis(t, server.Addr, redisbackend.Config{}),
 		Policy: limit.Policy{Name: "test", Limits: []limit.Limit{
 			limit.PerHour(10), limit.Sliding(10, 24*time.Hour, time.Hour), limit.TokenBucket(1, time.Hour, 10),
 		}},

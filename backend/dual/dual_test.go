@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/backend/dual"
@@ -80,7 +82,7 @@ func TestDualConformance(t *testing.T) {
 		return backendtesting.OpenMemcached(t, memcached.Config{Prefix: prefix, Timeout: backendtesting.Patient, Now: now, Tries: 100}, mc.Addr)
 	}
 	inRedis := func(t *testing.T, prefix string, now func() time.Time) backend.Backend {
-		return backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: prefix, Timeout: backendtesting.Patient, Now: now})
+		return backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Prefix: prefix, Timeout: backendtesting.Patient, Now: now})
 	}
 	for name, sides := range map[string][2]func(*testing.T, string, func() time.Time) backend.Backend{
 		"memories": {mem, mem}, "Memcached to Redis": {inMemcached, inRedis}, "Redis to Memcached": {inRedis, inMemcached},

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -33,7 +35,7 @@ func newDuo(t testing.TB, cfg dual.Config) *duo {
 	t.Helper()
 	d := &duo{redis: testserver.Redis(t), memcached: testserver.Memcached(t)}
 	cfg.Old = backendtesting.OpenMemcached(t, memcached.Config{}, d.memcached.Addr)
-	cfg.New = backendtesting.OpenRedis(t, d.redis.Addr, backend.RedisConfig{})
+	cfg.New = backendtesting.OpenRedis(t, d.redis.Addr, redisbackend.Config{})
 	cfg.CarryOver = true
 	if cfg.Decide == nil {
 		cfg.Decide = d.lever.Decide

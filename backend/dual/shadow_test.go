@@ -15,6 +15,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -221,14 +223,14 @@ func TestDualShadowNames(t *testing.T) {
 	t.Parallel()
 	d := newDuo(t, dual.Config{})
 	mc := backendtesting.OpenMemcached(t, memcached.Config{}, d.memcached.Addr)
-	redis := backendtesting.OpenRedis(t, d.redis.Addr, backend.RedisConfig{})
+	redis := backendtesting.OpenRedis(t, d.redis.Addr, redisbackend.Config{})
 	backendtesting.MustTake(t, mc, backendtesting.Request("k"))
 	for range 2 {
 		backendtesting.MustTake(t, redis, backendtesting.Request("k"))
 	}
 	for _, useNew := range []bool{false, true} {
 		shadowed := backendtesting.NewDual(t, dual.Config{
-			Old: backendtesting.OpenMemcached(t, memcached.Config{}, d.memcached.Addr), New: backendtesting.OpenRedis(t, d.redis.Addr, backend.RedisConfig{}),
+			Old: backendtesting.OpenMemcached(t, memcached.Config{}, d.memcached.Addr), New: backendtesting.OpenRedis(t, d.redis.Addr, redisbackend.Config{}),
 			Decide: backendtesting.Constant(useNew), Shadow: always,
 		})
 		for i := range int64(5) {
@@ -276,7 +278,7 @@ func frozenShadow(t testing.TB, timeout time.Duration) func(shadow func(string) 
 	mc.Pause()
 	return func(shadow func(string) bool) *dual.Dual {
 		return backendtesting.NewDual(t, dual.Config{
-			Old: backendtesting.OpenMemcached(t, memcached.Config{Timeout: timeout}, mc.Addr), New: backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{}),
+			Old: backendtesting.OpenMemcached(t, memcached.Config{Timeout: timeout}, mc.Addr), New: backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{}),
 			Decide: backendtesting.Constant(true), Shadow: shadow,
 		})
 	}

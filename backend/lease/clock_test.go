@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/backendtesting"
@@ -36,7 +38,7 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 				for time.Duration(time.Now().Nanosecond()) < 300*time.Millisecond || time.Duration(time.Now().Nanosecond()) > 400*time.Millisecond {
 					time.Sleep(5 * time.Millisecond) // the boundary comes before the clock is read again
 				}
-				inner := backendtesting.OpenRedis(t, proxy.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix()})
+				inner := backendtesting.OpenRedis(t, proxy.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix()})
 				ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 10, Steady: true, Processes: 1})
 				req := backend.Request{Key: "key", Policy: &limit.Policy{Limits: []limit.Limit{l}}, Cost: 1}
 				for end := time.Now().Truncate(time.Second).Add(1300 * time.Millisecond); time.Now().Before(end); {

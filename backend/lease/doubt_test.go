@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/backendtesting"
@@ -146,7 +148,7 @@ func TestLeasesOfLostCounts(t *testing.T) {
 func TestLeasesAfterRestart(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	inner := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Timeout: backendtesting.Patient})
+	inner := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Timeout: backendtesting.Patient})
 	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 20, Steady: true, Processes: 1, Life: time.Hour})
 	p := backendtesting.Hour(100)
 	for range 3 {

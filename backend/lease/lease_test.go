@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/backend/lease"
@@ -32,7 +34,7 @@ func TestLeaseConformance(t *testing.T) {
 			return m
 		},
 		"Redis": func(t *testing.T, now func() time.Time) backend.Backend {
-			return backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: backendtesting.NewPrefix(), Timeout: backendtesting.Patient, Now: now})
+			return backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix(), Timeout: backendtesting.Patient, Now: now})
 		},
 	}
 	for name, open := range inner {

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -36,8 +38,8 @@ func TestReturnsThatWereNotSentAreKept(t *testing.T) {
 			}
 			return conn, err
 		},
-	}, backend.RedisConfig{Prefix: "away:", Timeout: 5 * time.Second})
-	direct := backendtesting.OpenRedis(t, server.Addr, backend.RedisConfig{Prefix: "away:"})
+	}, redisbackend.Config{Prefix: "away:", Timeout: 5 * time.Second})
+	direct := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Prefix: "away:"})
 	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: batch, Steady: true, Processes: 1, Life: 3 * time.Second})
 	p := &limit.Policy{Limits: []limit.Limit{limit.PerDay(1000)}}
 	keys := []string{"a", "b", "c", "d"}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/memcached"
@@ -101,7 +103,7 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 }
 
 func (a *application) openRouter() (*router.Router, error) {
-	return router.Open(a.servers.topology, router.Config{Backend: backend.RedisConfig{Prefix: a.prefix, Timeout: callTimeout}})
+	return router.Open(a.servers.topology, router.Config{Backend: redisbackend.Config{Prefix: a.prefix, Timeout: callTimeout}})
 }
 
 // use makes later calls be decided by counts.

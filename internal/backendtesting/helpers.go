@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -132,17 +134,17 @@ const Secret = "secret-7f3a"
 // NewPrefix lets tests share a server.
 func NewPrefix() string { return fmt.Sprintf("t%d:", prefixes.Add(1)) }
 
-func OpenRedis(t testing.TB, addr string, cfg backend.RedisConfig) *backend.Redis {
+func OpenRedis(t testing.TB, addr string, cfg redisbackend.Config) *redisbackend.Redis {
 	t.Helper()
 	return OpenRedisWith(t, &redis.Options{Addr: addr}, cfg)
 }
 
-func OpenRedisWith(t testing.TB, opts *redis.Options, cfg backend.RedisConfig) *backend.Redis {
+func OpenRedisWith(t testing.TB, opts *redis.Options, cfg redisbackend.Config) *redisbackend.Redis {
 	t.Helper()
 	if cfg.Timeout == 0 {
 		cfg.Timeout = Patient
 	}
-	b, err := backend.OpenRedis(opts, cfg)
+	b, err := redisbackend.Open(opts, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

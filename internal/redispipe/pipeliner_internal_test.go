@@ -48,7 +48,7 @@ func TestPipelinerGivenUp(t *testing.T) {
 	}
 }
 
-// TestPipelinerLoad: a lane takes from the queue what is not over, as much as may go together.
+// TestPipelinerLoad: a connection takes from the queue what is not over, as much as may go together.
 func TestPipelinerLoad(t *testing.T) {
 	now := time.Now()
 	l, c := new(pipeliner), new(conn)

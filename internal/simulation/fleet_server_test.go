@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -26,7 +28,7 @@ func TestFleetServer(t *testing.T) {
 		rounds, each = 5, 4096
 	}
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: time.Minute})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -23,7 +24,7 @@ func TestOnRedis(t *testing.T) {
 	var urls [2]string
 	var clients [2]*http.Client
 	for i := range urls {
-		b, err := backend.OpenRedis(&redis.Options{Addr: store.Addr}, backend.RedisConfig{Timeout: 5 * time.Second})
+		b, err := redisbackend.Open(&redis.Options{Addr: store.Addr}, redisbackend.Config{Timeout: 5 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

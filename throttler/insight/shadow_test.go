@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -286,7 +287,7 @@ func TestShadowOfARegistry(t *testing.T) {
 func TestShadowOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	counts, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{})
+	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -23,8 +24,8 @@ type Cluster struct {
 }
 
 // BackendConfig is how all servers are opened.
-func (c *Cluster) BackendConfig() backend.RedisConfig {
-	return backend.RedisConfig{Prefix: c.Prefix, Timeout: c.Timeout}
+func (c *Cluster) BackendConfig() redisbackend.Config {
+	return redisbackend.Config{Prefix: c.Prefix, Timeout: c.Timeout}
 }
 
 // Parallel calls f for all at once, so that a server that hangs delays no other, and keeps the order.

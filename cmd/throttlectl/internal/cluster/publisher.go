@@ -4,9 +4,10 @@ import (
 	"context"
 	"strings"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -15,7 +16,7 @@ import (
 type Publisher struct {
 	Group string
 	Node  string // the address of the primary; of a Redis Cluster the nodes that the topology names
-	*backend.Redis
+	*redisbackend.Redis
 	client redis.UniversalClient // of a Redis Cluster, which the backend doesn't close
 	err    error                 // why the primary can't be found
 
@@ -60,7 +61,7 @@ func (c *Cluster) publisher(ctx context.Context, g *router.Group) *Publisher {
 	case len(g.Cluster) > 0:
 		client := c.redisCluster(g.Cluster)
 		p.Node, p.client = strings.Join(g.Cluster, ","), client
-		p.Redis, p.err = backend.NewRedis(client, c.BackendConfig())
+		p.Redis, p.err = redisbackend.New(client, c.BackendConfig())
 		return p
 	case len(g.Sentinels) > 0:
 		var view sentinelView
@@ -70,6 +71,6 @@ func (c *Cluster) publisher(ctx context.Context, g *router.Group) *Publisher {
 		}
 		p.Node = view.primary
 	}
-	p.Redis, p.err = backend.OpenRedis(WithAddress(c.Node, p.Node), c.BackendConfig())
+	p.Redis, p.err = redisbackend.Open(WithAddress(c.Node, p.Node), c.BackendConfig())
 	return p
 }

@@ -16,9 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
@@ -57,7 +58,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	if !strings.HasSuffix(got, "\nnothing found\n") {
 		t.Errorf("got %s", got)
 	}
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, backend.RedisConfig{Timeout: 30 * time.Second})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-// nodeCommands are the commands that Sluice sends, as backend.Redis documents. %s is the prefix of keys.
+// nodeCommands are the commands that Sluice sends, as redisbackend.Redis documents. %s is the prefix of keys.
 var nodeCommands = []string{
 	"get %sdoctor", "mget %sdoctor", "set %sdoctor 1", "evalsha 0 0", "eval 0 0", "time", "info",
 }

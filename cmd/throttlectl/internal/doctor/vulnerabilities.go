@@ -90,7 +90,7 @@ func nearestFixed(v release, known []vulnerability) (to release) {
 	return to
 }
 
-// oldest is the first release that backend.Redis works with.
+// oldest is the first release that redisbackend.Redis works with.
 var oldest = release{6, 2, 0}
 
 // checkVersion goes by INFO, which doesn't show what a distribution has fixed.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
@@ -95,7 +97,7 @@ func (o *keyOptions) withKey(ctx context.Context, key string, changes bool, f fu
 func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) (*keyCounts, error) {
 	cfg := c.BackendConfig()
 	if len(c.Single) > 0 {
-		b, err := backend.OpenRedis(&c.Single[0], cfg)
+		b, err := redisbackend.Open(&c.Single[0], cfg)
 		return &keyCounts{keyBackend: b, cluster: c}, err
 	}
 	topology, err := c.InForce(c.ReadPublished(ctx))
@@ -114,7 +116,7 @@ func openKey(ctx context.Context, c *cluster.Cluster, key string, changes bool) 
 	}
 	if !changes {
 		routing.Node = func(address string) (backend.Backend, error) {
-			b, err := backend.OpenRedis(cluster.WithAddress(c.Node, address), cfg)
+			b, err := redisbackend.Open(cluster.WithAddress(c.Node, address), cfg)
 			return silentNode{b}, err
 		}
 	}
@@ -142,7 +144,7 @@ func keyOwners(topology router.Topology, key string) (all []router.Group, err er
 }
 
 // silentNode is a node on which a router publishes nothing.
-type silentNode struct{ *backend.Redis }
+type silentNode struct{ *redisbackend.Redis }
 
 func (q silentNode) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	n.Text = "" // only reads

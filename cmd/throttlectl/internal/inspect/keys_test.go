@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -27,7 +29,7 @@ func TestKeyCommands(t *testing.T) {
 	server, second := testserver.Redis(t), testserver.Redis(t)
 	topology := fixture.GroupsOf(3, server, second)
 	app := fixture.Application(t, topology)
-	alone, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, DB: 1}, backend.RedisConfig{Timeout: 30 * time.Second})
+	alone, err := redisbackend.Open(&redis.Options{Addr: server.Addr, DB: 1}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,7 @@ func TestKeyCommands(t *testing.T) {
 func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: 30 * time.Second})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +113,7 @@ func awaitBucket(t testing.TB, key string, used int, args []string) {
 func TestPeekShowsMoreThanTheQuota(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: 30 * time.Second})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func TestKeyCommandsFailures(t *testing.T) {
 func TestCommandsLogIn(t *testing.T) {
 	server := testserver.Redis(t, "--requirepass", "s3cret")
 	clitest.Succeed(t, "flag", "set", "x", "5", "--redis-key", "flags", "--redis", "redis://:s3cret@"+server.Addr)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{Timeout: 30 * time.Second})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Password: "s3cret"}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +300,7 @@ func TestPeekRestoresNoNotice(t *testing.T) {
 func TestKeyCommandsTakePoliciesFromAFile(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: 30 * time.Second})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -32,9 +34,9 @@ func takeAs(t testing.TB, b backend.Backend, name, key string, cost int64) {
 	}
 }
 
-func openRedis(t testing.TB, server *testserver.Server, prefix string) *backend.Redis {
+func openRedis(t testing.TB, server *testserver.Server, prefix string) *redisbackend.Redis {
 	t.Helper()
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Prefix: prefix, Timeout: fixture.Soon})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Prefix: prefix, Timeout: fixture.Soon})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
@@ -205,7 +207,7 @@ func (o *options) followPublished(ctx context.Context, c *cluster.Cluster) (newe
 func openBackend(c *cluster.Cluster) (backend.Backend, error) {
 	cfg := c.BackendConfig()
 	if len(c.Single) > 0 {
-		return backend.OpenRedis(&c.Single[0], cfg)
+		return redisbackend.Open(&c.Single[0], cfg)
 	}
 	topology := c.Topology
 	topology.Epoch, topology.Previous, topology.Baseline = 0, nil, false

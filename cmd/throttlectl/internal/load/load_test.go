@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -143,7 +145,7 @@ func TestLoadText(t *testing.T) {
 func TestLoadFindsWhatIsAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	counts, err := backend.OpenRedis(&redis.Options{Addr: server.Addr}, backend.RedisConfig{Timeout: 30 * time.Second})
+	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,11 +11,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/root"
@@ -116,7 +117,7 @@ func TestTopOnTerminal(t *testing.T) {
 func TestPasswordIsAskedFor(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--requirepass", "s3cret")
-	b, err := backend.OpenRedis(&redis.Options{Addr: server.Addr, Password: "s3cret"}, backend.RedisConfig{Timeout: fixture.Soon})
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Password: "s3cret"}, redisbackend.Config{Timeout: fixture.Soon})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
@@ -35,7 +36,7 @@ func TestTopOnce(t *testing.T) {
 // Several processes are summed; in one of them the backend is away.
 func TestTopSums(t *testing.T) {
 	t.Parallel()
-	away, err := backend.OpenRedis(&redis.Options{Addr: "127.0.0.1:1"}, backend.RedisConfig{})
+	away, err := redisbackend.Open(&redis.Options{Addr: "127.0.0.1:1"}, redisbackend.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
@@ -40,7 +41,7 @@ func TestTopologyPush(t *testing.T) {
 	next = fixture.After(next, first)
 	changed := make(chan router.Event, 16)
 	app, err := router.Open(first, router.Config{
-		Backend: backend.RedisConfig{Timeout: fixture.Soon}, AllowedAddresses: []string{"127.0.0.1"}, OnEvent: func(e router.Event) { changed <- e },
+		Backend: redisbackend.Config{Timeout: fixture.Soon}, AllowedAddresses: []string{"127.0.0.1"}, OnEvent: func(e router.Event) { changed <- e },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/fixture"
@@ -29,7 +30,7 @@ func TestTopologyWithdraw(t *testing.T) {
 	first, next := fixture.GroupsOf(1, one), fixture.After(fixture.GroupsOf(2, one, two), fixture.GroupsOf(1, one))
 	file, nextFile := fixture.TopologyFile(t, first), fixture.TopologyFile(t, next)
 	rejected := make(chan router.Event, 16)
-	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: fixture.Soon}, OnEvent: func(e router.Event) {
+	app, err := router.Open(first, router.Config{Backend: redisbackend.Config{Timeout: fixture.Soon}, OnEvent: func(e router.Event) {
 		if e.Kind == router.TopologyRejected {
 			rejected <- e
 		}
@@ -114,7 +115,7 @@ func TestTopologySign(t *testing.T) {
 		return path
 	}
 	changed := make(chan router.Event, 16)
-	app, err := router.Open(first, router.Config{Backend: backend.RedisConfig{Timeout: fixture.Soon}, TopologyKeys: keys, OnEvent: func(e router.Event) { changed <- e }})
+	app, err := router.Open(first, router.Config{Backend: redisbackend.Config{Timeout: fixture.Soon}, TopologyKeys: keys, OnEvent: func(e router.Event) { changed <- e }})
 	if err != nil {
 		t.Fatal(err)
 	}

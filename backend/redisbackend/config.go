@@ -1,0 +1,85 @@
+package redisbackend
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/storedname"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Config configures a Redis. The zero value is ready to use.
+type Config struct {
+	// Prefix starts the name of every stored key: [A-Za-z0-9_:.-]{1,16}. Empty: "sl:".
+	Prefix string
+
+	// Timeout is how long one call may take, the wait for a connection included; an earlier deadline of the
+	// caller's context wins. Zero: 250 ms. Must not be negative.
+	Timeout time.Duration
+
+	// Pipelines is how many round trips may be under way at once, to each shard of a Redis Cluster. Further calls share the
+	// next one. Zero: 2.
+	Pipelines int
+
+	// Queue is how many calls may wait for a round trip, to each shard of a Redis Cluster; further calls fail with
+	// ErrOverloaded. Zero: 4096.
+	Queue int
+
+	// Reload is how often the client of a Redis Cluster that was made here asks which node has which slots; without a redirect
+	// it notices a failover only then. Zero: 1 s.
+	Reload time.Duration
+
+	// Now replaces the clock, for tests; several goroutines call it at once. If nil, the time is that of the server's clock
+	// when it was last read, and what has passed since by this process's monotonic clock. The wall clock of this
+	// host decides nothing. Of a Redis Cluster the clock is that of the primary which has the slot of the prefix and
+	// "topology"; another primary's is used only once that has been silent for 30 s, and then the time may step by
+	// what they differ.
+	Now func() time.Time
+}
+
+const (
+	defaultTimeout   = 250 * time.Millisecond
+	defaultPipelines = 2
+	defaultQueue     = 4096
+	defaultReload    = time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Prefix == "" {
+		c.Prefix = storedname.DefaultPrefix
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Pipelines == 0 {
+		c.Pipelines = defaultPipelines
+	}
+	if c.Queue == 0 {
+		c.Queue = defaultQueue
+	}
+	if c.Reload == 0 {
+		c.Reload = defaultReload
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if err := storedname.CheckPrefix("redis: Prefix", c.Prefix); err != nil {
+		errs = append(errs, err)
+	}
+	for i, d := range []time.Duration{c.Timeout, c.Reload} {
+		if d < 0 {
+			field := [...]string{"redis: Timeout", "redis: Reload"}[i]
+			errs = append(errs, &limit.Error{Field: field, Value: d.String(), Bound: "must not be negative"})
+		}
+	}
+	for i, n := range []int{c.Pipelines, c.Queue} {
+		if n < 0 {
+			field := [...]string{"redis: Pipelines", "redis: Queue"}[i]
+			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
+		}
+	}
+	return errors.Join(errs...)
+}
