@@ -48,7 +48,7 @@ func tripped(c gobreaker.Counts, after int) bool {
 }
 
 // refused reports whether a breaker didn't let a call through.
-func refused(err error) bool {
+func breakerRefused(err error) bool {
 	return err == gobreaker.ErrOpenState || err == gobreaker.ErrTooManyRequests
 }
 

@@ -19,7 +19,7 @@ import (
 func lone(t *testing.T, cfg router.Config) (*router.Router, fake) {
 	t.Helper()
 	f := newFake(memory(t))
-	return open(t, []router.Nodes{{Name: "a", Primary: f}}, cfg), f
+	return open(t, []router.NodeGroup{{Name: "a", Primary: f}}, cfg), f
 }
 
 func take(t *testing.T, r *router.Router) error {
@@ -189,7 +189,7 @@ func TestUnwatchedReplicaComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		replica := newFake(store) // neither Heartbeater nor Pinger
-		r := open(t, []router.Nodes{{Name: "a", Primary: newFake(store), Replicas: []backend.Backend{replica}}}, router.Config{})
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: newFake(store), Replicas: []backend.Backend{replica}}}, router.Config{})
 		peek := func() backend.Source {
 			got, _ := r.Peek(t.Context(), request("k"))
 			return got.Source

@@ -19,11 +19,11 @@ import (
 // through one that reads. Which server has a key is the cluster's own business.
 
 // cluster makes the group of a Redis Cluster.
-func (m *maker) cluster(g *Group) *group {
+func (m *builder) cluster(g *Group) *group {
 	id := identity{group: g.Name, name: strings.Join(g.Cluster, ","), many: true}
-	primary := m.find(id, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
+	primary := m.findNode(id, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
 	id.name = "replicas of " + id.name
-	replicas := m.find(id, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
+	replicas := m.findNode(id, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
 	if m.err != nil {
 		return newGroup(g.Name, g.Weight, nil, nil, m.cfg)
 	}

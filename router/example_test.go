@@ -37,10 +37,10 @@ func ExampleOpen() {
 
 // Any backends can be groups. A key belongs to one of them.
 func ExampleNew() {
-	var groups []router.Nodes
+	var groups []router.NodeGroup
 	for _, name := range []string{"eu-1", "eu-2", "eu-3"} {
 		primary, _ := backend.NewMemory(backend.MemoryConfig{})
-		groups = append(groups, router.Nodes{Name: name, Primary: primary})
+		groups = append(groups, router.NodeGroup{Name: name, Primary: primary})
 	}
 	counts, err := router.New(groups, router.Config{})
 	if err != nil {
@@ -119,7 +119,7 @@ func ExampleRouter_Update() {
 // Nodes tells how each node is, for people and dashboards.
 func ExampleRouter_Nodes() {
 	primary, _ := backend.NewMemory(backend.MemoryConfig{})
-	counts, err := router.New([]router.Nodes{{Name: "eu-1", Primary: primary}}, router.Config{})
+	counts, err := router.New([]router.NodeGroup{{Name: "eu-1", Primary: primary}}, router.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

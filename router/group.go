@@ -17,8 +17,8 @@ type group struct {
 	primary  *node
 	replicas []*node
 
-	follower *follower // of a group with sentinels
-	pending  bool      // whether it has not named the primary yet
+	watcher *sentinelWatcher // of a group with sentinels
+	pending bool             // whether it has not named the primary yet
 
 	clock       backend.Clock // the primary's; nil if it has none
 	maxLag      time.Duration
@@ -41,20 +41,20 @@ func newGroup(name string, weight int, primary *node, replicas []*node, cfg Conf
 
 func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
 	if g.pending {
-		return later(ctx, g, g.timeout, "take", func(ctx context.Context, g *group) (backend.Result, error) { return g.take(ctx, req) })
+		return whenReady(ctx, g, g.timeout, "take", func(ctx context.Context, g *group) (backend.Result, error) { return g.take(ctx, req) })
 	}
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
-	err = g.primary.do("take", func() (err error) {
+	err = g.primary.write("take", func() (err error) {
 		result, err = g.primary.backend.Take(ctx, req)
-		if err == nil && !result.Allowed && g.primary.barred() {
+		if err == nil && !result.Allowed && g.primary.writesBlocked() {
 			return errUnchanged
 		}
-		return g.primary.overdue(ctx, err)
+		return g.primary.typeTimeout(ctx, err)
 	})
 	if err != nil && err != errUnchanged {
-		return backend.Result{}, g.failed(err)
+		return backend.Result{}, g.checkReadOnly(err)
 	}
-	result.Source = ofPrimary(result.Source)
+	result.Source = asPrimary(result.Source)
 	result.Lower(g.primary.doubt(req.Policy))
 	return result, nil
 }
@@ -69,64 +69,64 @@ func (g *group) doubt(req backend.Request) error {
 
 func (g *group) refund(ctx context.Context, req backend.Request, receipt limit.Receipt, amount int64) error {
 	if g.pending {
-		return g.laterDo(ctx, "refund", func(ctx context.Context, g *group) error { return g.refund(ctx, req, receipt, amount) })
+		return g.whenReadyDo(ctx, "refund", func(ctx context.Context, g *group) error { return g.refund(ctx, req, receipt, amount) })
 	}
 	refunder, ok := g.primary.backend.(backend.Refunder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("refund", func() error { return g.primary.overdue(ctx, refunder.Refund(ctx, req, receipt, amount)) }))
+	return g.checkReadOnly(g.primary.write("refund", func() error { return g.primary.typeTimeout(ctx, refunder.Refund(ctx, req, receipt, amount)) }))
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
 	if g.pending {
-		return g.laterDo(ctx, "reset", func(ctx context.Context, g *group) error { return g.reset(ctx, req) })
+		return g.whenReadyDo(ctx, "reset", func(ctx context.Context, g *group) error { return g.reset(ctx, req) })
 	}
 	resetter, ok := g.primary.backend.(backend.Resetter)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("reset", func() error { return g.primary.overdue(ctx, resetter.Reset(ctx, req)) }))
+	return g.checkReadOnly(g.primary.write("reset", func() error { return g.primary.typeTimeout(ctx, resetter.Reset(ctx, req)) }))
 }
 
 func (g *group) seed(ctx context.Context, req backend.Request, state limit.State) error {
 	if g.pending {
-		return g.laterDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, state) })
+		return g.whenReadyDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, state) })
 	}
 	seeder, ok := g.primary.backend.(backend.Seeder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("seed", func() error { return g.primary.overdue(ctx, seeder.Seed(ctx, req, state)) }))
+	return g.checkReadOnly(g.primary.write("seed", func() error { return g.primary.typeTimeout(ctx, seeder.Seed(ctx, req, state)) }))
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
 	if g.pending {
-		return later(ctx, g, g.timeout, "seal", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.seal(ctx, req) })
+		return whenReady(ctx, g, g.timeout, "seal", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.seal(ctx, req) })
 	}
 	sealer, ok := g.primary.backend.(backend.Sealer)
 	if !ok {
 		return backend.Snapshot{}, backend.ErrUnsupported
 	}
-	err = g.primary.do("seal", func() (err error) {
+	err = g.primary.write("seal", func() (err error) {
 		snapshot, err = sealer.Seal(ctx, req)
-		return g.primary.overdue(ctx, err)
+		return g.primary.typeTimeout(ctx, err)
 	})
 	if err != nil {
-		return backend.Snapshot{}, g.failed(err)
+		return backend.Snapshot{}, g.checkReadOnly(err)
 	}
-	snapshot.Source = ofPrimary(snapshot.Source)
+	snapshot.Source = asPrimary(snapshot.Source)
 	return snapshot, nil
 }
 
 // laterDo is later for calls that return nothing.
-func (g *group) laterDo(ctx context.Context, op string, call func(context.Context, *group) error) error {
-	_, err := later(ctx, g, g.timeout, op, func(ctx context.Context, g *group) (struct{}, error) { return struct{}{}, call(ctx, g) })
+func (g *group) whenReadyDo(ctx context.Context, op string, call func(context.Context, *group) error) error {
+	_, err := whenReady(ctx, g, g.timeout, op, func(ctx context.Context, g *group) (struct{}, error) { return struct{}{}, call(ctx, g) })
 	return err
 }
 
 // ofPrimary says what a memory is here: the primary of a group. Anything else knows better who decided.
-func ofPrimary(s backend.Source) backend.Source {
+func asPrimary(s backend.Source) backend.Source {
 	if s == backend.Local || s == backend.Unknown {
 		return backend.Primary
 	}
@@ -137,7 +137,7 @@ func ofPrimary(s backend.Source) backend.Source {
 
 func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, error) {
 	if g.pending {
-		return later(ctx, g, g.readTimeout, "peek", func(ctx context.Context, g *group) (backend.Result, error) { return g.peek(ctx, req) })
+		return whenReady(ctx, g, g.readTimeout, "peek", func(ctx context.Context, g *group) (backend.Result, error) { return g.peek(ctx, req) })
 	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	if err != nil {
 		return backend.Result{}, g.readError(ctx, "peek", err)
 	}
-	result.Source = ofPrimary(result.Source)
+	result.Source = asPrimary(result.Source)
 	result.Lower(g.primary.doubt(req.Policy))
 	if g.primary.demoted() {
 		result.Source = backend.Replica
@@ -174,7 +174,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 
 func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	if g.pending {
-		return later(ctx, g, g.readTimeout, "load", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.load(ctx, req) })
+		return whenReady(ctx, g, g.readTimeout, "load", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.load(ctx, req) })
 	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
@@ -190,7 +190,7 @@ func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Reques
 	if err != nil {
 		return backend.Snapshot{}, g.readError(ctx, "load", err)
 	}
-	snapshot.Source = ofPrimary(snapshot.Source)
+	snapshot.Source = asPrimary(snapshot.Source)
 	if doubt := g.primary.doubt(req.Policy); doubt != nil {
 		snapshot.Lacks = doubt
 	}
@@ -202,7 +202,7 @@ func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Reques
 
 // loadFromReplica tries up to two replicas. It is not ok if none gave an answer; why not is known to their breakers.
 func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backend.Snapshot, bool) {
-	for _, n := range g.choose() {
+	for _, n := range g.pickReplicas() {
 		if n == nil || ctx.Err() != nil {
 			break
 		}
@@ -228,7 +228,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 // choose returns the replica to read and the one to try next, nil for none: of two random ones the one that is
 // expected to answer sooner, then the other. Two choices spread load nearly as well as looking at all of them, without
 // sending every caller to the same one (Mitzenmacher: The Power of Two Choices in Randomized Load Balancing, 2001).
-func (g *group) choose() [2]*node {
+func (g *group) pickReplicas() [2]*node {
 	var few [8]*node // more replicas than these cost an allocation
 	fit := few[:0]
 	for _, n := range g.replicas {

@@ -34,17 +34,17 @@ func beatTimeout(cfg Config) time.Duration { return max(time.Second, cfg.Backend
 
 // watch asks the node how it is until ctx ends: at every interval, soon after a caller found it slow or gone, and
 // all the time while it is unavailable. The breaker lets few of the latter pass.
-func (n *node) watch(ctx context.Context, interval, timeout time.Duration) {
+func (n *node) runHeartbeats(ctx context.Context, interval, timeout time.Duration) {
 	gap := min(interval/10, urgentGap)
 	for {
-		err := n.beat(ctx, timeout)
+		err := n.heartbeat(ctx, timeout)
 		if !sleep(ctx, jitter(gap), nil) {
 			return
 		}
 		if kindOf(err) == backend.Unavailable {
 			continue
 		}
-		if !sleep(ctx, jitter(interval-gap), n.suspect) {
+		if !sleep(ctx, jitter(interval-gap), n.probeNow) {
 			return
 		}
 	}
@@ -65,23 +65,23 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 
 // beat sends one heartbeat. To a node that refuses changes it goes past the breaker, which doesn't hear of an
 // answer that says nothing of them.
-func (n *node) beat(ctx context.Context, timeout time.Duration) error {
-	ask := func() error { return n.ask(ctx, timeout) }
-	if !n.refusing() {
-		return n.through("ping", ask)
+func (n *node) heartbeat(ctx context.Context, timeout time.Duration) error {
+	ask := func() error { return n.probe(ctx, timeout) }
+	if !n.refusesWrites() {
+		return n.throughBreaker("ping", ask)
 	}
-	err := n.past(ask)
-	if said := err; said != nil || !n.refusing() {
-		err = n.through("ping", func() error { return said })
+	err := n.bypassBreaker(ask)
+	if said := err; said != nil || !n.refusesWrites() {
+		err = n.throughBreaker("ping", func() error { return said })
 	}
-	if n.barred() {
+	if n.writesBlocked() {
 		return nil // that is known: there is no hurry
 	}
 	return err
 }
 
 // ask asks the node how it is. Its latency is not that of a load and not counted as such.
-func (n *node) ask(ctx context.Context, timeout time.Duration) error {
+func (n *node) probe(ctx context.Context, timeout time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now := &beat{at: time.Now()}
@@ -95,7 +95,7 @@ func (n *node) ask(ctx context.Context, timeout time.Duration) error {
 	if kindOf(err) == backend.Interrupted && ctx.Err() == nil { // no caller: the node was too slow
 		err = n.unavailable(err)
 	}
-	n.away.Store(kindOf(err) == backend.Unavailable)
+	n.unreachable.Store(kindOf(err) == backend.Unavailable)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (n *node) ask(ctx context.Context, timeout time.Duration) error {
 	n.compare(last, now)
 	switch {
 	case now.Primary && last != nil && !last.Primary:
-		n.refused.Store(0) // it did because it was a replica
+		n.writeRefusedAt.Store(0) // it did because it was a replica
 	case !now.Primary && n.is(RolePrimary):
 		return n.unavailable(errDemoted)
 	}
@@ -125,7 +125,7 @@ func (n *node) compare(last, now *beat) {
 	if last != nil {
 		role, linkUp = last.role(), last.LinkUp
 		if last.RunID != now.RunID && last.RunID != "" && now.RunID != "" {
-			n.knows.Store(0) // it may have forgotten
+			n.syncedEpoch.Store(0) // it may have forgotten
 			n.emit(Event{Kind: Restarted, From: last.RunID, To: now.RunID})
 		}
 	}

@@ -32,7 +32,7 @@ func request(key string) backend.Request {
 }
 
 // open makes a router and closes it with the test.
-func open(t testing.TB, groups []router.Nodes, cfg router.Config) *router.Router {
+func open(t testing.TB, groups []router.NodeGroup, cfg router.Config) *router.Router {
 	t.Helper()
 	r, err := router.New(groups, cfg)
 	if err != nil {

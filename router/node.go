@@ -35,26 +35,26 @@ type node struct {
 	backend backend.Backend
 	events  *events
 
-	breaker *breaker
-	open    atomic.Bool // whether the breaker is open or half open, as it last said
-	told    atomic.Bool // whether the last event said that it is open
+	breaker  *breaker
+	open     atomic.Bool // whether the breaker is open or half open, as it last said
+	reported atomic.Bool // whether the last event said that it is open
 
 	latency latency
 	loading atomic.Int64 // loads under way
 
-	heartbeats bool          // whether it says how it is, and is not only pinged
-	watched    bool          // whether heartbeats are sent
-	leave      func()        // ends them; nil before they begin
-	knows      atomic.Int64  // the epoch that it was told of
-	forbids    atomic.Int64  // the epoch that this process can't publish there: no right to, or no signature
-	rejected   atomic.Value  // string: why the topology that it holds is not taken over, as last reported
-	suspect    chan struct{} // asks for a heartbeat soon
-	lastBeat   atomic.Pointer[beat]
-	away       atomic.Bool               // whether the latest heartbeat had no answer
-	succeeded  atomic.Pointer[time.Time] // when it became the primary in place of another one, which may have had more counts
-	refused    atomic.Int64              // when a change failed, by latency's clock, and none got through since; or 0
+	heartbeats     bool          // whether it says how it is, and is not only pinged
+	watched        bool          // whether heartbeats are sent
+	stop           func()        // ends them; nil before they begin
+	syncedEpoch    atomic.Int64  // the epoch that it was told of
+	deniedEpoch    atomic.Int64  // the epoch that this process can't publish there: no right to, or no signature
+	lastRejection  atomic.Value  // string: why the topology that it holds is not taken over, as last reported
+	probeNow       chan struct{} // asks for a heartbeat soon
+	lastBeat       atomic.Pointer[beat]
+	unreachable    atomic.Bool               // whether the latest heartbeat had no answer
+	promotedAt     atomic.Pointer[time.Time] // when it became the primary in place of another one, which may have had more counts
+	writeRefusedAt atomic.Int64              // when a change failed, by latency's clock, and none got through since; or 0
 
-	complained atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
+	misconfiguredAt atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
 
 // identity is what the nodes of a router are told apart by.
@@ -66,7 +66,7 @@ type identity struct {
 func newNode(id identity, role Role, b backend.Backend, cfg Config, events *events) *node {
 	n := &node{
 		identity: id, backend: b, events: events,
-		latency: latency{start: time.Now()}, suspect: make(chan struct{}, 1),
+		latency: latency{start: time.Now()}, probeNow: make(chan struct{}, 1),
 	}
 	n.role.Store(uint32(role))
 	n.breaker = newBreaker(cfg, n.open.Store)
@@ -77,24 +77,24 @@ func newNode(id identity, role Role, b backend.Backend, cfg Config, events *even
 }
 
 // play gives the node a role. What it was told as a primary it may have lost since, with writes of its last moments.
-func (n *node) play(role Role) {
+func (n *node) setRole(role Role) {
 	if n.role.Swap(uint32(role)) != uint32(role) {
-		n.knows.Store(0)
-		n.hasten() // what it said of its role is old
+		n.syncedEpoch.Store(0)
+		n.probeSoon() // what it said of its role is old
 	}
 }
 
 // hasten asks for a heartbeat soon.
-func (n *node) hasten() {
+func (n *node) probeSoon() {
 	select {
-	case n.suspect <- struct{}{}:
+	case n.probeNow <- struct{}{}:
 	default:
 	}
 }
 
 // doubt says why the node may lack counts because it has taken over from another one.
 func (n *node) doubt(p *limit.Policy) error {
-	if since := n.succeeded.Load(); since != nil && time.Since(*since) < p.Horizon() {
+	if since := n.promotedAt.Load(); since != nil && time.Since(*since) < p.Horizon() {
 		return backend.ErrCountsLost
 	}
 	return nil
@@ -103,17 +103,17 @@ func (n *node) doubt(p *limit.Policy) error {
 func (n *node) is(role Role) bool { return n.role.Load() == uint32(role) }
 
 // do makes a caller's call that changes what the node holds: through the breaker, measured.
-func (n *node) do(op string, call func() error) error {
+func (n *node) write(op string, call func() error) error {
 	began := n.latency.clock()
 	if n.many {
-		return n.measure(began, n.pass(op, call))
+		return n.measure(began, n.callMany(op, call))
 	}
-	err := n.through(op, call)
+	err := n.throughBreaker(op, call)
 	switch {
-	case err == nil && n.refused.Load() != 0:
-		n.refused.Store(0)
+	case err == nil && n.writeRefusedAt.Load() != 0:
+		n.writeRefusedAt.Store(0)
 	case kindOf(err) == backend.Unavailable && !errors.Is(err, ErrBreakerOpen):
-		n.refused.Store(max(began, 1))
+		n.writeRefusedAt.Store(max(began, 1))
 	}
 	return n.measure(began, err)
 }
@@ -123,12 +123,12 @@ type callerKey struct{}
 
 // overdue types the end of the router's time for a call, which a node takes for the caller's, before the breaker hears of it. Where
 // there are heartbeats they find a node that hangs; without them nobody else does.
-func (n *node) overdue(ctx context.Context, err error) error {
+func (n *node) typeTimeout(ctx context.Context, err error) error {
 	if err == nil || n.watched {
 		return err
 	}
 	if caller, ok := ctx.Value(callerKey{}).(context.Context); ok {
-		return own(caller, err)
+		return asTimeout(caller, err)
 	}
 	return err
 }
@@ -137,9 +137,9 @@ func (n *node) overdue(ctx context.Context, err error) error {
 func (n *node) read(op string, call func() error) error {
 	began := n.latency.clock()
 	if n.many {
-		return n.measure(began, n.pass(op, call))
+		return n.measure(began, n.callMany(op, call))
 	}
-	return n.measure(began, n.guard(op, call))
+	return n.measure(began, n.query(op, call))
 }
 
 // measure takes note of what a call met. One that finds the node slow or gone asks for a heartbeat: callers whose deadlines
@@ -160,71 +160,71 @@ func (n *node) measure(began int64, err error) error {
 	}
 	n.latency.observe(took, ended)
 	if kind == backend.Unavailable || errors.Is(err, context.DeadlineExceeded) {
-		n.hasten()
+		n.probeSoon()
 	}
 	return err
 }
 
 // guard makes a call that changes nothing: through the breaker, unless that is about changes only.
-func (n *node) guard(op string, call func() error) error {
-	if n.refusing() {
-		return n.past(call)
+func (n *node) query(op string, call func() error) error {
+	if n.refusesWrites() {
+		return n.bypassBreaker(call)
 	}
-	return n.through(op, call)
+	return n.throughBreaker(op, call)
 }
 
 // through makes a call through the breaker.
-func (n *node) through(op string, call func() error) error {
+func (n *node) throughBreaker(op string, call func() error) error {
 	var err error
 	_, verdict := n.breaker.Execute(func() (struct{}, error) {
-		if err = call(); err != nil && kindOf(err) != backend.Unavailable && n.barred() {
+		if err = call(); err != nil && kindOf(err) != backend.Unavailable && n.writesBlocked() {
 			return struct{}{}, errUnchanged
 		}
 		return struct{}{}, err
 	})
-	n.tell(err)
-	if refused(verdict) {
-		return n.shut(op)
+	n.report(err)
+	if breakerRefused(verdict) {
+		return n.openError(op)
 	}
 	return err
 }
 
 // past makes a call that says nothing to the breaker.
-func (n *node) past(call func() error) error {
+func (n *node) bypassBreaker(call func() error) error {
 	err := call()
-	n.tell(err)
+	n.report(err)
 	return err
 }
 
 // pass makes a caller's call to a node that is many servers. Only the heartbeat tells its breaker anything: the keys of one
 // server that is away must not make the others' fail.
-func (n *node) pass(op string, call func() error) error {
+func (n *node) callMany(op string, call func() error) error {
 	if n.open.Load() {
-		return n.shut(op)
+		return n.openError(op)
 	}
-	return n.past(call)
+	return n.bypassBreaker(call)
 }
 
-func (n *node) shut(op string) error {
+func (n *node) openError(op string) error {
 	return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
 }
 
 // refusing reports whether a primary answers, but takes no changes, as far as is known: a replica does so, and a server that
 // is out of memory or of replicas, or can't save. Its breaker is about changes then. No other answer says anything of them:
 // heartbeats and reads go past it, and nothing but a change closes it.
-func (n *node) refusing() bool {
-	if !n.watched || n.away.Load() || !n.is(RolePrimary) {
+func (n *node) refusesWrites() bool {
+	if !n.watched || n.unreachable.Load() || !n.is(RolePrimary) {
 		return false
 	}
 	if n.demoted() {
 		return true
 	}
-	refused := n.refused.Load()
+	refused := n.writeRefusedAt.Load()
 	return refused != 0 && n.latency.clock()-refused < int64(breakerWindow) // what is older counts for nothing in a breaker
 }
 
 // barred reports whether the breaker keeps changes from a node that refuses them.
-func (n *node) barred() bool { return n.open.Load() && n.refusing() }
+func (n *node) writesBlocked() bool { return n.open.Load() && n.refusesWrites() }
 
 // demoted reports whether the server said at the latest heartbeat that it is no primary.
 func (n *node) demoted() bool {
@@ -236,8 +236,8 @@ func (n *node) demoted() bool {
 var errUnchanged = errors.New("nothing was changed")
 
 // tell reports what a call has changed or met. The breaker can't do so itself, under its lock.
-func (n *node) tell(err error) {
-	if open := n.open.Load(); n.told.Load() != open && n.told.CompareAndSwap(!open, open) {
+func (n *node) report(err error) {
+	if open := n.open.Load(); n.reported.Load() != open && n.reported.CompareAndSwap(!open, open) {
 		event := Event{Kind: BreakerClosed}
 		if open {
 			event.Kind = BreakerOpened
@@ -249,8 +249,8 @@ func (n *node) tell(err error) {
 	}
 	if kindOf(err) == backend.Misconfigured {
 		const pause = 10 * time.Second
-		now, last := time.Now().UnixNano(), n.complained.Load()
-		if now-last >= int64(pause) && n.complained.CompareAndSwap(last, now) {
+		now, last := time.Now().UnixNano(), n.misconfiguredAt.Load()
+		if now-last >= int64(pause) && n.misconfiguredAt.CompareAndSwap(last, now) {
 			n.emit(Event{Kind: Misconfigured, Err: err})
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Nodes is a group made of any backends.
-type Nodes struct {
+type NodeGroup struct {
 	Name    string // as in [Group]
 	Weight  int    // as in [Group]
 	Primary backend.Backend
@@ -24,7 +24,7 @@ type Nodes struct {
 
 // New makes a router of any backends. It owns them from then on: Close closes them. They stay the caller's if New
 // fails; its error joins a [*ConfigError] for everything that is wrong.
-func New(groups []Nodes, cfg Config) (*Router, error) {
+func New(groups []NodeGroup, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{validateNodes(groups), cfg.validate()}
 	if cfg.Redis != nil {
@@ -53,11 +53,11 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 		return nil, err
 	}
 	r := newRouter(cfg, events, nil)
-	r.begin(newSnapshot(Topology{Seed: cfg.Seed}, placed, built, nil))
+	r.start(newTable(Topology{Seed: cfg.Seed}, placed, built, nil))
 	return r, nil
 }
 
-func validateNodes(groups []Nodes) error {
+func validateNodes(groups []NodeGroup) error {
 	var v validator
 	holders := make(map[backend.Backend]string)
 	node := func(field string, b backend.Backend, replica bool) {

@@ -25,29 +25,29 @@ import (
 // Sentinels may disagree for a while, one that was cut off even for long. Each failover has an epoch of its own, so what
 // counts is the word with the largest one, whoever says it, and no word of an older epoch changes anything. Only where
 // for a while nobody knows of that epoch any more, as after all sentinels were set up anew, it is forgotten.
-type follower struct {
+type sentinelWatcher struct {
 	name, master string // of the group, and what its sentinels call it
 	addresses    []string
 	options      *redis.Options
-	adopt        func(*follower, sighting) error
+	adopt        func(*sentinelWatcher, sentinelView) error
 	events       *events
 	timeout      time.Duration // of one look
 	step         time.Duration // between two looks while the primary is not fit
 
-	leave func()        // ends it; nil before it runs; guarded by Router.changing
-	wake  chan struct{} // asks for a look at once
+	stop    func()        // ends it; nil before it runs; guarded by Router.changing
+	pollNow chan struct{} // asks for a look at once
 
 	ready chan struct{}         // closed once there is a group
 	group atomic.Pointer[group] // as it is now
 
-	mu         sync.Mutex // guards what follows
-	known      sighting   // what is in force
-	doubted    time.Time  // since when most sentinels say otherwise and none confirms it; zero if not so
-	complained time.Time
+	mu            sync.Mutex   // guards what follows
+	current       sentinelView // what is in force
+	outvotedSince time.Time    // since when most sentinels say otherwise and none confirms it; zero if not so
+	reportedAt    time.Time
 }
 
 // sighting is what a sentinel says of a group.
-type sighting struct {
+type sentinelView struct {
 	epoch    int64 // of the failover that made the primary one
 	primary  string
 	replicas []string // those that the sentinel can reach
@@ -59,14 +59,14 @@ type sentinel struct {
 }
 
 const (
-	lookEvery   = 10 * time.Second
-	lookGap     = 100 * time.Millisecond // between two looks that somebody asked for
+	pollEvery   = 10 * time.Second
+	pollGap     = 100 * time.Millisecond // between two looks that somebody asked for
 	listenPause = time.Second            // before a subscription is made once more
 	listenPing  = 5 * time.Second        // of silence, after which a sentinel is asked whether it is there
-	forgetAfter = 30 * time.Second       // of doubt; a sentinel that takes part in a failover is told of it within 2 s
+	outvotedFor = 30 * time.Second       // of doubt; a sentinel that takes part in a failover is told of it within 2 s
 )
 
-func newFollower(g *Group, cfg Config, events *events, adopt func(*follower, sighting) error) *follower {
+func newSentinelWatcher(g *Group, cfg Config, events *events, adopt func(*sentinelWatcher, sentinelView) error) *sentinelWatcher {
 	var options redis.Options
 	if cfg.Sentinel != nil {
 		options = *cfg.Sentinel
@@ -86,29 +86,29 @@ func newFollower(g *Group, cfg Config, events *events, adopt func(*follower, sig
 	if step < 0 {
 		step = defaultHeartbeat
 	}
-	return &follower{
+	return &sentinelWatcher{
 		name: g.Name, master: g.Master, addresses: slices.Clone(g.Sentinels), options: &options,
-		adopt: adopt, events: events, timeout: timeout, step: min(max(step, lookGap), time.Second),
-		wake: make(chan struct{}, 1), ready: make(chan struct{}),
+		adopt: adopt, events: events, timeout: timeout, step: min(max(step, pollGap), time.Second),
+		pollNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
 
 // follows reports whether it is the follower that a group needs.
-func (f *follower) follows(g *Group) bool {
+func (f *sentinelWatcher) watches(g *Group) bool {
 	return f.name == g.Name && f.master == g.Master &&
 		slices.Equal(slices.Sorted(slices.Values(f.addresses)), slices.Sorted(slices.Values(g.Sentinels)))
 }
 
 // suspect asks for a look at once.
-func (f *follower) suspect() {
+func (f *sentinelWatcher) pollSoon() {
 	select {
-	case f.wake <- struct{}{}:
+	case f.pollNow <- struct{}{}:
 	default:
 	}
 }
 
 // run follows until ctx ends.
-func (f *follower) run(ctx context.Context) {
+func (f *sentinelWatcher) run(ctx context.Context) {
 	clients := make([]sentinel, len(f.addresses))
 	for i, address := range f.addresses {
 		options := *f.options
@@ -123,8 +123,8 @@ func (f *follower) run(ctx context.Context) {
 			}
 		})
 	}
-	for f.look(ctx, clients); f.rest(ctx); {
-		f.look(ctx, clients)
+	for f.poll(ctx, clients); f.pause(ctx); {
+		f.poll(ctx, clients)
 	}
 	listeners.Wait()
 	for _, client := range clients {
@@ -133,24 +133,24 @@ func (f *follower) run(ctx context.Context) {
 }
 
 // rest waits until the sentinels should be asked again. It reports whether ctx goes on.
-func (f *follower) rest(ctx context.Context) bool {
+func (f *sentinelWatcher) pause(ctx context.Context) bool {
 	looked := time.Now()
-	if !sleep(ctx, jitter(lookGap), nil) {
+	if !sleep(ctx, jitter(pollGap), nil) {
 		return false
 	}
-	every := jitter(lookEvery)
+	every := jitter(pollEvery)
 	for time.Since(looked) < every {
 		timer := time.NewTimer(jitter(f.step))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return false
-		case <-f.wake:
+		case <-f.pollNow:
 			timer.Stop()
 			return true
 		case <-timer.C:
 		}
-		if !f.fit() {
+		if !f.healthy() {
 			return true
 		}
 	}
@@ -158,7 +158,7 @@ func (f *follower) rest(ctx context.Context) bool {
 }
 
 // fit reports whether there is a primary that is one as far as is known.
-func (f *follower) fit() bool {
+func (f *sentinelWatcher) healthy() bool {
 	g := f.group.Load()
 	if g == nil || g.primary.open.Load() {
 		return false
@@ -167,20 +167,20 @@ func (f *follower) fit() bool {
 }
 
 // look asks all sentinels at once. What one of them says counts at once, too: another may hang.
-func (f *follower) look(ctx context.Context, clients []sentinel) {
-	said := make([]sighting, len(clients))
+func (f *sentinelWatcher) poll(ctx context.Context, clients []sentinel) {
+	said := make([]sentinelView, len(clients))
 	var all sync.WaitGroup
 	for i, client := range clients {
-		all.Go(func() { said[i] = f.ask(ctx, client) })
+		all.Go(func() { said[i] = f.query(ctx, client) })
 	}
 	all.Wait()
 	if ctx.Err() == nil {
-		f.compare(slices.DeleteFunc(said, func(s sighting) bool { return s.primary == "" }), time.Now())
+		f.reconcile(slices.DeleteFunc(said, func(s sentinelView) bool { return s.primary == "" }), time.Now())
 	}
 }
 
 // ask asks one sentinel, and believes what is newer than what is known. It returns none if there was no answer.
-func (f *follower) ask(ctx context.Context, client sentinel) sighting {
+func (f *sentinelWatcher) query(ctx context.Context, client sentinel) sentinelView {
 	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	// The epoch first: between the two questions a failover may come, and then this says too little of a newer primary
@@ -196,29 +196,29 @@ func (f *follower) ask(ctx context.Context, client sentinel) sighting {
 	}
 	epoch, bad := strconv.ParseInt(master["config-epoch"], 10, 64)
 	if err == nil && (bad != nil || len(address) != 2) {
-		err = errForeign
+		err = errNotSentinel
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			f.complain(client, err)
+			f.reportMisconfigured(client, err)
 		}
-		return sighting{}
+		return sentinelView{}
 	}
-	s := sighting{epoch: epoch, primary: net.JoinHostPort(address[0], address[1])}
+	s := sentinelView{epoch: epoch, primary: net.JoinHostPort(address[0], address[1])}
 	for _, replica := range replicas {
 		at := net.JoinHostPort(replica["ip"], replica["port"])
-		if at != s.primary && !away(replica["flags"]) {
+		if at != s.primary && !unreachable(replica["flags"]) {
 			s.replicas = append(s.replicas, at)
 		}
 	}
-	f.heard(s)
+	f.offer(s)
 	return s
 }
 
-var errForeign = errors.New("the answer is not a sentinel's")
+var errNotSentinel = errors.New("the answer is not a sentinel's")
 
 // away reports whether a sentinel can't reach a server that it has these flags for.
-func away(flags string) bool {
+func unreachable(flags string) bool {
 	return slices.ContainsFunc(strings.Split(flags, ","), func(flag string) bool {
 		return flag == "s_down" || flag == "o_down" || flag == "disconnected"
 	})
@@ -226,22 +226,22 @@ func away(flags string) bool {
 
 // complain reports a sentinel that answers, but not what it was asked. One that is away is nobody's business while there
 // are others.
-func (f *follower) complain(client sentinel, err error) {
+func (f *sentinelWatcher) reportMisconfigured(client sentinel, err error) {
 	var reply redis.Error
-	if !errors.As(err, &reply) && !errors.Is(err, errForeign) {
+	if !errors.As(err, &reply) && !errors.Is(err, errNotSentinel) {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.complained.IsZero() && time.Since(f.complained) < lookEvery {
+	if !f.reportedAt.IsZero() && time.Since(f.reportedAt) < pollEvery {
 		return
 	}
-	f.complained = time.Now()
+	f.reportedAt = time.Now()
 	f.events.emit(Event{Kind: Misconfigured, Group: f.name, Node: client.address, Err: err})
 }
 
 // listen hears of failovers from one sentinel until it is lost, or ctx ends.
-func (f *follower) listen(ctx context.Context, client sentinel) {
+func (f *sentinelWatcher) listen(ctx context.Context, client sentinel) {
 	const channel = "+switch-master"
 	news := client.Subscribe(ctx, channel)
 	stop := context.AfterFunc(ctx, func() { _ = news.Close() })
@@ -263,51 +263,51 @@ func (f *follower) listen(ctx context.Context, client sentinel) {
 		silent = false
 		switch heard := heard.(type) {
 		case *redis.Subscription: // there may have been a failover before
-			f.ask(ctx, client)
+			f.query(ctx, client)
 		case *redis.Message: // <master> <old ip> <old port> <new ip> <new port>
 			if name, _, _ := strings.Cut(heard.Payload, " "); name == f.master {
-				f.ask(ctx, client)
-				f.suspect() // the others may know more of the replicas
+				f.query(ctx, client)
+				f.pollSoon() // the others may know more of the replicas
 			}
 		}
 	}
 }
 
 // heard puts in force what is newer than what is known.
-func (f *follower) heard(s sighting) {
+func (f *sentinelWatcher) offer(s sentinelView) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.known.primary == "" || s.epoch > f.known.epoch {
+	if f.current.primary == "" || s.epoch > f.current.epoch {
 		f.adoptLocked(s)
 	}
 }
 
 // compare looks at what all sentinels said who answered.
-func (f *follower) compare(said []sighting, now time.Time) {
+func (f *sentinelWatcher) reconcile(said []sentinelView, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	votes := make(map[string]int)
 	for _, s := range said {
 		votes[s.primary]++
 	}
-	confirmed := slices.ContainsFunc(said, func(s sighting) bool {
-		return s.primary == f.known.primary || s.epoch > f.known.epoch
+	confirmed := slices.ContainsFunc(said, func(s sentinelView) bool {
+		return s.primary == f.current.primary || s.epoch > f.current.epoch
 	})
-	next := f.known
+	next := f.current
 	if !confirmed {
 		for _, s := range said {
-			if 2*votes[s.primary] > len(f.addresses) && (next.primary == f.known.primary || s.epoch > next.epoch) {
+			if 2*votes[s.primary] > len(f.addresses) && (next.primary == f.current.primary || s.epoch > next.epoch) {
 				next = s
 			}
 		}
 	}
 	switch {
-	case next.primary == f.known.primary:
-		f.doubted = time.Time{}
-	case f.doubted.IsZero():
-		f.doubted = now
+	case next.primary == f.current.primary:
+		f.outvotedSince = time.Time{}
+	case f.outvotedSince.IsZero():
+		f.outvotedSince = now
 		return
-	case now.Sub(f.doubted) < forgetAfter:
+	case now.Sub(f.outvotedSince) < outvotedFor:
 		return
 	}
 	var replicas []string
@@ -324,15 +324,15 @@ func (f *follower) compare(said []sighting, now time.Time) {
 	f.adoptLocked(next)
 }
 
-func (f *follower) adoptLocked(s sighting) {
+func (f *sentinelWatcher) adoptLocked(s sentinelView) {
 	slices.Sort(s.replicas)
-	if s.primary == f.known.primary && slices.Equal(s.replicas, f.known.replicas) {
-		f.known.epoch = s.epoch
+	if s.primary == f.current.primary && slices.Equal(s.replicas, f.current.replicas) {
+		f.current.epoch = s.epoch
 		return
 	}
 	if err := f.adopt(f, s); err != nil { // the next look tries again
 		f.events.emit(Event{Kind: Misconfigured, Group: f.name, Node: s.primary, Err: err})
 		return
 	}
-	f.known, f.doubted = s, time.Time{}
+	f.current, f.outvotedSince = s, time.Time{}
 }

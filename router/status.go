@@ -23,7 +23,7 @@ type NodeStatus struct {
 
 // Nodes returns the status of every node: group by group in the order of the topology, primaries first.
 func (r *Router) Nodes() []NodeStatus {
-	s := r.snapshot.Load()
+	s := r.table.Load()
 	var all []NodeStatus
 	for _, g := range s.groups {
 		all = append(all, g.primary.status(g.maxLag))

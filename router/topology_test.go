@@ -181,7 +181,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := router.Open(one, router.Config{Backend: backend.RedisConfig{Prefix: "{"}}); !errors.As(err, &bad) {
 		t.Errorf("bad prefix: %v", err)
 	}
-	nodes := []router.Nodes{{Name: "a", Primary: memory(t)}}
+	nodes := []router.NodeGroup{{Name: "a", Primary: memory(t)}}
 	_, err = router.New(nodes, router.Config{Redis: &redis.Options{}, Sentinel: &redis.Options{}})
 	if got := refusedFields(err); !slices.Equal(got, []string{"Redis", "Sentinel"}) {
 		t.Errorf("New with redis options: refused %q: %v", got, err)

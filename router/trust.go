@@ -101,7 +101,7 @@ func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 }
 
 // published returns the topology of a notice if this process may take it over from a server.
-func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) {
+func (r *Router) trustedTopology(s *routingTable, there backend.Notice) (Topology, error) {
 	t, err := ParseTopology([]byte(there.Text))
 	if err != nil {
 		return Topology{}, err
@@ -111,21 +111,21 @@ func (r *Router) published(s *snapshot, there backend.Notice) (Topology, error) 
 			Field: "topology", Value: fmt.Sprintf("epoch %d", t.Epoch), Bound: fmt.Sprintf("must be of epoch %d, as which it is published", there.Version),
 		}
 	}
-	var own []place
-	for _, f := range append([]former{{snapshot: s}}, s.from...) {
-		own = append(own, f.topology.places()...)
+	var own []endpoint
+	for _, f := range append([]previousTable{{routingTable: s}}, s.history...) {
+		own = append(own, f.topology.endpoints()...)
 	}
-	return t, errors.Join(r.cfg.trusts(own, &t), jump(s, &t))
+	return t, errors.Join(r.cfg.checkTrust(own, &t), checkJump(s, &t))
 }
 
 // CheckPublished returns nil if a process with this configuration and a topology of its own may take over another one from a
 // server, and otherwise a [*ConfigError], with [ErrTopologyUntrusted] in its chain. It doesn't compare the epochs.
 func (c Config) CheckPublished(own, published Topology) error {
-	return errors.Join(c.validateTrust(), c.trusts(own.places(), &published))
+	return errors.Join(c.validateTrust(), c.checkTrust(own.endpoints(), &published))
 }
 
 // trusts refuses a topology that is not signed where it must be, or that leads to servers that are neither known nor allowed.
-func (c *Config) trusts(own []place, t *Topology) error {
+func (c *Config) checkTrust(own []endpoint, t *Topology) error {
 	if len(c.TopologyKeys) > 0 {
 		if err := t.Verify(c.TopologyKeys...); err != nil {
 			return errors.Join(ErrTopologyUntrusted, err)
@@ -134,11 +134,11 @@ func (c *Config) trusts(own []place, t *Topology) error {
 			return nil
 		}
 	}
-	known := make(map[place]bool, len(own))
+	known := make(map[endpoint]bool, len(own))
 	for _, p := range own {
 		known[p] = true
 	}
-	for _, p := range t.places() {
+	for _, p := range t.endpoints() {
 		if !known[p] && !allows(c.AllowedAddresses, p.address) {
 			return &ConfigError{Field: "topology: address", Value: strconv.Quote(p.address), Err: ErrTopologyUntrusted, Bound: fmt.Sprintf(
 				"must be what this process knows from its own topology as %s, or allowed by AllowedAddresses, or the topology (epoch %d) "+
@@ -150,16 +150,16 @@ func (c *Config) trusts(own []place, t *Topology) error {
 
 // place is an address in a topology, and as what it is there: a sentinel leads elsewhere with another master's name, a cluster
 // leads to all its servers, and a sentinel that is taken for a node gets the password of one.
-type place struct{ as, address string }
+type endpoint struct{ as, address string }
 
 // places returns all of a topology and of those before it.
-func (t *Topology) places() (all []place) {
+func (t *Topology) endpoints() (all []endpoint) {
 	for p := t; p != nil; p = p.Previous {
 		for i := range p.Groups {
 			g := &p.Groups[i]
 			add := func(as string, addresses ...string) {
 				for _, address := range addresses {
-					all = append(all, place{as, canonical(address)})
+					all = append(all, endpoint{as, canonical(address)})
 				}
 			}
 			if g.Primary != "" {
@@ -174,7 +174,7 @@ func (t *Topology) places() (all []place) {
 }
 
 // jump refuses an epoch that is too far above the one in force.
-func jump(s *snapshot, t *Topology) error {
+func checkJump(s *routingTable, t *Topology) error {
 	if most := s.topology.Epoch + MaxEpochJump; s.topology.Epoch > 0 && t.Epoch > most {
 		return &ConfigError{Field: "epoch", Value: strconv.FormatUint(t.Epoch, 10), Bound: fmt.Sprintf(
 			"must be at most %d, which is %d above the one in force", most, MaxEpochJump)}

@@ -34,7 +34,7 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // key which has moved on learns of it there, and so does one that starts. Where an old owner is out of reach, a key starts
 // without its counts, and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
 func (r *Router) Update(topology Topology) error {
-	if err := errors.Join(topology.Validate(), topology.suits(r.cfg)); err != nil {
+	if err := errors.Join(topology.Validate(), topology.checkConfig(r.cfg)); err != nil {
 		return err
 	}
 	r.changing.Lock()
@@ -43,7 +43,7 @@ func (r *Router) Update(topology Topology) error {
 }
 
 func (r *Router) updateLocked(topology Topology) error {
-	s := r.snapshot.Load()
+	s := r.table.Load()
 	digest := topology.Digest()
 	switch {
 	case r.closed.Load():
@@ -52,7 +52,7 @@ func (r *Router) updateLocked(topology Topology) error {
 		return &ConfigError{Field: "topology", Value: strconv.FormatUint(topology.Epoch, 10),
 			Bound: "must be given to Open: a router made by New keeps its nodes", Err: ErrNotSupported}
 	case topology.Epoch == s.topology.Epoch && digest == s.digest:
-		return r.readdressLocked(s, topology)
+		return r.updateAddressesLocked(s, topology)
 	case topology.Epoch == s.topology.Epoch:
 		return topology.conflictWith(s.topology, "this process")
 	case topology.Epoch < s.topology.Epoch:
@@ -60,27 +60,27 @@ func (r *Router) updateLocked(topology Topology) error {
 			"must be above %d, which is in force: to go back, publish it as epoch %d with epoch %d as its \"previous\"",
 			s.topology.Epoch, s.topology.Epoch+1, s.topology.Epoch)}
 	}
-	if err := errors.Join(jump(s, &topology), topology.history(s.topology.Epoch)); err != nil {
+	if err := errors.Join(checkJump(s, &topology), topology.history(s.topology.Epoch)); err != nil {
 		return err
 	}
 	now := time.Now()
-	from := append([]former{{s.alone(), now, s.refused != nil}}, r.undrained(s.from)...)
-	m := r.opener.maker(s)
-	next := m.snapshot(topology, from)
-	next.remember(m, topology.Previous, now)
-	if err := m.end(); err != nil {
+	from := append([]previousTable{{s.withoutHistory(), now, s.stopped != nil}}, r.keepUndrained(s.history)...)
+	m := r.opener.builder(s)
+	next := m.table(topology, from)
+	next.addPrevious(m, topology.Previous, now)
+	if err := m.finish(); err != nil {
 		return err
 	}
-	r.enforceLocked(next)
-	r.retire(s, next)
+	r.installLocked(next)
+	r.closeUnused(s, next)
 	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(s.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
-	r.spread()
+	r.wakeSync()
 	return nil
 }
 
 // readdressLocked puts the addresses of a topology in force whose keys have the same owners, those of groups that only its Previous
 // have included. What is known of former topologies otherwise stays, and a Previous that is new is added.
-func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
+func (r *Router) updateAddressesLocked(s *routingTable, topology Topology) error {
 	if reflect.DeepEqual(topology, s.topology) {
 		return nil
 	}
@@ -92,8 +92,8 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 			}
 		}
 	}
-	m := r.opener.maker(s)
-	next := s.relocated(func(g *group) *group {
+	m := r.opener.builder(s)
+	next := s.withGroups(func(g *group) *group {
 		if groups[g.name] == nil {
 			return nil
 		}
@@ -103,53 +103,53 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 	})
 	next.topology = topology
 	for p := topology.Previous; p != nil; p = p.Previous {
-		for _, f := range next.from { // what is published of it has the new addresses, too
+		for _, f := range next.history { // what is published of it has the new addresses, too
 			if f.topology.Epoch == p.Epoch && f.digest == p.Digest() {
 				f.topology = *p
 			}
 		}
 	}
 	if !sameHistory(&topology, &s.topology) {
-		next.remember(m, topology.Previous, time.Now())
+		next.addPrevious(m, topology.Previous, time.Now())
 	}
-	if err := m.end(); err != nil {
+	if err := m.finish(); err != nil {
 		return err
 	}
 	for _, n := range next.nodes() {
-		n.forbids.Store(0) // it may be signed now
+		n.deniedEpoch.Store(0) // it may be signed now
 	}
-	r.enforceLocked(next)
-	r.retire(s, next)
-	if !slices.Equal(topology.places(), s.topology.places()) {
+	r.installLocked(next)
+	r.closeUnused(s, next)
+	if !slices.Equal(topology.endpoints(), s.topology.endpoints()) {
 		epoch := strconv.FormatUint(topology.Epoch, 10)
 		r.events.emit(Event{Kind: TopologyChanged, From: epoch, To: epoch})
 	}
-	r.spread()
+	r.wakeSync()
 	return nil
 }
 
 // spread has the primaries consulted soon.
-func (r *Router) spread() {
+func (r *Router) wakeSync() {
 	select {
-	case r.news <- struct{}{}:
+	case r.syncSoon <- struct{}{}:
 	default:
 	}
 }
 
 // alone is a snapshot without its own past, so that pasts don't pile up.
-func (s *snapshot) alone() *snapshot {
+func (s *routingTable) withoutHistory() *routingTable {
 	c := *s
-	c.succeed(nil)
+	c.setHistory(nil)
 	return &c
 }
 
 // retire closes the nodes that no snapshot needs any more, and ends the followers. Calls that began before may still be on
 // their way to a node, so it is closed after a while.
-func (r *Router) retire(before, now *snapshot) {
-	followed := now.followers()
-	for _, f := range before.followers() {
-		if !slices.Contains(followed, f) && f.leave != nil {
-			f.leave()
+func (r *Router) closeUnused(before, now *routingTable) {
+	followed := now.watchers()
+	for _, f := range before.watchers() {
+		if !slices.Contains(followed, f) && f.stop != nil {
+			f.stop()
 		}
 	}
 	kept := now.nodes()
@@ -157,50 +157,50 @@ func (r *Router) retire(before, now *snapshot) {
 		if slices.Contains(kept, n) {
 			continue
 		}
-		if n.leave != nil {
-			n.leave()
+		if n.stop != nil {
+			n.stop()
 		}
 		r.running.Go(func() {
-			sleep(r.life, retireAfter+4*r.cfg.Backend.Timeout, nil)
+			sleep(r.life, closeAfter+4*r.cfg.Backend.Timeout, nil)
 			_ = n.backend.Close()
 		})
 	}
 }
 
-const retireAfter = 5 * time.Second // longer than a call goes by a snapshot that was replaced
+const closeAfter = 5 * time.Second // longer than a call goes by a snapshot that was replaced
 
 // drain forgets former snapshots whose windows are over. It is called now and then.
-func (r *Router) drain() {
+func (r *Router) dropDrained() {
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	s := r.snapshot.Load()
-	kept := r.undrained(s.from)
-	if len(kept) == len(s.from) || r.closed.Load() {
+	s := r.table.Load()
+	kept := r.keepUndrained(s.history)
+	if len(kept) == len(s.history) || r.closed.Load() {
 		return
 	}
 	next := *s
-	next.succeed(kept)
-	r.snapshot.Store(&next)
-	r.retire(s, &next)
+	next.setHistory(kept)
+	r.table.Store(&next)
+	r.closeUnused(s, &next)
 }
 
 // undrained is those of former snapshots that keys may still come from: Drain is for the windows of policies that this router
 // hasn't met.
-func (r *Router) undrained(from []former) []former {
+func (r *Router) keepUndrained(from []previousTable) []previousTable {
 	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
-	ring := r.snapshot.Load().ring
-	return slices.DeleteFunc(slices.Clone(from), func(f former) bool {
+	ring := r.table.Load().ring
+	return slices.DeleteFunc(slices.Clone(from), func(f previousTable) bool {
 		over := time.Since(f.left) >= keep
-		if last := r.drained.Load(); over && f.ring != ring && (last == nil || last.Before(f.left)) {
-			r.drained.Store(&f.left)
+		if last := r.lastDrained.Load(); over && f.ring != ring && (last == nil || last.Before(f.left)) {
+			r.lastDrained.Store(&f.left)
 		}
 		return over
 	})
 }
 
 // lacks says why counts under a policy may be missing, whatever the key: its windows are longer than former topologies were kept.
-func (r *Router) lacks(p *limit.Policy) error {
-	if left := r.drained.Load(); left != nil && time.Since(*left) < r.hold(p) {
+func (r *Router) drainedCause(p *limit.Policy) error {
+	if left := r.lastDrained.Load(); left != nil && time.Since(*left) < r.hold(p) {
 		return errors.Join(backend.ErrNotHandedOver, errDrained)
 	}
 	return nil

@@ -343,7 +343,7 @@ func TestUpdateRefused(t *testing.T) {
 	if err := r.Update(swapped); err != nil {
 		t.Errorf("the same in another order: %v", err)
 	}
-	fixed, err := router.New([]router.Nodes{{Name: "g1", Primary: p.machine("10.0.0.8:6379")}}, router.Config{})
+	fixed, err := router.New([]router.NodeGroup{{Name: "g1", Primary: p.machine("10.0.0.8:6379")}}, router.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (r *Router) WatchFile(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.follow(last); err != nil && !errors.Is(err, ErrTopologyOld) { // others may be ahead of this file
+	if err := r.updateFromFile(last); err != nil && !errors.Is(err, ErrTopologyOld) { // others may be ahead of this file
 		return err
 	}
 	r.changing.Lock()
@@ -40,7 +40,7 @@ func (r *Router) WatchFile(path string) error {
 		for sleep(r.life, fileEvery, nil) {
 			data, err := readTopology(path)
 			if err == nil && !bytes.Equal(data, last) {
-				err = r.follow(data)
+				err = r.updateFromFile(data)
 			}
 			switch {
 			case err == nil:
@@ -57,7 +57,7 @@ func (r *Router) WatchFile(path string) error {
 const fileEvery = time.Second // is how often a topology file is looked at
 
 // follow puts a file's topology in force.
-func (r *Router) follow(data []byte) error {
+func (r *Router) updateFromFile(data []byte) error {
 	topology, err := ParseTopology(data)
 	if err != nil {
 		return err

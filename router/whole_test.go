@@ -189,7 +189,7 @@ func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, 
 // TestGivenNodesKeepTheirTime: nodes that are given to New have timeouts of their own, and no other bounds them.
 func TestGivenNodesKeepTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := open(t, []router.Nodes{{Name: "a", Primary: slow{memory(t)}}}, router.Config{Heartbeat: -1})
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: slow{memory(t)}}}, router.Config{Heartbeat: -1})
 		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: limit.Move{Mover: limit.Migration, Version: 1, Hold: time.Hour}}
 		if _, err := r.Seal(t.Context(), req); err != nil {
 			t.Error(err)

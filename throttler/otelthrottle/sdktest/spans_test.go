@@ -197,7 +197,7 @@ func TestDeniedByAReplica(t *testing.T) {
 	if _, err := replica.Take(t.Context(), backend.Request{Key: secret, Policy: &policy, Cost: 1}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := router.New([]router.Nodes{
+	r, err := router.New([]router.NodeGroup{
 		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{replica}},
 	}, router.Config{})
 	if err != nil {

@@ -21,23 +21,23 @@ import (
 
 // notice is the topology as it is published. One that is signed is published as it is, which is the only one that signed keys
 // let through.
-func (s *snapshot) notice() (backend.Notice, error) {
+func (s *routingTable) announcement() (backend.Notice, error) {
 	topology := s.topology
 	if len(topology.Signature) == 0 {
-		topology = s.chain()
+		topology = s.published()
 	}
 	text, err := json.Marshal(topology)
 	return backend.Notice{Version: s.version(), Digest: s.digest, Text: string(text)}, errors.Join(err, topology.Validate())
 }
 
 // chain is the topology with the former ones, as far as they are known.
-func (s *snapshot) chain() Topology {
+func (s *routingTable) published() Topology {
 	topology := s.topology
 	last := &topology
 	last.Previous = nil
 	told, more := 0, false
-	for _, f := range s.from {
-		if f.stray || f.version() == 0 {
+	for _, f := range s.history {
+		if f.conflicting || f.version() == 0 {
 			continue
 		}
 		if told == maxPrevious {
@@ -56,151 +56,151 @@ func (s *snapshot) chain() Topology {
 
 // consult compares the topology in force with the one that a node's notice has, and takes over a newer one. Where there is an
 // older one or none, it leaves its own if that is wanted, unless the router was stopped because others have another topology.
-func (r *Router) consult(ctx context.Context, n *node, leave bool) error {
+func (r *Router) syncWith(ctx context.Context, n *node, leave bool) error {
 	board, ok := n.backend.(backend.Poster)
-	s := r.snapshot.Load()
+	s := r.table.Load()
 	if !ok || s.version() == 0 {
 		return backend.ErrUnsupported
 	}
-	there, err := r.look(ctx, n, board)
-	if err == nil && there.Version < s.version() && leave && s.refused == nil && r.publish(ctx, n, board, s) {
-		there, err = r.look(ctx, n, board)
+	there, err := r.readAnnouncement(ctx, n, board)
+	if err == nil && there.Version < s.version() && leave && s.stopped == nil && r.publish(ctx, n, board, s) {
+		there, err = r.readAnnouncement(ctx, n, board)
 	}
 	switch {
 	case err != nil:
 		return err
 	case there.Version < s.version():
-		n.knows.Store(0)
+		n.syncedEpoch.Store(0)
 		return nil
 	case there.Version == s.version() && there.Digest == s.digest:
-		n.knows.Store(s.version())
+		n.syncedEpoch.Store(s.version())
 		return nil
 	}
-	topology, err := r.published(s, there)
+	topology, err := r.trustedTopology(s, there)
 	switch {
 	case err == nil && there.Version == s.version():
-		n.knows.Store(0)
-		r.conflict(s, n, topology)
+		n.syncedEpoch.Store(0)
+		r.stopForConflict(s, n, topology)
 		return ErrTopologyConflict
 	case err == nil:
 		if err = r.Update(topology); err == nil || errors.Is(err, ErrTopologyOld) {
 			return nil
 		}
 	}
-	n.reject(err)
+	n.reportRejection(err)
 	return err
 }
 
-func (r *Router) look(ctx context.Context, n *node, board backend.Poster) (there backend.Notice, err error) {
-	err = n.guard("look", func() (err error) {
+func (r *Router) readAnnouncement(ctx context.Context, n *node, board backend.Poster) (there backend.Notice, err error) {
+	err = n.query("look", func() (err error) {
 		there, err = board.Look(ctx)
-		return n.overdue(ctx, err)
+		return n.typeTimeout(ctx, err)
 	})
 	return there, err
 }
 
 // publish leaves the topology at a node, and reports whether it was let do so. One who may not write there is no fault: then
 // others publish.
-func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *snapshot) bool {
-	if n.forbids.Load() == s.version() {
+func (r *Router) publish(ctx context.Context, n *node, board backend.Poster, s *routingTable) bool {
+	if n.deniedEpoch.Load() == s.version() {
 		return false
 	}
 	if len(r.cfg.TopologyKeys) > 0 && len(s.topology.Signature) == 0 {
-		if n.forbids.Swap(s.version()) != s.version() {
+		if n.deniedEpoch.Swap(s.version()) != s.version() {
 			n.emit(Event{Kind: TopologyUnpublished, Err: &ConfigError{Field: "signature", Value: "none", Bound: fmt.Sprintf(
 				"must be there with TopologyKeys for epoch %d to be published: processes that were not given it don't learn of it", s.version())}})
 		}
 		return false
 	}
-	notice, err := s.notice()
+	notice, err := s.announcement()
 	if err != nil {
-		n.reject(err)
+		n.reportRejection(err)
 		return false
 	}
-	return n.guard("post", func() error {
+	return n.query("post", func() error {
 		_, err := board.Post(ctx, notice)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
-			n.forbids.Store(s.version())
+			n.deniedEpoch.Store(s.version())
 			return nil
 		}
-		return n.overdue(ctx, err)
-	}) == nil && n.forbids.Load() != s.version()
+		return n.typeTimeout(ctx, err)
+	}) == nil && n.deniedEpoch.Load() != s.version()
 }
 
 // reject reports that a topology from a node is not taken over, once for each thing wrong.
-func (n *node) reject(err error) {
-	if text := err.Error(); n.rejected.Swap(text) != text {
+func (n *node) reportRejection(err error) {
+	if text := err.Error(); n.lastRejection.Swap(text) != text {
 		n.emit(Event{Kind: TopologyRejected, Err: err})
 	}
 }
 
 // conflict stops a snapshot that differs from what was published under its epoch: until there is a newer one no call is made.
-func (r *Router) conflict(s *snapshot, n *node, published Topology) {
+func (r *Router) stopForConflict(s *routingTable, n *node, published Topology) {
 	stopped := *s
-	stopped.refused = s.topology.conflictWith(published, n.title())
+	stopped.stopped = s.topology.conflictWith(published, n.title())
 	r.changing.Lock()
 	defer r.changing.Unlock()
-	if r.snapshot.Load() != s || s.refused != nil {
+	if r.table.Load() != s || s.stopped != nil {
 		return
 	}
-	r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: stopped.refused})
-	r.snapshot.Store(&stopped)
+	r.events.emit(Event{Kind: TopologyRejected, Group: n.group, Node: n.name, Err: stopped.stopped})
+	r.table.Store(&stopped)
 }
 
 // confer consults the primaries at the start, after each change, and now and then, until the router is closed; those of
 // former topologies, too, for there may be processes that know no others. It looks at all of them before it leaves its
 // notice anywhere, lest one that differs from all others wins at a server which has lost theirs.
-func (r *Router) confer() {
+func (r *Router) syncLoop() {
 	for {
 		for _, leave := range []bool{false, true} {
 			var all sync.WaitGroup
-			s := r.snapshot.Load()
-			for _, g := range s.all() {
-				if g.pending || leave && g.primary.knows.Load() == s.version() {
+			s := r.table.Load()
+			for _, g := range s.allGroups() {
+				if g.pending || leave && g.primary.syncedEpoch.Load() == s.version() {
 					continue
 				}
 				all.Go(func() {
 					ctx, cancel := context.WithTimeout(r.life, beatTimeout(r.cfg))
 					defer cancel()
-					_ = r.consult(ctx, g.primary, leave) // what matters is in the events, and a node that is away is asked again
+					_ = r.syncWith(ctx, g.primary, leave) // what matters is in the events, and a node that is away is asked again
 				})
 			}
 			all.Wait()
 		}
-		r.drain()
-		pause := jitter(conferEvery)
-		if r.snapshot.Load().version() == 0 {
+		r.dropDrained()
+		pause := jitter(syncEvery)
+		if r.table.Load().version() == 0 {
 			pause = math.MaxInt64 // there is nothing to tell until there is a change
 		}
-		if !sleep(r.life, pause, r.news) {
+		if !sleep(r.life, pause, r.syncSoon) {
 			return
 		}
 	}
 }
 
-const conferEvery = 10 * time.Second
+const syncEvery = 10 * time.Second
 
 // remember adds to the former topologies a chain of those that came before, as far as they are not known. Of an epoch, the
 // chain has the one that counts.
-func (s *snapshot) remember(m *maker, previous *Topology, now time.Time) {
-	from := slices.Clone(s.from)
+func (s *routingTable) addPrevious(m *builder, previous *Topology, now time.Time) {
+	from := slices.Clone(s.history)
 	for p := previous; p != nil; p = p.Previous {
 		known, digest := p.Epoch >= s.topology.Epoch, p.Digest()
 		for i := range from {
 			if f := &from[i]; f.topology.Epoch == p.Epoch {
-				f.stray = f.digest != digest
-				known = known || !f.stray
+				f.conflicting = f.digest != digest
+				known = known || !f.conflicting
 			}
 		}
 		if !known {
-			from = append(from, former{snapshot: m.snapshot(*p, nil), left: now})
+			from = append(from, previousTable{routingTable: m.table(*p, nil), left: now})
 		}
 	}
-	slices.SortStableFunc(from, func(a, b former) int { return int(b.version() - a.version()) })
+	slices.SortStableFunc(from, func(a, b previousTable) int { return int(b.version() - a.version()) })
 	for i := len(from) - 1; i > 0; i-- { // none was left after a later one
 		if from[i].left.After(from[i-1].left) {
 			from[i-1].left = from[i].left
 		}
 	}
-	s.succeed(from)
+	s.setHistory(from)
 }

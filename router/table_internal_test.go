@@ -39,13 +39,13 @@ func changed(t testing.TB, changes int) *Router {
 
 // TestRingsAreShared: topologies that have the same groups at other addresses keep one ring, and one look at it is enough.
 func TestRingsAreShared(t *testing.T) {
-	s := changed(t, 20).snapshot.Load()
+	s := changed(t, 20).table.Load()
 	rings := map[*ring.Ring]bool{s.ring: true}
-	for _, f := range s.from {
+	for _, f := range s.history {
 		rings[f.ring] = true
 	}
-	if len(s.from) != 20 || len(rings) != 2 || len(s.elsewhere) != 1 {
-		t.Errorf("%d former topologies have %d rings, and %d are looked at; want 20, 2, 1", len(s.from), len(rings), len(s.elsewhere))
+	if len(s.history) != 20 || len(rings) != 2 || len(s.ownedElsewhere) != 1 {
+		t.Errorf("%d former topologies have %d rings, and %d are looked at; want 20, 2, 1", len(s.history), len(rings), len(s.ownedElsewhere))
 	}
 }
 
@@ -59,9 +59,9 @@ func BenchmarkOrigins(b *testing.B) {
 			r := changed(b, changes)
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			s, hold := r.snapshot.Load(), r.hold(&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}})
+			s, hold := r.table.Load(), r.hold(&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}})
 			for b.Loop() {
-				s.origins("user:1", hold)
+				s.previousOwners("user:1", hold)
 			}
 			b.ReportMetric(float64(after.HeapAlloc)-float64(before.HeapAlloc), "B-kept")
 		})
@@ -72,19 +72,19 @@ func BenchmarkOrigins(b *testing.B) {
 // are not over either.
 func TestRememberLate(t *testing.T) {
 	r := changed(t, 6)
-	s, now := *r.snapshot.Load(), time.Now()
-	s.succeed(slices.Clone(s.from[:2])) // epochs 6 and 5
-	for i := range s.from {
-		s.from[i].left = now.Add(-time.Duration(1+i) * time.Hour)
+	s, now := *r.table.Load(), time.Now()
+	s.setHistory(slices.Clone(s.history[:2])) // epochs 6 and 5
+	for i := range s.history {
+		s.history[i].left = now.Add(-time.Duration(1+i) * time.Hour)
 	}
-	m := r.opener.maker(&s)
-	s.remember(m, &Topology{Epoch: 4, Groups: []Group{{Name: "g4", Primary: "10.0.4.1:6379"}}}, now)
-	for _, f := range s.from {
+	m := r.opener.builder(&s)
+	s.addPrevious(m, &Topology{Epoch: 4, Groups: []Group{{Name: "g4", Primary: "10.0.4.1:6379"}}}, now)
+	for _, f := range s.history {
 		if f.left != now {
 			t.Errorf("epoch %d was left %s before one that came earlier", f.topology.Epoch, now.Sub(f.left))
 		}
 	}
-	if err := m.end(); err != nil || len(s.from) != 3 {
-		t.Errorf("%d former topologies, %v", len(s.from), err)
+	if err := m.finish(); err != nil || len(s.history) != 3 {
+		t.Errorf("%d former topologies, %v", len(s.history), err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // the first answer wait for it, as long as they may take anyway, and fail as [backend.Unavailable] after that.
 func Open(topology Topology, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
-	errs := []error{topology.Validate(), cfg.validate(), topology.suits(cfg), topology.history(0)}
+	errs := []error{topology.Validate(), cfg.validate(), topology.checkConfig(cfg), topology.history(0)}
 	if cfg.Seed != 0 {
 		errs = append(errs, &ConfigError{
 			Field: "Seed", Value: strconv.FormatUint(cfg.Seed, 10), Bound: "must be 0: the topology has the seed",
@@ -32,21 +32,21 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 
 	o := &opener{cfg: cfg, events: newEvents(cfg.OnEvent)}
 	r := newRouter(cfg, o.events, o)
-	o.relocate = r.relocate
-	m := o.maker(nil)
-	s := m.snapshot(topology, nil)
-	s.remember(m, topology.Previous, time.Now()) // left just now, for all that is known here
-	if err := m.end(); err != nil {
-		r.stopAll()
+	o.adopt = r.adoptView
+	m := o.builder(nil)
+	s := m.table(topology, nil)
+	s.addPrevious(m, topology.Previous, time.Now()) // left just now, for all that is known here
+	if err := m.finish(); err != nil {
+		r.shutdown()
 		return nil, err
 	}
-	r.begin(s)
-	r.running.Go(r.confer)
+	r.start(s)
+	r.running.Go(r.syncLoop)
 	return r, nil
 }
 
 // suits refuses what can't be had with this topology.
-func (t *Topology) suits(cfg Config) error {
+func (t *Topology) checkConfig(cfg Config) error {
 	if len(t.Signature) > 0 && len(cfg.TopologyKeys) > 0 {
 		if err := t.Verify(cfg.TopologyKeys...); err != nil {
 			return err
@@ -65,9 +65,9 @@ func (t *Topology) suits(cfg Config) error {
 
 // opener makes the nodes of topologies.
 type opener struct {
-	cfg      Config
-	events   *events
-	relocate func(*follower, sighting) error
+	cfg    Config
+	events *events
+	adopt  func(*sentinelWatcher, sentinelView) error
 }
 
 // open makes the backend of a node.
@@ -89,31 +89,31 @@ func (o *opener) open(address string) (backend.Backend, error) {
 
 // maker makes snapshots that belong together, of rings, nodes and followers that are there already and of
 // new ones.
-type maker struct {
+type builder struct {
 	*opener
-	snapshots []*snapshot
-	nodes     []*node
-	followers []*follower
-	made      []*node // those of them that are new
-	err       error   // the first; what is made after it is of no use
+	tables   []*routingTable
+	nodes    []*node
+	watchers []*sentinelWatcher
+	opened   []*node // those of them that are new
+	err      error   // the first; what is made after it is of no use
 }
 
 // maker returns one that knows what a snapshot has, if there is one.
-func (o *opener) maker(s *snapshot) *maker {
-	m := &maker{opener: o}
+func (o *opener) builder(s *routingTable) *builder {
+	m := &builder{opener: o}
 	if s != nil {
-		m.snapshots, m.nodes, m.followers = []*snapshot{s}, s.nodes(), s.followers()
-		for _, f := range s.from {
-			m.snapshots = append(m.snapshots, f.snapshot)
+		m.tables, m.nodes, m.watchers = []*routingTable{s}, s.nodes(), s.watchers()
+		for _, f := range s.history {
+			m.tables = append(m.tables, f.routingTable)
 		}
 	}
 	return m
 }
 
 // end says whether all could be made. If not, what was made is closed.
-func (m *maker) end() error {
+func (m *builder) finish() error {
 	if m.err != nil {
-		for _, n := range m.made {
+		for _, n := range m.opened {
 			_ = n.backend.Close() // nothing was sent yet
 		}
 	}
@@ -121,20 +121,20 @@ func (m *maker) end() error {
 }
 
 // snapshot makes what a topology describes.
-func (m *maker) snapshot(topology Topology, from []former) *snapshot {
+func (m *builder) table(topology Topology, from []previousTable) *routingTable {
 	groups := make([]*group, len(topology.Groups))
 	for i := range topology.Groups {
 		groups[i] = m.group(&topology.Groups[i])
 	}
-	s := newSnapshot(topology, m.ring(groups, topology.Seed), groups, from)
-	m.snapshots = append(m.snapshots, s)
+	s := newTable(topology, m.ring(groups, topology.Seed), groups, from)
+	m.tables = append(m.tables, s)
 	return s
 }
 
 // ring finds or makes the ring of groups. It takes a megabyte, and many changes of a topology are of addresses, or undo one.
-func (m *maker) ring(groups []*group, seed uint64) *ring.Ring {
+func (m *builder) ring(groups []*group, seed uint64) *ring.Ring {
 	all := members(groups)
-	for _, s := range m.snapshots {
+	for _, s := range m.tables {
 		if s.topology.Seed == seed && slices.Equal(members(s.groups), all) {
 			return s.ring
 		}
@@ -144,23 +144,23 @@ func (m *maker) ring(groups []*group, seed uint64) *ring.Ring {
 	return r
 }
 
-func (m *maker) fail(err error) {
+func (m *builder) fail(err error) {
 	if m.err == nil {
 		m.err = err
 	}
 }
 
-func (m *maker) group(g *Group) *group {
+func (m *builder) group(g *Group) *group {
 	switch {
 	case len(g.Cluster) > 0:
 		return m.cluster(g)
 	case len(g.Sentinels) > 0:
-		return m.followed(g.Name, g.Weight, m.follower(g))
+		return m.sentinelGroup(g.Name, g.Weight, m.watcher(g))
 	}
 	return newGroup(g.Name, g.Weight, m.node(g.Name, g.Primary, RolePrimary), m.replicas(g.Name, g.Replicas), m.cfg)
 }
 
-func (m *maker) replicas(group string, addresses []string) []*node {
+func (m *builder) replicas(group string, addresses []string) []*node {
 	all := make([]*node, len(addresses))
 	for i, address := range addresses {
 		all[i] = m.node(group, address, RoleReplica)
@@ -169,11 +169,11 @@ func (m *maker) replicas(group string, addresses []string) []*node {
 }
 
 // node finds or makes the node of a group at an address. It gets its role when it is put in force.
-func (m *maker) node(group, address string, role Role) *node {
-	return m.find(identity{group: group, name: address}, role, func() (backend.Backend, error) { return m.open(address) })
+func (m *builder) node(group, address string, role Role) *node {
+	return m.findNode(identity{group: group, name: address}, role, func() (backend.Backend, error) { return m.open(address) })
 }
 
-func (m *maker) find(id identity, role Role, open func() (backend.Backend, error)) *node {
+func (m *builder) findNode(id identity, role Role, open func() (backend.Backend, error)) *node {
 	for _, n := range m.nodes {
 		if n.identity == id {
 			return n
@@ -188,6 +188,6 @@ func (m *maker) find(id identity, role Role, open func() (backend.Backend, error
 		return nil
 	}
 	n := newNode(id, role, b, m.cfg, m.events)
-	m.nodes, m.made = append(m.nodes, n), append(m.made, n)
+	m.nodes, m.opened = append(m.nodes, n), append(m.opened, n)
 	return n
 }

@@ -18,48 +18,48 @@ import (
 //   - Ask: the owner may have adopted the key already. If not, its origins are sealed next.
 //   - Adopt: they are sealed, and what they held goes to the owner.
 //   - Alone: one of them can't be sealed, and the request goes on without it.
-type way struct {
+type handover struct {
 	backend.Request
-	router  *Router
-	at      *snapshot
-	origins []*group     // where the key may come from
-	move    limit.Move   // the hand-over; zero if the key doesn't move
-	known   *limit.State // what the origins held, joined with floor; nil before they are sealed
-	unmet   error        // why one of them could not be
-	floor   *limit.State // the caller's own
-	foreign bool         // the request acts under a move of the caller's
-	change  bool         // the request has no room for counts: they have to be there before it
+	router    *Router
+	table     *routingTable
+	previous  []*group     // where the key may come from
+	move      limit.Move   // the hand-over; zero if the key doesn't move
+	fetched   *limit.State // what the origins held, joined with floor; nil before they are sealed
+	sealErr   error        // why one of them could not be
+	floor     *limit.State // the caller's own
+	beside    bool         // the request acts under a move of the caller's
+	seedFirst bool         // the request has no room for counts: they have to be there before it
 }
 
 // maxTurns bounds how often a request goes after its key; with each turn the snapshot is newer, or the hand-over has
 // come further.
-const maxTurns = 8
+const maxRedirects = 8
 
-func (r *Router) way(s *snapshot, req backend.Request) *way {
-	w := &way{Request: req, router: r, floor: req.Floor, foreign: req.Move != (limit.Move{})}
-	w.aim(s)
+func (r *Router) handover(s *routingTable, req backend.Request) *handover {
+	w := &handover{Request: req, router: r, floor: req.Floor, beside: req.Move != (limit.Move{})}
+	w.useTable(s)
 	return w
 }
 
 // aim makes the request go by a snapshot.
-func (w *way) aim(s *snapshot) {
-	w.at, w.origins = s, s.origins(w.Key, w.router.hold(w.Policy))
-	w.handOver(len(w.origins) > 0)
+func (w *handover) useTable(s *routingTable) {
+	w.table, w.previous = s, s.previousOwners(w.Key, w.router.hold(w.Policy))
+	w.begin(len(w.previous) > 0)
 }
 
 // handOver begins with the hand-over, or does without.
-func (w *way) handOver(wanted bool) {
+func (w *handover) begin(wanted bool) {
 	w.move = limit.Move{}
 	if wanted {
-		w.move = limit.Move{Mover: limit.Topology, Version: w.at.version(), Hold: w.router.hold(w.Policy)}
+		w.move = limit.Move{Mover: limit.Topology, Version: w.table.version(), Hold: w.router.hold(w.Policy)}
 	}
-	w.come(limit.Ask, nil, nil)
+	w.setStep(limit.Ask, nil, nil)
 }
 
 // come notes how far the hand-over has come. A caller's own move stays in the request; the key is handed over beside it.
-func (w *way) come(step limit.Step, known *limit.State, unmet error) {
-	w.move.Step, w.known, w.unmet = step, known, unmet
-	if w.foreign {
+func (w *handover) setStep(step limit.Step, known *limit.State, unmet error) {
+	w.move.Step, w.fetched, w.sealErr = step, known, unmet
+	if w.beside {
 		return
 	}
 	w.Move, w.Floor = w.move, w.floor
@@ -68,21 +68,21 @@ func (w *way) come(step limit.Step, known *limit.State, unmet error) {
 	}
 }
 
-func (w *way) owner() *group { return w.at.owner(w.Key) }
+func (w *handover) owner() *group { return w.table.owner(w.Key) }
 
 // left reports whether an error is the answer of a place that the key has left under a topology.
-func left(err error) bool { return versionOf(err) > 0 }
+func isRedirect(err error) bool { return redirectVersion(err) > 0 }
 
 // versionOf is the version of the topology under which the key has left a place; 0 if that is not what the error says.
-func versionOf(err error) int64 {
+func redirectVersion(err error) int64 {
 	if moved, ok := errors.AsType[*limit.MovedError](err); ok && moved.Mover == limit.Topology {
 		return moved.Version
 	}
 	return 0
 }
 
-func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Request) (result backend.Result, err error) {
-	w := r.way(s, req)
+func (r *Router) takeMoving(ctx context.Context, s *routingTable, req backend.Request) (result backend.Result, err error) {
+	w := r.handover(s, req)
 	err = w.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		result, err = g.take(ctx, req)
 		return err
@@ -97,43 +97,43 @@ func (r *Router) takeMoving(ctx context.Context, s *snapshot, req backend.Reques
 	case limit.Alone: // it may lack what another group has counted
 		r.counts.bounded.Add(1)
 		result.Guarantee = max(result.Guarantee, backend.Bounded)
-		result.Cause = errors.Join(backend.ErrNotHandedOver, w.unmet, result.Cause)
+		result.Cause = errors.Join(backend.ErrNotHandedOver, w.sealErr, result.Cause)
 	}
-	for _, g := range w.origins { // what it had lost was not handed over
+	for _, g := range w.previous { // what it had lost was not handed over
 		result.Lower(g.doubt(req))
 	}
 	result.State.Unstamp(limit.Topology)
 	return result, nil
 }
 
-func (r *Router) updateMoving(ctx context.Context, s *snapshot, req backend.Request, do func(context.Context, *group, backend.Request) error) error {
-	w := r.way(s, req)
-	w.change = true
+func (r *Router) changeMoving(ctx context.Context, s *routingTable, req backend.Request, do func(context.Context, *group, backend.Request) error) error {
+	w := r.handover(s, req)
+	w.seedFirst = true
 	err := w.do(ctx, do)
-	if err == nil && w.unmet != nil {
-		err = w.lost()
+	if err == nil && w.sealErr != nil {
+		err = w.incomplete()
 	}
 	return err
 }
 
 // lost is the error of a change, or a seal, that was made at the owner only: what it is about may be in a group that is out
 // of reach.
-func (w *way) lost() error {
+func (w *handover) incomplete() error {
 	return &backend.Error{
-		Op: opMove, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
+		Op: opMove, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, w.sealErr),
 	}
 }
 
 // do makes a call where the key is, and goes after the key as long as the answer is that it, or its counts, are elsewhere. All
 // of it takes no longer than one call.
-func (w *way) do(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
+func (w *handover) do(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
 	limited, cancel := bounded(ctx, w.owner().timeout)
 	defer cancel()
-	err := w.pursueKey(limited, call)
+	err := w.run(limited, call)
 	if limited.Err() != nil && ctx.Err() == nil && isContextError(err) {
 		return &backend.Error{Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: err}
 	}
-	return own(ctx, err)
+	return asTimeout(ctx, err)
 }
 
 // bounded is a context that ends after a timeout if there is one, and knows the caller's where that allows more: then what a node has too little
@@ -164,23 +164,23 @@ func isContextError(err error) bool {
 	return !typed && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
 }
 
-func (w *way) pursueKey(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
+func (w *handover) run(ctx context.Context, call func(context.Context, *group, backend.Request) error) error {
 	for turn := 0; ; turn++ {
-		err := w.settle(ctx)
+		err := w.seedOwner(ctx)
 		wanted := errors.Is(err, limit.ErrFloorWanted)
 		if err == nil {
 			err = call(ctx, w.owner(), w.Request)
-			wanted = !w.foreign && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, they are the caller's to bring
+			wanted = !w.beside && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, they are the caller's to bring
 		}
 		switch {
-		case !wanted && !left(err):
+		case !wanted && !isRedirect(err):
 			return err
-		case turn == maxTurns:
-			return &backend.Error{Op: opMove, Kind: backend.Contended, Err: errRestless}
+		case turn == maxRedirects:
+			return &backend.Error{Op: opMove, Kind: backend.Contended, Err: errTooManyRedirects}
 		case wanted:
 			err = w.fetch(ctx)
 		default:
-			err = w.follow(ctx, err)
+			err = w.redirect(ctx, err)
 		}
 		if err != nil {
 			return err
@@ -189,12 +189,12 @@ func (w *way) pursueKey(ctx context.Context, call func(context.Context, *group, 
 }
 
 // settle brings the key to its owner beforehand, if the request has no room for that.
-func (w *way) settle(ctx context.Context) error {
+func (w *handover) seedOwner(ctx context.Context) error {
 	req, state := w.Request, limit.State{}
 	switch {
-	case w.foreign && w.move.Version != 0 && w.move.Step == limit.Ask: // the request itself can't ask
-	case (w.foreign || w.change) && w.move.Step == limit.Adopt:
-		state = *w.known
+	case w.beside && w.move.Version != 0 && w.move.Step == limit.Ask: // the request itself can't ask
+	case (w.beside || w.seedFirst) && w.move.Step == limit.Adopt:
+		state = *w.fetched
 	default:
 		return nil
 	}
@@ -203,27 +203,27 @@ func (w *way) settle(ctx context.Context) error {
 	if err == nil && w.move.Step == limit.Adopt {
 		w.Trace.HandOver()
 		w.router.counts.handovers.Add(1)
-		w.come(limit.Ask, nil, nil)
+		w.setStep(limit.Ask, nil, nil)
 	}
 	return err
 }
 
 // loadMoving is what the key's owner knows, joined with what its origins know unless the key was handed over. All of it takes
 // no longer than one look.
-func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Request) (backend.Snapshot, error) {
+func (r *Router) loadMoving(ctx context.Context, s *routingTable, req backend.Request) (backend.Snapshot, error) {
 	limited, cancel := context.WithTimeout(ctx, r.cfg.ReadTimeout)
 	defer cancel()
-	w := r.way(s, req)
+	w := r.handover(s, req)
 	snapshot, err := w.owner().load(limited, w.Request)
 	if err != nil {
 		return backend.Snapshot{}, w.owner().readError(ctx, "load", err)
 	}
 	now := limit.At{Micros: snapshot.Now}
 	if adopted, sealed := snapshot.State.Stamp(limit.Topology, now); sealed > adopted || adopted < w.move.Version {
-		for i, g := range w.origins {
-			there, err := w.look(limited, g, len(w.origins)-i)
+		for i, g := range w.previous {
+			there, err := w.loadPrevious(limited, g, len(w.previous)-i)
 			if err != nil {
-				w.unmet = errors.Join(w.unmet, err)
+				w.sealErr = errors.Join(w.sealErr, err)
 				continue
 			}
 			snapshot.State = limit.Merge(snapshot.State, there.State, now)
@@ -232,9 +232,9 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 			}
 		}
 	}
-	snapshot.Lacks = errors.Join(snapshot.Lacks, r.lacks(req.Policy))
-	if w.unmet != nil {
-		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.unmet, snapshot.Lacks)
+	snapshot.Lacks = errors.Join(snapshot.Lacks, r.drainedCause(req.Policy))
+	if w.sealErr != nil {
+		snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, w.sealErr, snapshot.Lacks)
 	}
 	snapshot.State.Unstamp(limit.Topology)
 	return snapshot, nil
@@ -242,59 +242,59 @@ func (r *Router) loadMoving(ctx context.Context, s *snapshot, req backend.Reques
 
 // look loads what an origin knows, as the first of so many. Each has its part of the time that is left, and so has whoever
 // goes on without it.
-func (w *way) look(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
+func (w *handover) loadPrevious(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
 	ctx, cancel := share(ctx, origins+1)
 	defer cancel()
 	return g.load(ctx, w.Request)
 }
 
 // follow does what the owner's answer that the key has left it asks for, so that the request can be made once more.
-func (w *way) follow(ctx context.Context, refusal error) error {
+func (w *handover) redirect(ctx context.Context, refusal error) error {
 	w.router.counts.redirects.Add(1)
-	version := versionOf(refusal)
-	switch back := version < w.at.version(); {
-	case w.advance():
+	version := redirectVersion(refusal)
+	switch back := version < w.table.version(); {
+	case w.refresh():
 		return nil
 	case back && w.move.Version == 0: // it went elsewhere and is to come back
-		w.comeBack(version)
+		w.bringBack(version)
 		return nil
-	case back && w.foreign && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
+	case back && w.beside && w.move.Step == limit.Alone: // the request has no version of a topology to thaw its owner with
 		return &backend.Error{
-			Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: errors.Join(backend.ErrNotHandedOver, w.unmet),
+			Op: opMove, Node: w.owner().primary.title(), Kind: backend.Unavailable, Err: errors.Join(backend.ErrNotHandedOver, w.sealErr),
 		}
 	}
-	return w.pursue(ctx, w.owner(), version)
+	return w.redirectTo(ctx, w.owner(), version)
 }
 
 // pursue makes the request go by a newer topology, under which the key has left a place.
-func (w *way) pursue(ctx context.Context, g *group, version int64) error {
+func (w *handover) redirectTo(ctx context.Context, g *group, version int64) error {
 	switch {
-	case w.advance():
+	case w.refresh():
 		return nil
-	case version > w.at.version():
-		return w.learn(ctx, g)
+	case version > w.table.version():
+		return w.learnTopology(ctx, g)
 	}
 	return w.conflict(g)
 }
 
-var errRestless = errors.New("the key moved again at every turn")
+var errTooManyRedirects = errors.New("the key moved again at every turn")
 
 const opMove = "move"
 
 // advance makes the request go by a snapshot that has come into force since, if there is one.
-func (w *way) advance() bool {
-	newer := w.router.snapshot.Load()
-	if newer.version() <= w.at.version() {
+func (w *handover) refresh() bool {
+	newer := w.router.table.Load()
+	if newer.version() <= w.table.version() {
 		return false
 	}
-	w.aim(newer)
+	w.useTable(newer)
 	return true
 }
 
 // learn gets the topology that another process knows, from a node that has met it.
-func (w *way) learn(ctx context.Context, g *group) error {
-	err := w.router.consult(ctx, g.primary, false)
-	if err == nil && w.advance() {
+func (w *handover) learnTopology(ctx context.Context, g *group) error {
+	err := w.router.syncWith(ctx, g.primary, false)
+	if err == nil && w.refresh() {
 		return nil
 	}
 	return &backend.Error{Op: opMove, Node: g.primary.title(), Kind: backend.Unavailable, Err: errors.Join(ErrTopologyOld, err)}
@@ -302,23 +302,23 @@ func (w *way) learn(ctx context.Context, g *group) error {
 
 // comeBack begins the hand-over of a key that left its owner under a former topology. If that isn't known here, nor is where
 // its counts are.
-func (w *way) comeBack(version int64) {
-	w.handOver(true)
-	if !w.at.remembers(version) {
-		w.come(limit.Alone, nil, ErrTopologyOld)
+func (w *handover) bringBack(version int64) {
+	w.begin(true)
+	if !w.table.remembers(version) {
+		w.setStep(limit.Alone, nil, ErrTopologyOld)
 	}
 }
 
-func (w *way) conflict(g *group) error {
+func (w *handover) conflict(g *group) error {
 	return &backend.Error{Op: opMove, Node: g.primary.title(), Kind: backend.Misconfigured, Err: ErrTopologyConflict}
 }
 
 // fetch seals the key at all places that it may come from; what was counted there is known then. If a place is out of reach
 // the request goes on without it. If the key turns out to have moved on, so does the request, and nothing is known yet.
-func (w *way) fetch(ctx context.Context) error {
-	origins := w.origins
+func (w *handover) fetch(ctx context.Context) error {
+	origins := w.previous
 	if len(origins) == 0 {
-		origins = w.at.others(w.Key)
+		origins = w.table.otherGroups(w.Key)
 	}
 	var known limit.State
 	if w.floor != nil {
@@ -330,8 +330,8 @@ func (w *way) fetch(ctx context.Context) error {
 		switch {
 		case err == nil:
 			known = limit.Merge(known, sealed.State, limit.At{Micros: sealed.Now})
-		case left(err):
-			return w.pursue(ctx, g, versionOf(err))
+		case isRedirect(err):
+			return w.redirectTo(ctx, g, redirectVersion(err))
 		case errors.Is(err, ErrTopologyConflict): // then the owner is not one that others know
 			return w.conflict(g)
 		case ctx.Err() != nil:
@@ -340,20 +340,20 @@ func (w *way) fetch(ctx context.Context) error {
 			step, unmet = limit.Alone, errors.Join(unmet, err)
 		}
 	}
-	w.come(step, &known, unmet)
+	w.setStep(step, &known, unmet)
 	return nil
 }
 
 // seal asks an origin, as the first of so many. Each has its part of the time that is left, and so has going on without it. The
 // origin is told of the topology before, so that processes which are refused there can learn of it.
-func (w *way) seal(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
+func (w *handover) seal(ctx context.Context, g *group, origins int) (backend.Snapshot, error) {
 	ctx, cancel := share(ctx, origins+1)
 	defer cancel()
 	req := w.Request
 	req.Move, req.Floor = w.move, nil
 	req.Move.Step = limit.Ask
-	if v := req.Move.Version; g.primary.knows.Load() < v && g.primary.forbids.Load() != v {
-		if err := w.router.consult(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
+	if v := req.Move.Version; g.primary.syncedEpoch.Load() < v && g.primary.deniedEpoch.Load() != v {
+		if err := w.router.syncWith(ctx, g.primary, true); errors.Is(err, ErrTopologyConflict) {
 			return backend.Snapshot{}, err
 		}
 	}

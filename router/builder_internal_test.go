@@ -14,24 +14,24 @@ func TestBeginAndRelocate(t *testing.T) {
 	cfg := Config{Node: func(string) (backend.Backend, error) { return backend.NewMemory(backend.MemoryConfig{}) }}.withDefaults()
 	o := &opener{cfg: cfg}
 	r := newRouter(cfg, nil, o)
-	o.relocate = r.relocate
-	m := o.maker(nil)
-	s := m.snapshot(Topology{Groups: []Group{
+	o.adopt = r.adoptView
+	m := o.builder(nil)
+	s := m.table(Topology{Groups: []Group{
 		{Name: "a", Sentinels: []string{"127.0.0.1:1"}, Master: "m"}, {Name: "b", Primary: "127.0.0.1:2"},
 	}}, nil)
-	if err := m.end(); err != nil {
+	if err := m.finish(); err != nil {
 		t.Fatal(err)
 	}
-	f := s.followers()[0]
-	f.leave = func() {} // it need not run
+	f := s.watchers()[0]
+	f.stop = func() {} // it need not run
 	relocated := make(chan error)
 	go func() {
-		for r.snapshot.Load() == nil {
+		for r.table.Load() == nil {
 			runtime.Gosched()
 		}
-		relocated <- r.relocate(f, sighting{primary: "127.0.0.1:3"})
+		relocated <- r.adoptView(f, sentinelView{primary: "127.0.0.1:3"})
 	}()
-	r.begin(s)
+	r.start(s)
 	select {
 	case err := <-relocated:
 		if err != nil {
