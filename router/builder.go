@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all that is wrong with the
-// topology and the configuration, as [*ConfigError] values for the most part.
+// Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all problems of the topology and the
+// configuration, as [*ConfigError] values for the most part.
 //
-// Of a group with sentinels the primary is not known yet: they are asked at once, in the background. Calls that come before
-// the first answer wait for it, as long as they may take anyway, and fail as [backend.Unavailable] after that.
+// A group with sentinels does not know its primary yet: it asks them at once, in the background. Calls before the first answer wait
+// for it, no longer than a call may take, and then fail as [backend.Unavailable].
 func Open(topology Topology, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{topology.Validate(), cfg.validate(), topology.checkConfig(cfg), topology.history(0)}
@@ -33,19 +33,19 @@ func Open(topology Topology, cfg Config) (*Router, error) {
 	o := &opener{cfg: cfg, events: newEvents(cfg.OnEvent)}
 	r := newRouter(cfg, o.events, o)
 	o.adopt = r.adoptView
-	m := o.builder(nil)
-	s := m.table(topology, nil)
-	s.addPrevious(m, topology.Previous, time.Now()) // left just now, for all that is known here
-	if err := m.finish(); err != nil {
+	b := o.builder(nil)
+	t := &routingTable{placement: b.placement(topology)}
+	t.history = b.history(t.placement, nil, topology.Previous, time.Now()) // left just now, for all that is known here
+	if err := b.finish(); err != nil {
 		r.shutdown()
 		return nil, err
 	}
-	r.start(s)
+	r.start(t)
 	r.running.Go(r.syncLoop)
 	return r, nil
 }
 
-// suits refuses what can't be had with this topology.
+// checkConfig refuses what a router with a configuration can't do with this topology.
 func (t *Topology) checkConfig(cfg Config) error {
 	if len(t.Signature) > 0 && len(cfg.TopologyKeys) > 0 {
 		if err := t.Verify(cfg.TopologyKeys...); err != nil {
@@ -87,107 +87,103 @@ func (o *opener) open(address string) (backend.Backend, error) {
 	return backend.OpenRedis(&options, o.cfg.Backend)
 }
 
-// maker makes snapshots that belong together, of rings, nodes and followers that are there already and of
-// new ones.
+// builder builds placements that belong together, of rings, nodes and watchers that are there already and of new ones.
 type builder struct {
 	*opener
-	tables   []*routingTable
-	nodes    []*node
-	watchers []*sentinelWatcher
-	opened   []*node // those of them that are new
-	err      error   // the first; what is made after it is of no use
+	placements []*placement
+	nodes      []*node
+	watchers   []*sentinelWatcher
+	opened     []*node // those of the nodes that are new
+	err        error   // the first; what is built after it is of no use
 }
 
-// maker returns one that knows what a snapshot has, if there is one.
-func (o *opener) builder(s *routingTable) *builder {
-	m := &builder{opener: o}
-	if s != nil {
-		m.tables, m.nodes, m.watchers = []*routingTable{s}, s.nodes(), s.watchers()
-		for _, f := range s.history {
-			m.tables = append(m.tables, f.routingTable)
-		}
+// builder returns one that knows what a table has, if that is not nil.
+func (o *opener) builder(t *routingTable) *builder {
+	b := &builder{opener: o}
+	if t != nil {
+		b.placements, b.nodes, b.watchers = t.placements(), t.nodes(), t.watchers()
 	}
-	return m
+	return b
 }
 
-// end says whether all could be made. If not, what was made is closed.
-func (m *builder) finish() error {
-	if m.err != nil {
-		for _, n := range m.opened {
+// finish returns the first error. If there was one, the new nodes are closed.
+func (b *builder) finish() error {
+	if b.err != nil {
+		for _, n := range b.opened {
 			_ = n.backend.Close() // nothing was sent yet
 		}
 	}
-	return m.err
+	return b.err
 }
 
-// snapshot makes what a topology describes.
-func (m *builder) table(topology Topology, from []previousTable) *routingTable {
+// placement builds what a topology describes.
+func (b *builder) placement(topology Topology) *placement {
 	groups := make([]*group, len(topology.Groups))
 	for i := range topology.Groups {
-		groups[i] = m.group(&topology.Groups[i])
+		groups[i] = b.group(&topology.Groups[i])
 	}
-	s := newTable(topology, m.ring(groups, topology.Seed), groups, from)
-	m.tables = append(m.tables, s)
-	return s
+	p := newPlacement(topology, b.ring(groups, topology.Seed), groups)
+	b.placements = append(b.placements, p)
+	return p
 }
 
 // ring finds or makes the ring of groups. It takes a megabyte, and many changes of a topology are of addresses, or undo one.
-func (m *builder) ring(groups []*group, seed uint64) *ring.Ring {
+func (b *builder) ring(groups []*group, seed uint64) *ring.Ring {
 	all := members(groups)
-	for _, s := range m.tables {
-		if s.topology.Seed == seed && slices.Equal(members(s.groups), all) {
-			return s.ring
+	for _, p := range b.placements {
+		if p.topology.Seed == seed && slices.Equal(members(p.groups), all) {
+			return p.ring
 		}
 	}
 	r, err := ring.New(all, ring.Config{Seed: seed})
-	m.fail(err)
+	b.fail(err)
 	return r
 }
 
-func (m *builder) fail(err error) {
-	if m.err == nil {
-		m.err = err
+func (b *builder) fail(err error) {
+	if b.err == nil {
+		b.err = err
 	}
 }
 
-func (m *builder) group(g *Group) *group {
+func (b *builder) group(g *Group) *group {
 	switch {
 	case len(g.Cluster) > 0:
-		return m.cluster(g)
+		return b.cluster(g)
 	case len(g.Sentinels) > 0:
-		return m.sentinelGroup(g.Name, g.Weight, m.watcher(g))
+		return b.sentinelGroup(b.watcher(g), g.Weight)
 	}
-	return newGroup(g.Name, g.Weight, m.node(g.Name, g.Primary, RolePrimary), m.replicas(g.Name, g.Replicas), m.cfg)
+	return newGroup(g.Name, g.Weight, b.node(g.Name, g.Primary, RolePrimary), b.replicas(g.Name, g.Replicas), b.cfg)
 }
 
-func (m *builder) replicas(group string, addresses []string) []*node {
+func (b *builder) replicas(group string, addresses []string) []*node {
 	all := make([]*node, len(addresses))
 	for i, address := range addresses {
-		all[i] = m.node(group, address, RoleReplica)
+		all[i] = b.node(group, address, RoleReplica)
 	}
 	return all
 }
 
-// node finds or makes the node of a group at an address. It gets its role when it is put in force.
-func (m *builder) node(group, address string, role Role) *node {
-	return m.findNode(identity{group: group, name: address}, role, func() (backend.Backend, error) { return m.open(address) })
+// node finds or makes the node of a group at an address. An existing one gets its new role when the table is put in force.
+func (b *builder) node(group, address string, role Role) *node {
+	return b.findNode(identity{group: group, name: address}, role, func() (backend.Backend, error) { return b.open(address) })
 }
 
-func (m *builder) findNode(id identity, role Role, open func() (backend.Backend, error)) *node {
-	for _, n := range m.nodes {
+func (b *builder) findNode(id identity, role Role, open func() (backend.Backend, error)) *node {
+	for _, n := range b.nodes {
 		if n.identity == id {
 			return n
 		}
 	}
-	if m.err != nil {
+	if b.err != nil {
 		return nil
 	}
-	b, err := open()
+	opened, err := open()
 	if err != nil {
-		m.fail(err)
+		b.fail(err)
 		return nil
 	}
-	n := newNode(id, role, b, m.cfg, m.events)
-	m.nodes, m.opened = append(m.nodes, n), append(m.opened, n)
+	n := newNode(id, role, opened, b.cfg, b.events)
+	b.nodes, b.opened = append(b.nodes, n), append(b.opened, n)
 	return n
 }

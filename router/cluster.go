@@ -16,22 +16,22 @@ import (
 )
 
 // A Redis Cluster is a group of two nodes: its primaries, through a client that never sends a take twice, and its replicas,
-// through one that reads. Which server has a key is the cluster's own business.
+// through one that reads. The clients know which server has a key.
 
 // cluster makes the group of a Redis Cluster.
-func (m *builder) cluster(g *Group) *group {
+func (b *builder) cluster(g *Group) *group {
 	id := identity{group: g.Name, name: strings.Join(g.Cluster, ","), many: true}
-	primary := m.findNode(id, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
+	primary := b.findNode(id, RolePrimary, func() (backend.Backend, error) { return b.openPrimaries(g.Cluster) })
 	id.name = "replicas of " + id.name
-	replicas := m.findNode(id, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
-	if m.err != nil {
-		return newGroup(g.Name, g.Weight, nil, nil, m.cfg)
+	replicas := b.findNode(id, RoleReplica, func() (backend.Backend, error) { return b.openReplicas(g.Cluster) })
+	if b.err != nil {
+		return newGroup(g.Name, g.Weight, nil, nil, b.cfg)
 	}
-	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, m.cfg)
+	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, b.cfg)
 }
 
-// clusterOptions are those of a client that sends each command once, honours deadlines and sends nothing on connect that a
-// plain server refuses, like those of backend.OpenRedis.
+// clusterOptions are for a client that sends each command once, honours deadlines and sends nothing on connect that a plain server
+// refuses, as those of backend.OpenRedis are.
 func (o *opener) clusterOptions(addresses []string) *redis.ClusterOptions {
 	var t redis.Options
 	if o.cfg.Redis != nil {
@@ -43,7 +43,7 @@ func (o *opener) clusterOptions(addresses []string) *redis.ClusterOptions {
 			*bound = timeout
 		}
 	}
-	reload := o.cfg.Heartbeat // without a redirection the client notices a failover only then, after a minute if not told
+	reload := o.cfg.Heartbeat // go-redis notices a failover without a redirection only at a reload, by default once a minute
 	if reload < 0 {
 		reload = defaultHeartbeat
 	}
@@ -51,7 +51,7 @@ func (o *opener) clusterOptions(addresses []string) *redis.ClusterOptions {
 		Addrs: addresses, MaxRedirects: -1, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig:   &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		ClusterStateReloadInterval: reload,
-		DisableRoutingPolicies:     true, // none applies, and to learn them it would ask for the server's commands
+		DisableRoutingPolicies:     true, // none applies, and to learn them go-redis would load the server's commands
 
 		ClientName: t.ClientName, Dialer: t.Dialer, OnConnect: t.OnConnect, Protocol: t.Protocol, TLSConfig: t.TLSConfig,
 		Username: t.Username, Password: t.Password, CredentialsProvider: t.CredentialsProvider,
@@ -81,8 +81,8 @@ func (o *opener) openPrimaries(addresses []string) (backend.Backend, error) {
 	return clusterPrimaries{b, client}, nil
 }
 
-// Heartbeat implements [backend.Heartbeater]: the cluster is there while one of its primaries is. Those that were called
-// are asked at once, and a random one.
+// Heartbeat implements [backend.Heartbeater]: the cluster is up while one of its primaries is. It goes to those that were called, at
+// once, and to a random one.
 func (c clusterPrimaries) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err error) {
 	for range clusterTries {
 		if beat, err = c.Redis.Heartbeat(ctx); err == nil || ctx.Err() != nil {
@@ -92,12 +92,12 @@ func (c clusterPrimaries) Heartbeat(ctx context.Context) (beat backend.Heartbeat
 	return beat, err
 }
 
-// clusterTries makes it unlikely that a heartbeat meets only primaries that are away, while there are others.
+// clusterTries makes it unlikely that a heartbeat goes only to primaries that are down, while others are up.
 const clusterTries = 5
 
 func (c clusterPrimaries) Close() error { return errors.Join(c.Redis.Close(), c.client.Close()) }
 
-// clusterReplicas are the replicas of a Redis Cluster. Where a key has none, its primary answers.
+// clusterReplicas are the replicas of a Redis Cluster. If a key has none, its primary answers.
 type clusterReplicas struct {
 	redis  *backend.RedisReader
 	client *redis.ClusterClient
@@ -128,9 +128,9 @@ func (c clusterReplicas) Load(ctx context.Context, req backend.Request) (backend
 // Ping implements [backend.Pinger].
 func (c clusterReplicas) Ping(ctx context.Context) error { return c.redis.Ping(ctx) }
 
-// Heartbeat implements [backend.Heartbeater]. Nobody chooses which replica is read, so the worst of them counts: the link is up
-// if all links are, and the age is that of the oldest. Replicas that don't answer don't count, for the client goes round
-// them. Where there is none at all nothing is read here.
+// Heartbeat implements [backend.Heartbeater]. The client chooses which replica is read, so the worst of them counts: the link is up if
+// all links are, and the age is that of the oldest. Replicas that don't answer don't count, since the client avoids them. If there is
+// none at all nothing is read here.
 func (c clusterReplicas) Heartbeat(ctx context.Context) (backend.Heartbeat, error) {
 	start := time.Now()
 	beat := backend.Heartbeat{LinkUp: true}

@@ -37,20 +37,21 @@ func changed(t testing.TB, changes int) *Router {
 	return r
 }
 
-// TestRingsAreShared: topologies that have the same groups at other addresses keep one ring, and one look at it is enough.
+// TestRingsAreShared: topologies that have the same groups at other addresses keep one ring, and one lookup in it is enough.
 func TestRingsAreShared(t *testing.T) {
-	s := changed(t, 20).table.Load()
-	rings := map[*ring.Ring]bool{s.ring: true}
-	for _, f := range s.history {
-		rings[f.ring] = true
+	table := changed(t, 20).table.Load()
+	rings := map[*ring.Ring]bool{table.ring: true}
+	all, moved := table.history.all, table.history.moved
+	for _, p := range all {
+		rings[p.ring] = true
 	}
-	if len(s.history) != 20 || len(rings) != 2 || len(s.ownedElsewhere) != 1 {
-		t.Errorf("%d former topologies have %d rings, and %d are looked at; want 20, 2, 1", len(s.history), len(rings), len(s.ownedElsewhere))
+	if len(all) != 20 || len(rings) != 2 || len(moved) != 1 {
+		t.Errorf("%d previous topologies have %d rings, and %d are looked at; want 20, 2, 1", len(all), len(rings), len(moved))
 	}
 }
 
-// BenchmarkOrigins spends the time of a call, while keys move, on where its key may come from.
-func BenchmarkOrigins(b *testing.B) {
+// BenchmarkPreviousOwners is the time that a call spends, while keys move, on where its key may have counts.
+func BenchmarkPreviousOwners(b *testing.B) {
 	for _, changes := range []int{1, 50} {
 		b.Run(fmt.Sprint(changes), func(b *testing.B) {
 			var before, after runtime.MemStats
@@ -59,32 +60,32 @@ func BenchmarkOrigins(b *testing.B) {
 			r := changed(b, changes)
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			s, hold := r.table.Load(), r.hold(&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}})
+			table, hold := r.table.Load(), r.hold(&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}})
 			for b.Loop() {
-				s.previousOwners("user:1", hold)
+				table.previousOwners("user:1", r.Owner("user:1"), hold)
 			}
 			b.ReportMetric(float64(after.HeapAlloc)-float64(before.HeapAlloc), "B-kept")
 		})
 	}
 }
 
-// TestRememberLate: of a topology that is heard of late, some process may have acted under it until now, so those after it
-// are not over either.
-func TestRememberLate(t *testing.T) {
+// TestLateHistory: a process may have acted until now under a topology that is heard of late, so those after it are not over either.
+func TestLateHistory(t *testing.T) {
 	r := changed(t, 6)
-	s, now := *r.table.Load(), time.Now()
-	s.setHistory(slices.Clone(s.history[:2])) // epochs 6 and 5
-	for i := range s.history {
-		s.history[i].left = now.Add(-time.Duration(1+i) * time.Hour)
+	table, now := *r.table.Load(), time.Now()
+	table.history = newHistory(table.ring, slices.Clone(table.history.all[:2])) // epochs 6 and 5
+	for i := range table.history.all {
+		table.history.all[i].left = now.Add(-time.Duration(1+i) * time.Hour)
 	}
-	m := r.opener.builder(&s)
-	s.addPrevious(m, &Topology{Epoch: 4, Groups: []Group{{Name: "g4", Primary: "10.0.4.1:6379"}}}, now)
-	for _, f := range s.history {
-		if f.left != now {
-			t.Errorf("epoch %d was left %s before one that came earlier", f.topology.Epoch, now.Sub(f.left))
+	b := r.opener.builder(&table)
+	chain := &Topology{Epoch: 4, Groups: []Group{{Name: "g4", Primary: "10.0.4.1:6379"}}}
+	h := b.history(table.placement, table.history.all, chain, now)
+	for _, p := range h.all {
+		if p.left != now {
+			t.Errorf("epoch %d was left %s before an earlier one", p.topology.Epoch, now.Sub(p.left))
 		}
 	}
-	if err := m.finish(); err != nil || len(s.history) != 3 {
-		t.Errorf("%d former topologies, %v", len(s.history), err)
+	if err := b.finish(); err != nil || len(h.all) != 3 {
+		t.Errorf("%d previous topologies, %v", len(h.all), err)
 	}
 }
