@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// The window over which a breaker looks back, moved on in steps.
+// The window in which a breaker counts calls, moved on in steps.
 const (
 	breakerWindow = 10 * time.Second
 	breakerStep   = time.Second

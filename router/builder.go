@@ -16,8 +16,8 @@ import (
 // Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all problems of the topology and the
 // configuration, as [*ConfigError] values for the most part.
 //
-// A group with sentinels does not know its primary yet: it asks them at once, in the background. Calls before the first answer wait
-// for it, no longer than a call may take, and then fail as [backend.Unavailable].
+// The primary of a group with sentinels is not known yet: the router polls them at once, in the background. Calls before the first
+// answer wait for it, no longer than a call may take, and then fail as [backend.Unavailable].
 func Open(topology Topology, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{topology.Validate(), cfg.validate(), topology.checkConfig(cfg), topology.history(0)}

@@ -14,21 +14,20 @@ import (
 type mode uint8
 
 const (
-	write mode = iota // changes counts; measured
-	read              // reads counts; measured
-	meta              // is not about counts
-	probe             // is a heartbeat
+	write mode = iota // changes counts
+	read              // changes no counts
+	probe             // is a heartbeat: its latency is not that of a call
 )
 
-// errNothingWritten is what a write returns if it had an answer and changed nothing, such as a denial. Where only writes
-// count the breaker doesn't hear of it.
+// errNothingWritten is what a write returns if the node answered and changed nothing, as for a denial. While the node refuses writes
+// that doesn't count as a success.
 var errNothingWritten = errors.New("nothing was written")
 
 // call makes a call to the node, unless its breaker is open.
 //
-// Two kinds of nodes keep calls from their breaker. A Redis Cluster is many servers: only its heartbeats count, since keys of
-// one server that is down must not fail the others' keys. And while a primary refuses writes its breaker is about writes: no other
-// answer closes it, and reads go on.
+// Not every call counts for the breaker. A Redis Cluster is many servers: only its heartbeats count, since a server that is down must
+// not fail the keys of others. While a primary answers but refuses writes, only writes count: other answers must not close the breaker,
+// and reads go on.
 func (n *node) call(ctx context.Context, m mode, op string, do func() error) (err error) {
 	began := n.latency.clock()
 	switch {
@@ -56,7 +55,7 @@ func (n *node) call(ctx context.Context, m mode, op string, do func() error) (er
 	if m == write && !n.many {
 		n.noteWrite(began, wrote, err)
 	}
-	if m == write || m == read {
+	if m != probe {
 		n.measure(began, err)
 	}
 	return err
@@ -110,8 +109,8 @@ func (n *node) noteWrite(began int64, wrote bool, err error) {
 	}
 }
 
-// measure takes note of how long a call took. If the node was slow or did not answer a heartbeat is sent soon: callers whose deadlines
-// are shorter than the node's timeout tell the breaker nothing, heartbeats do.
+// measure notes how long a call took. If the node was slow or unavailable, a heartbeat is sent soon: calls with deadlines shorter than
+// the node's timeout don't count for the breaker, heartbeats do.
 func (n *node) measure(began int64, err error) {
 	ended := n.latency.clock()
 	took := time.Duration(ended - began)
@@ -127,11 +126,11 @@ func (n *node) measure(began int64, err error) {
 
 // Contexts that end before the caller's.
 
-// callerKey is under what a context that the router has shortened has the caller's.
+// callerKey is the key of the caller's context in one that [bounded] has shortened.
 type callerKey struct{}
 
-// bounded returns a context that ends after a timeout, if that is not 0. Where the caller's allows more it knows that, too: what a node has
-// too little time for is the node's fault then.
+// bounded returns a context that ends after a timeout, if that is not 0. If the caller's deadline is later, the context holds the
+// caller's, too.
 func bounded(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout == 0 {
 		return context.WithCancel(ctx)
@@ -152,10 +151,10 @@ func share(ctx context.Context, parts int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
 }
 
-// classify types an error of a call, before the breaker hears of it, and reports one that only a person can fix.
+// classify types an error of a call before it counts for the breaker, and reports one that only a person can fix.
 //
-// The end of a context of [bounded] is the node's fault. Where there are heartbeats they find a node that hangs, and the error stays as
-// it is.
+// The end of a context of [bounded] is the node's fault. With heartbeats the error stays as it is: they find a node that doesn't
+// answer.
 func (n *node) classify(ctx context.Context, op string, err error) error {
 	if err == nil || err == errNothingWritten {
 		return err
@@ -173,7 +172,7 @@ func (n *node) classify(ctx context.Context, op string, err error) error {
 	return err
 }
 
-// asTimeout types an error that a node takes for the end of the caller's context while that goes on: the node was too slow.
+// asTimeout types an error which says that the caller's context has ended, if it has not: then the node was too slow.
 func (n *node) asTimeout(caller context.Context, op string, err error) error {
 	if kindOf(err) != backend.Interrupted || caller.Err() != nil {
 		return err

@@ -49,7 +49,7 @@ type Config struct {
 
 	// AllowedAddresses are the servers that a published topology may name, besides those that this process knows from its
 	// own as the same (a node, a node of a cluster, or a sentinel of the same master): host names, "*." and a domain, IP
-	// addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't matter. Everyone who may write to a server can publish a
+	// addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't matter. All with write access to a server can publish a
 	// topology, and each server that it names gets the credentials of Redis. So do the servers that its sentinels or clusters name,
 	// which this list doesn't restrict. Nil: with TopologyKeys all servers, otherwise no unknown one. Only for Open.
 	AllowedAddresses []string

@@ -82,12 +82,12 @@ func (r *Router) takeMoving(ctx context.Context, rt *route, req backend.Request)
 	switch h.move.Step {
 	case limit.Adopt:
 		h.noteHandover()
-	case limit.Alone: // it may lack what another group has counted
+	case limit.Alone: // counts of another group may be missing
 		r.counts.bounded.Add(1)
 		result.Guarantee = max(result.Guarantee, backend.Bounded)
 		result.Cause = errors.Join(backend.ErrNotHandedOver, h.sealErr, result.Cause)
 	}
-	for _, g := range h.previous { // what it had lost was not handed over
+	for _, g := range h.previous { // counts that it had lost were not handed over
 		result.Lower(g.doubt(req))
 	}
 	result.State.Unstamp(limit.Topology)
@@ -103,8 +103,8 @@ func (r *Router) changeMoving(ctx context.Context, rt *route, req backend.Reques
 	return h.incomplete()
 }
 
-// incomplete is the error of a change, or a seal, that was made at the owner only: what it is about may be in a group that is
-// unreachable. It is nil if none was.
+// incomplete is the error of a change or a seal that was made at the owner only, because another group that may have counts of the key
+// is unreachable; otherwise nil.
 func (h *handover) incomplete() error {
 	if h.sealErr == nil {
 		return nil
@@ -122,8 +122,8 @@ func (h *handover) noteHandover() {
 // groupCall makes a request to a group.
 type groupCall func(context.Context, *group, backend.Request) error
 
-// do makes a call where the key is, and hands the key over or follows it where the answer asks for that. All of it takes no
-// longer than one call.
+// do makes a call where the key is. It hands the key over or follows it first, if the answer demands that. All of it takes no longer
+// than one call.
 func (h *handover) do(ctx context.Context, call groupCall) error {
 	limited, cancel := bounded(ctx, h.owner.timeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (h *handover) run(ctx context.Context, call groupCall) error {
 		wanted := errors.Is(err, limit.ErrFloorWanted)
 		if err == nil {
 			err = call(ctx, h.owner, h.Request)
-			wanted = !h.beside && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, the floor is the caller's to bring
+			wanted = !h.beside && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, the caller brings the floor
 		}
 		switch {
 		case !wanted && !isRedirect(err):
@@ -161,7 +161,7 @@ func (h *handover) run(ctx context.Context, call groupCall) error {
 	}
 }
 
-// seedOwner makes a step of the handover in a request of its own, where the caller's request can't.
+// seedOwner makes a step of the handover in a separate request, if the caller's request can't.
 func (h *handover) seedOwner(ctx context.Context) error {
 	req, state := h.Request, limit.State{}
 	switch {
@@ -180,8 +180,8 @@ func (h *handover) seedOwner(ctx context.Context) error {
 	return err
 }
 
-// fetch seals the key at all places that it may come from, and makes what was counted there the floor. The request goes on without
-// a place that is unreachable. If the key has moved on, the request follows it.
+// fetch seals the key at all groups that may have counts of it, and makes those the floor. The request goes on without a group that is
+// unreachable. If the key has moved on, the request follows it.
 func (h *handover) fetch(ctx context.Context) error {
 	from := h.previous
 	if len(from) == 0 {
@@ -199,7 +199,7 @@ func (h *handover) fetch(ctx context.Context) error {
 			fetched = limit.Merge(fetched, sealed.State, limit.At{Micros: sealed.Now})
 		case isRedirect(err):
 			return h.redirect(ctx, g, redirectVersion(err))
-		case errors.Is(err, ErrTopologyConflict): // the owner is one only for this process
+		case errors.Is(err, ErrTopologyConflict): // other processes have another owner
 			return h.fail(g, backend.Misconfigured, ErrTopologyConflict)
 		case ctx.Err() != nil:
 			return err
@@ -211,10 +211,10 @@ func (h *handover) fetch(ctx context.Context) error {
 	return nil
 }
 
-// seal seals the key at the first of several places. Each has its part of the time that is left, and so has going on without it. The
-// topology is announced there before, so that processes which are redirected from there can learn of it.
-func (h *handover) seal(ctx context.Context, g *group, places int) (backend.Snapshot, error) {
-	ctx, cancel := share(ctx, places+1)
+// seal seals the key at the first of several groups. Each gets an equal part of the time that is left, and so does the request after
+// them. The topology is published there before, so that processes which are redirected from there can learn of it.
+func (h *handover) seal(ctx context.Context, g *group, groups int) (backend.Snapshot, error) {
+	ctx, cancel := share(ctx, groups+1)
 	defer cancel()
 	g, err := g.ready(ctx, "seal")
 	if err != nil {
@@ -231,30 +231,30 @@ func (h *handover) seal(ctx context.Context, g *group, places int) (backend.Snap
 	return g.seal(ctx, req)
 }
 
-// redirect makes the request go where the key went when it left a group, so that it can be made once more.
+// redirect prepares another attempt of the request after a group answered that the key has left it under a version.
 func (h *handover) redirect(ctx context.Context, g *group, version int64) error {
 	switch mine := h.table.version(); {
 	case h.refresh():
 		return nil
 	case version > mine:
-		err := h.router.syncWith(ctx, g.primary, false) // it holds the topology that other processes know
+		err := h.router.syncWith(ctx, g.primary, false) // the group holds the newer topology
 		if err == nil && h.refresh() {
 			return nil
 		}
 		return h.fail(g, backend.Unavailable, errors.Join(ErrTopologyOld, err))
-	case version < mine && h.move.Version == 0: // the key left under an earlier topology, and is to come back
+	case version < mine && h.move.Version == 0: // the key left under an earlier topology, and has to come back
 		h.begin(true)
-		if !h.table.history.contains(version) { // nor is where its counts are
+		if !h.table.history.contains(version) { // its counts may be in a group that isn't known
 			h.setStep(limit.Alone, nil, ErrTopologyOld)
 		}
 		return nil
-	case version < mine && h.beside && h.move.Step == limit.Alone: // the request has no version of a topology to lift the seal with
+	case version < mine && h.beside && h.move.Step == limit.Alone: // a request under the caller's move can't lift the owner's seal
 		return h.fail(g, backend.Unavailable, errors.Join(backend.ErrNotHandedOver, h.sealErr))
 	}
 	return h.fail(g, backend.Misconfigured, ErrTopologyConflict)
 }
 
-// refresh makes the request go by the table in force, if that is newer.
+// refresh starts afresh by the table in force, if that is newer.
 func (h *handover) refresh() bool {
 	newer := h.router.table.Load()
 	if newer.version() <= h.table.version() {
@@ -273,7 +273,7 @@ var errTooManyRedirects = errors.New("the key moved again at every attempt")
 
 const opMove = "move"
 
-// loadMoving is what the key's owner knows, joined with what previous owners know unless the key was handed over. All of it takes
+// loadMoving loads what the key's owner knows, joined with what previous owners know unless the key was handed over. All of it takes
 // no longer than one read.
 func (r *Router) loadMoving(ctx context.Context, rt *route, req backend.Request) (backend.Snapshot, error) {
 	limited, cancel := bounded(ctx, r.cfg.ReadTimeout)
@@ -286,7 +286,7 @@ func (r *Router) loadMoving(ctx context.Context, rt *route, req backend.Request)
 	now := limit.At{Micros: loaded.Now}
 	if adopted, sealed := loaded.State.Stamp(limit.Topology, now); sealed > adopted || adopted < h.move.Version {
 		for i, g := range h.previous {
-			part, cancel := share(limited, len(h.previous)-i+1) // each has its part of the time, and so has going on without it
+			part, cancel := share(limited, len(h.previous)-i+1) // as in seal
 			there, err := loadReady(part, g, h.Request)
 			cancel()
 			if err != nil {

@@ -49,7 +49,7 @@ func (n *node) runHeartbeats(ctx context.Context, interval, timeout time.Duratio
 	}
 }
 
-// sleep waits for d or until it is woken. It reports whether ctx goes on.
+// sleep waits for d or until it is woken. It reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

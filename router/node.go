@@ -41,24 +41,24 @@ type node struct {
 	latency latency
 	loading atomic.Int64 // loads in progress
 
-	heartbeats   bool                 // whether heartbeats tell its role and link; else it is only pinged
-	watched      bool                 // whether heartbeats are sent
-	stop         func()               // ends them; nil before they begin; guarded by Router.changing
-	probeNow     chan struct{}        // asks for a heartbeat soon
-	lastBeat     atomic.Pointer[beat] // the latest that was answered
-	unreachable  atomic.Bool          // whether the latest heartbeat had no answer
-	promotedAt   atomic.Pointer[time.Time]
-	syncedEpoch  atomic.Int64 // the epoch that is announced there
-	deniedEpoch  atomic.Int64 // the epoch that this process can't announce there: it has no right to, or no signature
-	lastRejected atomic.Value // string: why the topology announced there is not taken over, as last reported
+	heartbeats   bool                      // whether heartbeats tell its role and link; else it is only pinged
+	watched      bool                      // whether heartbeats are sent
+	stop         func()                    // ends them; nil before they begin; guarded by Router.changing
+	probeNow     chan struct{}             // asks for a heartbeat soon
+	lastBeat     atomic.Pointer[beat]      // the latest that was answered
+	unreachable  atomic.Bool               // whether the latest heartbeat had no answer
+	promotedAt   atomic.Pointer[time.Time] // when it became the primary in place of another node, which may have had more counts
+	syncedEpoch  atomic.Int64              // the epoch that is announced there
+	deniedEpoch  atomic.Int64              // the epoch that this process can't announce there: it has no right to, or no signature
+	lastRejected atomic.Value              // string: why the topology announced there is not taken over, as last reported
 
 	misconfiguredAt atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
 }
 
-// identity is what the nodes of a router are told apart by.
+// identity tells the nodes of a router apart.
 type identity struct {
 	group, name string
-	many        bool // whether it is a Redis Cluster: a server that is known by itself may have the same name
+	many        bool // whether it is a Redis Cluster; a single server may have the same name
 }
 
 func newNode(id identity, role Role, b backend.Backend, cfg Config, events *events) *node {

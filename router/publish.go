@@ -18,7 +18,7 @@ import (
 // The primaries keep the newest topology, as an announcement, for processes that don't know it. The previous ones go along, for
 // processes that start later.
 
-// announcement is the topology as it is published. One that is signed is published as it is, since its signature covers just that.
+// announcement is the topology as it is published. A signed one is published unchanged, since its signature covers the whole chain.
 func (t *routingTable) announcement() (backend.Notice, error) {
 	topology := t.topology
 	if len(topology.Signature) == 0 {
@@ -67,14 +67,14 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 
 // announced reads what a node holds.
 func (n *node) announced(ctx context.Context, publisher backend.Poster) (there backend.Notice, err error) {
-	err = n.call(ctx, meta, "look", func() (err error) {
+	err = n.call(ctx, read, "look", func() (err error) {
 		there, err = publisher.Look(ctx)
 		return err
 	})
 	return there, err
 }
 
-// publish announces the topology at a node, and reports whether it did. A process that has no right to write there is no fault: others
+// publish publishes the topology at a node, and reports whether it did. It is no fault if this process may not write there: others
 // publish.
 func (r *Router) publish(ctx context.Context, n *node, publisher backend.Poster, t *routingTable) bool {
 	if n.deniedEpoch.Load() == t.version() {
@@ -92,7 +92,7 @@ func (r *Router) publish(ctx context.Context, n *node, publisher backend.Poster,
 		n.reportRejected(err)
 		return false
 	}
-	return n.call(ctx, meta, "post", func() error {
+	return n.call(ctx, read, "post", func() error {
 		_, err := publisher.Post(ctx, announcement)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
 			n.deniedEpoch.Store(t.version())

@@ -120,7 +120,7 @@ func (w *sentinelWatcher) run(ctx context.Context) {
 	}
 }
 
-// pause waits until the next poll. It reports whether ctx goes on.
+// pause waits until the next poll. It reports whether ctx is still alive.
 func (w *sentinelWatcher) pause(ctx context.Context) bool {
 	polled := time.Now()
 	if !sleep(ctx, jitter(pollGap), nil) {
@@ -151,7 +151,7 @@ func (w *sentinelWatcher) healthy() bool {
 	return g != nil && !g.primary.open.Load() && !g.primary.demoted()
 }
 
-// poll queries all sentinels at once. Each answer counts at once, too, since another sentinel may hang.
+// poll queries all sentinels at once. Each answer counts when it comes, since another sentinel may be slow.
 func (w *sentinelWatcher) poll(ctx context.Context, clients []sentinel) {
 	views := make([]sentinelView, len(clients))
 	var all sync.WaitGroup

@@ -193,7 +193,7 @@ func (g *group) ready(ctx context.Context, op string) (now *group, err error) {
 	if now = g.watcher.group.Load(); now != nil {
 		return now, nil
 	}
-	err = g.primary.call(ctx, meta, op, func() (err error) {
+	err = g.primary.call(ctx, read, op, func() (err error) {
 		now, err = g.watcher.wait(ctx, op)
 		return err
 	})
