@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// lone is one primary without heartbeats: only calls tell how it is.
+// lone is one primary without heartbeats: its breaker depends on calls only.
 func lone(t *testing.T, cfg router.Config) (*router.Router, fake) {
 	t.Helper()
 	f := newFake(memory(t))

@@ -131,7 +131,7 @@ func TestBreakerOfANodeThatTakesNoWrites(t *testing.T) {
 					time.Sleep(2 * time.Second)
 					for range 2 {
 						if err := take(t, r); err != nil {
-							t.Errorf("after the mend: %v", err)
+							t.Errorf("after the fix: %v", err)
 						}
 					}
 					if got, want := told(), []router.EventKind{router.BreakerOpened, router.BreakerClosed}; !slices.Equal(got, want) {

@@ -116,7 +116,7 @@ func ExampleRouter_Update() {
 	// router: epoch = 1: must be above 2, which is in force: to go back, publish it as epoch 3 with epoch 2 as its "previous": a newer topology is in force
 }
 
-// Nodes tells how each node is, for people and dashboards.
+// Nodes is the state of each node, for people and dashboards.
 func ExampleRouter_Nodes() {
 	primary, _ := backend.NewMemory(backend.MemoryConfig{})
 	counts, err := router.New([]router.NodeGroup{{Name: "eu-1", Primary: primary}}, router.Config{})

@@ -84,7 +84,7 @@ func memory(t testing.TB) *backend.Memory {
 	return m
 }
 
-// fake is a node in memory that fails and delays as it is told. It sends no heartbeats; beating does.
+// fake is a node in memory with scripted failures and delays. It sends no heartbeats; beating does.
 type fake struct {
 	*counts
 }
@@ -105,7 +105,7 @@ func newFake(store *backend.Memory) fake {
 	return fake{&counts{store: store, calls: make(map[string]int)}}
 }
 
-// beating is a fake that tells how it is.
+// beating is a fake that answers heartbeats.
 type beating struct{ fake }
 
 func newReplica(store *backend.Memory) beating {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// pair is a primary with replicas, in a bubble, after the first heartbeats. Nothing lags unless told to.
+// pair is a primary with replicas, in a bubble, after the first heartbeats. Nothing lags unless the test says so.
 func pair(t *testing.T, replicas int, cfg router.Config) (*router.Router, beating, []beating) {
 	t.Helper()
 	store := memory(t)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestForget: that most sentinels say something older counts only where for a while nobody confirms what is known.
-func TestForget(t *testing.T) {
+// TestOutvoted: most sentinels with an older view prevail only if for a while none confirms the view in force.
+func TestOutvoted(t *testing.T) {
 	old, now := sentinelView{epoch: 1, primary: "old:1"}, sentinelView{epoch: 5, primary: "new:1"}
 	other := sentinelView{epoch: 2, primary: "other:1"}
 	start := time.Now()
@@ -15,14 +15,14 @@ func TestForget(t *testing.T) {
 		after         time.Duration
 		want          string
 	}{
-		"most, for long":          {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor, "old:1"},
-		"most, not for long":      {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor - 1, "new:1"},
-		"not most":                {[]sentinelView{old}, []sentinelView{old}, outvotedFor, "new:1"},
-		"one confirms":            {[]sentinelView{old, old, now}, []sentinelView{old, old, now}, outvotedFor, "new:1"},
-		"one confirms meanwhile":  {[]sentinelView{old, old, now}, []sentinelView{old, old}, outvotedFor, "new:1"},
-		"no two agree":            {[]sentinelView{old, other}, []sentinelView{old, other}, outvotedFor, "new:1"},
-		"nobody answers":          {nil, nil, outvotedFor, "new:1"},
-		"nobody answers any more": {[]sentinelView{old, old}, nil, outvotedFor, "new:1"},
+		"most, for long":               {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor, "old:1"},
+		"most, not for long":           {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor - 1, "new:1"},
+		"not most":                     {[]sentinelView{old}, []sentinelView{old}, outvotedFor, "new:1"},
+		"one confirms":                 {[]sentinelView{old, old, now}, []sentinelView{old, old, now}, outvotedFor, "new:1"},
+		"one confirms meanwhile":       {[]sentinelView{old, old, now}, []sentinelView{old, old}, outvotedFor, "new:1"},
+		"no two agree":                 {[]sentinelView{old, other}, []sentinelView{old, other}, outvotedFor, "new:1"},
+		"no sentinel answers":          {nil, nil, outvotedFor, "new:1"},
+		"no sentinel answers any more": {[]sentinelView{old, old}, nil, outvotedFor, "new:1"},
 	} {
 		f := newSentinelWatcher(&Group{Name: "a", Master: "m", Sentinels: []string{"a:1", "b:1", "c:1"}}, Config{}.withDefaults(), nil,
 			func(*sentinelWatcher, sentinelView) error { return nil })

@@ -233,9 +233,9 @@ func TestUpdateHandsOver(t *testing.T) {
 	}
 }
 
-// TestUpdateOfOthers: a router that was told of nothing learns of a newer topology where a key has left it, and one that
+// TestUpdateByOthers: a router that was not updated learns of a newer topology where a key has left it, and one that
 // starts with the newer topology finds the counts by its Previous.
-func TestUpdateOfOthers(t *testing.T) {
+func TestUpdateByOthers(t *testing.T) {
 	p := newPlant()
 	key, _, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
 	told, untold := p.open(t, topo(1, 1, 2, 3), router.Config{}), p.open(t, topo(1, 1, 2, 3), router.Config{})
@@ -261,8 +261,8 @@ func TestUpdateOfOthers(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutOrigin: where the old owner is out of reach the key starts without its counts, and decisions say so.
-func TestUpdateWithoutOrigin(t *testing.T) {
+// TestUpdateWithoutPreviousOwner: where the old owner is out of reach the key starts without its counts, and decisions say so.
+func TestUpdateWithoutPreviousOwner(t *testing.T) {
 	p := newPlant()
 	aligned := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, 24*time.Hour).Aligned()}}
 	key, old, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
@@ -366,7 +366,7 @@ func TestTopologyConflict(t *testing.T) {
 		n, err := p.machine("10.0.0.1:6379").Post(context.Background(), backend.Notice{Version: 1, Digest: "x"})
 		return err == nil && n.Version == 3
 	}
-	await(t, "the first topology is posted", posted)
+	await(t, "the first topology is published", posted)
 	var events atomic.Int64
 	second := p.open(t, topo(3, 1, 3), router.Config{OnEvent: func(e router.Event) {
 		if e.Kind == router.TopologyRejected {
@@ -426,7 +426,7 @@ func TestWatchFile(t *testing.T) {
 	write(`{"epoch": 3, "groups": [}`)
 	await(t, "an event", func() bool { return rejected.Load() == 1 })
 	write(`{"epoch": 3, "groups": [{"name": "g3", "primary": "10.0.0.3:6379"}]}`)
-	await(t, "the mended file's topology", func() bool { return r.Owner("k") == "g3" })
+	await(t, "the fixed file's topology", func() bool { return r.Owner("k") == "g3" })
 	write(`{"epoch": 2, "groups": [{"name": "g4", "primary": "10.0.0.4:6379"}]}`)
 	await(t, "an event about a roll-back", func() bool { return rejected.Load() == 2 })
 }
@@ -444,7 +444,7 @@ func TestDrain(t *testing.T) {
 }
 
 // TestReshardIsExact is promise P9 on real servers: 3 to 4 groups and back under load, from two processes of which one
-// hears of it two seconds later, and no key above its Max. Without the hand-over there are many.
+// hears of it two seconds later, and no key above its Max. Without the handover there are many.
 func TestReshardIsExact(t *testing.T) {
 	t.Parallel()
 	const keys, quota, callers = 300, 20, 8
@@ -519,9 +519,9 @@ func TestReshardIsExact(t *testing.T) {
 	}
 }
 
-// TestReshardWithoutHandOver is what TestReshardIsExact is worth: routers that don't know that keys come from elsewhere
+// TestReshardWithoutHandover is what TestReshardIsExact is worth: routers that don't know that keys come from elsewhere
 // admit them twice.
-func TestReshardWithoutHandOver(t *testing.T) {
+func TestReshardWithoutHandover(t *testing.T) {
 	p := newPlant()
 	over := 0
 	for k := range 100 {
@@ -537,9 +537,9 @@ func TestReshardWithoutHandOver(t *testing.T) {
 	}
 }
 
-// TestStoppedRoutersPostNothing: a process that is to be stopped doesn't win over the healthy ones at a server that has lost
-// its notice, because it has looked at all of them before.
-func TestStoppedRoutersPostNothing(t *testing.T) {
+// TestStoppedRoutersPublishNothing: a process that is to be stopped doesn't win over the healthy ones at a server that has lost
+// its notice, because it has read all of them before.
+func TestStoppedRoutersPublishNothing(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	healthy := p.open(t, topo(3, 1, 2, 3), router.Config{})
 	has := func(g int, digest string) func() bool {
@@ -550,7 +550,7 @@ func TestStoppedRoutersPostNothing(t *testing.T) {
 	}
 	good := topo(3, 1, 2, 3).Digest()
 	for g := 1; g <= 3; g++ {
-		await(t, "the healthy topology is posted", has(g, good))
+		await(t, "the healthy topology is published", has(g, good))
 	}
 	p.restart("10.0.0.2:6379")
 	canary := p.open(t, topo(3, 1, 2, 4), router.Config{})

@@ -64,7 +64,7 @@ func (f *frozen) Post(ctx context.Context, n backend.Notice) (backend.Notice, er
 	return f.Memory.Post(ctx, n)
 }
 
-// TestMovingTakesItsTime: a call about a key that may come from four groups which hang takes no longer than one call, and a
+// TestMovingTakesItsTime: a call about a key that may have counts at four groups that don't answer takes no longer than one call, and a
 // take still reaches the owner.
 func TestMovingTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestMovingTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestMovingOpensBreakers: without heartbeats, hand-overs alone open the breaker of a server that hangs, and then no call waits for
+// TestMovingOpensBreakers: without heartbeats, handovers alone open the breaker of a server that doesn't answer, and then no call waits for
 // it. What callers cut short opens none.
 func TestMovingOpensBreakers(t *testing.T) {
 	for name, hangs := range map[string]string{"the owner": "10.0.0.2:6379", "the origin": "10.0.0.1:6379"} {
