@@ -142,15 +142,6 @@ func bounded(ctx context.Context, timeout time.Duration) (context.Context, conte
 	return context.WithTimeout(inner, timeout)
 }
 
-// share returns a context for one of several parts of the time that is left.
-func share(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
-}
-
 // classify types an error of a call before it counts for the breaker, and reports one that only a person can fix.
 //
 // The end of a context of [bounded] is the node's fault. With heartbeats the error stays as it is: they find a node that doesn't

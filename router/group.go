@@ -193,7 +193,8 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 			break
 		}
 		req.Trace.Visit(g.name, n.name, backend.Replica)
-		half, cancel := share(ctx, 2) // leaves time for another node
+		deadline, _ := ctx.Deadline()
+		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // leaves time for another node
 		loaded, err := n.load(half, req)
 		cancel()
 		if err != nil {

@@ -212,13 +212,13 @@ func (r *Router) Seal(ctx context.Context, req backend.Request) (sealed backend.
 	if err := r.resolve(&rt, &req, req.CheckSeal(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	h := r.handover(&rt, req)
-	err = h.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
+	m := r.moving(&rt, req, false)
+	err = m.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		sealed, err = g.seal(ctx, req)
 		return err
 	})
 	if err == nil {
-		err = h.incomplete() // what is sealed is not all that was counted
+		err = m.Incomplete() // what is sealed is not all that was counted
 	}
 	if err != nil {
 		return backend.Snapshot{}, err
