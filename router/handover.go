@@ -55,9 +55,9 @@ func isRedirect(err error) bool {
 	return ok && moved.Mover == limit.Topology
 }
 
-func (r *Router) takeMoving(ctx context.Context, rt *route, req backend.Request) (result backend.Result, err error) {
+func (r *Router) takeMoving(ctx context.Context, rt *route, req backend.Request, answer error) (result backend.Result, err error) {
 	m := r.moving(rt, req, false)
-	err = m.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
+	err = m.do(ctx, answer, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		result, err = g.take(ctx, req)
 		return err
 	})
@@ -71,9 +71,9 @@ func (r *Router) takeMoving(ctx context.Context, rt *route, req backend.Request)
 	return result, nil
 }
 
-func (r *Router) changeMoving(ctx context.Context, rt *route, req backend.Request, do groupCall) error {
+func (r *Router) changeMoving(ctx context.Context, rt *route, req backend.Request, answer error, do groupCall) error {
 	m := r.moving(rt, req, true)
-	if err := m.do(ctx, do); err != nil {
+	if err := m.do(ctx, answer, do); err != nil {
 		return err
 	}
 	return m.Incomplete()
@@ -95,11 +95,11 @@ func (r *Router) loadMoving(ctx context.Context, rt *route, req backend.Request)
 // groupCall makes a request to a group.
 type groupCall func(context.Context, *group, backend.Request) error
 
-// do makes a call where the key is. With all that it takes to get there it lasts no longer than one call.
-func (m *moving) do(ctx context.Context, call groupCall) error {
+// do makes a call where the key is, unless that of a first attempt is the answer. With all that it takes to get there it lasts no longer than one call.
+func (m *moving) do(ctx context.Context, answer error, call groupCall) error {
 	limited, cancel := bounded(ctx, m.Owner.timeout)
 	defer cancel()
-	err := m.Do(limited, func(ctx context.Context, p place, req backend.Request) error {
+	err := m.Do(limited, answer, func(ctx context.Context, p place, req backend.Request) error {
 		g, err := p.ready(ctx, handover.Op)
 		if err != nil {
 			return err

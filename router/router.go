@@ -126,10 +126,9 @@ func (r *Router) Take(ctx context.Context, req backend.Request) (result backend.
 	direct := rt.direct()
 	if direct {
 		result, err = rt.owner.take(ctx, req)
-		direct = err == nil || !isRedirect(err)
 	}
-	if !direct {
-		result, err = r.takeMoving(ctx, &rt, req)
+	if !direct || err != nil && isRedirect(err) {
+		result, err = r.takeMoving(ctx, &rt, req, err)
 	}
 	if err == nil {
 		result.Lower(r.drainedCause(req.Policy))
@@ -197,12 +196,13 @@ func (r *Router) change(ctx context.Context, req backend.Request, do groupCall) 
 	if err := r.resolve(&rt, &req, req.Check(ctx)); err != nil {
 		return err
 	}
+	var answer error
 	if rt.direct() {
-		if err := do(ctx, rt.owner, req); err == nil || !isRedirect(err) {
-			return err
+		if answer = do(ctx, rt.owner, req); answer == nil || !isRedirect(answer) {
+			return answer
 		}
 	}
-	return r.changeMoving(ctx, &rt, req, do)
+	return r.changeMoving(ctx, &rt, req, answer, do)
 }
 
 // Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't. It is for a [backend.Dual] that holds
@@ -213,7 +213,7 @@ func (r *Router) Seal(ctx context.Context, req backend.Request) (sealed backend.
 		return backend.Snapshot{}, err
 	}
 	m := r.moving(&rt, req, false)
-	err = m.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
+	err = m.do(ctx, nil, func(ctx context.Context, g *group, req backend.Request) (err error) {
 		sealed, err = g.seal(ctx, req)
 		return err
 	})

@@ -87,17 +87,19 @@ var errTooManyRedirects = errors.New("the key moved again at every attempt")
 // Op is the operation in errors about handovers.
 const Op = "move"
 
-// Do makes a call to the owner. It hands the key over or follows it first, if the answer demands that.
-func (h *Handover[P]) Do(ctx context.Context, call func(context.Context, P, backend.Request) error) error {
+// Do makes a call to the owner. It hands the key over or follows it first, if the answer demands that. The answer of a first attempt that
+// was made without a Handover, which most requests don't need, is not asked for again; nil if there was none.
+func (h *Handover[P]) Do(ctx context.Context, answer error, call func(context.Context, P, backend.Request) error) error {
 	for range maxAttempts {
-		err := h.seed(ctx)
-		wanted := errors.Is(err, limit.ErrFloorWanted)
-		if err == nil {
-			err = call(ctx, h.Owner, h.req)
-			wanted = !h.beside && errors.Is(err, limit.ErrFloorWanted) // under the caller's move, the caller brings the floor
+		err, seeding := answer, false
+		if answer = nil; err == nil {
+			err = h.seed(ctx)
+			if seeding = err != nil; !seeding {
+				err = call(ctx, h.Owner, h.req)
+			}
 		}
 		switch version := h.redirected(err); {
-		case wanted:
+		case errors.Is(err, limit.ErrFloorWanted) && (seeding || !h.beside): // under the caller's move, the caller brings the floor
 			err = h.fetch(ctx)
 		case version > 0:
 			err = h.redirect(ctx, h.Owner, version)
@@ -126,8 +128,10 @@ func (h *Handover[P]) Finish(result *backend.Result) {
 	if h.Move.Step == limit.Alone { // counts of a previous place may be missing
 		result.Lower(errors.Join(backend.ErrNotHandedOver, h.Err))
 	}
-	for _, p := range h.Previous { // counts that it had lost were not handed over
-		result.Lower(p.Doubt(h.req))
+	if h.Move.Version != 0 {
+		for _, p := range h.Previous { // counts that it had lost were not handed over
+			result.Lower(p.Doubt(h.req))
+		}
 	}
 	result.State.Unstamp(h.kind)
 }
