@@ -158,9 +158,7 @@ func (h *Handover[P]) seed(ctx context.Context) error {
 // fetch seals the previous places, and makes what they held the floor. If the key has moved on, the request follows it.
 func (h *Handover[P]) fetch(ctx context.Context) error {
 	var fetched limit.State
-	if h.floor != nil {
-		fetched = h.floor.Clone()
-	}
+	var now limit.At
 	step, unreachable := limit.Adopt, error(nil)
 	req := h.req
 	req.Move, req.Floor = h.Move, nil
@@ -172,7 +170,8 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 		switch version := h.redirected(err); {
 		case err == nil:
 			sealed.State.Unstamp(h.kind) // it belongs to the place
-			fetched = limit.Merge(fetched, sealed.State, limit.At{Micros: sealed.Now})
+			now = limit.At{Micros: sealed.Now}
+			fetched = limit.Merge(fetched, sealed.State, now)
 		case version > 0:
 			return h.redirect(ctx, p, version)
 		case ctx.Err() != nil || !h.mover.Unreachable(err):
@@ -180,6 +179,9 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 		default:
 			step, unreachable = limit.Alone, errors.Join(unreachable, err)
 		}
+	}
+	if h.floor != nil {
+		fetched.Join(h.req.Policy, now, h.floor) // other limits are stored only if a place held them
 	}
 	h.setStep(step, &fetched, unreachable)
 	return nil
