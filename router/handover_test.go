@@ -173,6 +173,21 @@ func TestPeekWithoutPreviousOwner(t *testing.T) {
 	}
 }
 
+// TestPeekAtLostCounts: a peek at a key that has not been handed over says that a previous owner has lost counts.
+func TestPeekAtLostCounts(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{})
+	update(t, r, topo(2, 2))
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	for _, lost := range []bool{false, true} {
+		p.machine("10.0.0.1:6379").lacks.Store(lost)
+		result, err := r.Peek(t.Context(), req)
+		if err != nil || errors.Is(result.Cause, backend.ErrCountsLost) != lost || (result.Guarantee == backend.Bounded) != lost {
+			t.Errorf("lost: %t, %s, %v, %v", lost, result.Guarantee, result.Cause, err)
+		}
+	}
+}
+
 // TestPeekTakesItsTime: all calls of a peek end within ReadTimeout, and each previous owner has a part of it.
 func TestPeekTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

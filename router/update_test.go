@@ -29,9 +29,10 @@ type machine struct {
 	*backend.Memory
 	down  atomic.Bool
 	hangs atomic.Bool // it answers no load
-	mute  atomic.Bool // it keeps no notice
+	mute  atomic.Bool // it keeps no announcement
+	lacks atomic.Bool // it has lost counts
 	calls atomic.Int64
-	looks atomic.Int64                  // at its notice, that were answered
+	looks atomic.Int64                  // at its announcement, that were answered
 	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
@@ -70,7 +71,11 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	if err := m.err(); err != nil {
 		return backend.Snapshot{}, err
 	}
-	return m.Memory.Load(ctx, req)
+	loaded, err := m.Memory.Load(ctx, req)
+	if m.lacks.Load() {
+		loaded.Lacks = backend.ErrCountsLost
+	}
+	return loaded, err
 }
 
 func (m *machine) Look(ctx context.Context) (backend.Notice, error) {
