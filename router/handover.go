@@ -95,7 +95,8 @@ func (r *Router) loadMoving(ctx context.Context, rt *route, req backend.Request)
 // groupCall makes a request to a group.
 type groupCall func(context.Context, *group, backend.Request) error
 
-// do makes a call where the key is, unless that of a first attempt is the answer. With all that it takes to get there it lasts no longer than one call.
+// do makes a call where the key is. The handover and the call together take no longer than one call. Answer is that of a first
+// attempt, see [handover.Handover.Do].
 func (m *moving) do(ctx context.Context, answer error, call groupCall) error {
 	limited, cancel := bounded(ctx, m.Owner.timeout)
 	defer cancel()

@@ -57,8 +57,8 @@ type Handover[P Place] struct {
 	seedFirst bool            // req can't carry counts: they have to be at the owner before it
 }
 
-// New returns the handover of a request by a mover of a kind. A change, which can't carry counts, is a refund, for example. A move
-// that the request has stays in it, and that of the route goes with requests of its own.
+// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: they are at the owner before
+// it. If the request acts under a move of its caller, that stays, and the key is handed over by separate requests.
 func New[P Place](mover Mover[P], kind limit.Mover, route Route[P], req backend.Request, change bool) *Handover[P] {
 	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (limit.Move{}), seedFirst: change}
 	h.follow(route)
@@ -87,8 +87,8 @@ var errTooManyRedirects = errors.New("the key moved again at every attempt")
 // Op is the operation in errors about handovers.
 const Op = "move"
 
-// Do makes a call to the owner. It hands the key over or follows it first, if the answer demands that. The answer of a first attempt that
-// was made without a Handover, which most requests don't need, is not asked for again; nil if there was none.
+// Do makes a call to the owner. If the answer demands it, it hands the key over or follows it, and calls again. Most requests need no
+// Handover: a caller may make the first attempt without one, and pass its error as the answer; nil if there was none.
 func (h *Handover[P]) Do(ctx context.Context, answer error, call func(context.Context, P, backend.Request) error) error {
 	for range maxAttempts {
 		err, seeding := answer, false
@@ -114,8 +114,8 @@ func (h *Handover[P]) Do(ctx context.Context, answer error, call func(context.Co
 	return &backend.Error{Op: Op, Kind: backend.Contended, Err: errTooManyRedirects}
 }
 
-// Incomplete is the error of a call that was made, but at the owner only, because a previous place is unreachable; otherwise nil. It is
-// for what must see all counts, such as a seal.
+// Incomplete is the error of a call that must see all counts, such as a seal, if a previous place was unreachable; otherwise nil. The
+// call was made at the owner.
 func (h *Handover[P]) Incomplete() error {
 	if h.Err == nil {
 		return nil
@@ -187,8 +187,7 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 	return nil
 }
 
-// redirected is the version under which a key has left a place of this mover, or 0. Keys that another mover has moved are the caller's
-// to follow.
+// redirected is the version under which this mover has moved the key away, or 0. The caller follows keys that another mover has moved.
 func (h *Handover[P]) redirected(err error) int64 {
 	if moved, ok := errors.AsType[*limit.MovedError](err); ok && moved.Mover == h.kind {
 		return moved.Version
