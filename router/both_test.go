@@ -221,7 +221,7 @@ func TestBothMoversAreExact(t *testing.T) {
 				}
 			}
 			handovers := processes[0].Stats().Handovers + processes[1].Stats().Handovers
-			t.Logf("%d calls, %d admitted, %d keys above their Max, %d inexact, %d contended, %d failed; %d hand-overs between the sides",
+			t.Logf("%d calls, %d admitted, %d keys above their Max, %d inexact, %d contended, %d failed; %d handovers between the sides",
 				total.Load(), sum.Load(), over, inexact.Load(), contended.Load(), failed.Load(), handovers)
 			if over > 0 || failed.Load() > 0 || inexact.Load() > 0 || contended.Load() > total.Load()/4 || handovers < keys {
 				t.Error("want none above Max, none failed, none inexact, and few contended")
@@ -264,7 +264,7 @@ func TestBothWithAGroupDown(t *testing.T) {
 
 // TestBothMoversAndBackAtOnce: every key changes its group with every topology, and goes back; the flag is turned there and back
 // at the same time, and groups are out of reach now and then. A key that no decision called less than exact, and no call
-// failed for, has at most its Max; nobody takes what it meets for a conflict.
+// failed for, has at most its Max; no process reports a conflict.
 func TestBothMoversAndBackAtOnce(t *testing.T) {
 	const processes, keys, rounds = 3, 60, 30
 	for seed := range uint64(4) {

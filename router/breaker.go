@@ -9,31 +9,40 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// The window over which a breaker looks back, moved on in steps.
+// The window in which a breaker counts calls, moved on in steps.
 const (
 	breakerWindow = 10 * time.Second
 	breakerStep   = time.Second
 	breakerLeast  = 20 // with fewer calls in the window a ratio means nothing
 )
 
-// breaker is the circuit breaker of a node. The type parameter of gobreaker stands for a call's result; ours leave
-// theirs in a variable, so that one breaker serves every operation and a take pays no allocation for it.
-type breaker = gobreaker.CircuitBreaker[struct{}]
-
-// newBreaker returns a breaker that calls onChange whenever it opens or closes. onChange runs under the breaker's
-// lock: it must not call back.
-func newBreaker(cfg Config, onChange func(open bool)) *breaker {
+// newBreaker returns a breaker that calls onChange whenever it opens or closes, with the failure that opened it. onChange
+// runs under the breaker's lock: it must not call back.
+//
+// The breaker's type parameter stands for a call's result. Callers here leave theirs in a variable, so that one breaker serves
+// every operation and a take doesn't allocate.
+func newBreaker(cfg Config, onChange func(open bool, failure error)) *gobreaker.CircuitBreaker[struct{}] {
+	var failure error // the latest; guarded by the breaker's lock
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		MaxRequests:  1, // one call finds out whether the node is back; the others need not suffer
+		MaxRequests:  1, // one call finds out whether the node is back, at no cost to others
 		Interval:     breakerWindow,
 		BucketPeriod: breakerStep,
-		Timeout:      jitter(cfg.OpenFor), // not in step with other processes that lost the same node
+		Timeout:      jitter(cfg.OpenFor), // processes that lost the same node don't try it in step
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return tripped(c, cfg.TripAfter) },
-		IsSuccessful: func(err error) bool { return kindOf(err) != backend.Unavailable },
-		IsExcluded:   func(err error) bool { return err == errUnchanged || kindOf(err) == backend.Interrupted },
+		IsSuccessful: func(err error) bool {
+			if kindOf(err) == backend.Unavailable {
+				failure = err
+				return false
+			}
+			return true
+		},
+		IsExcluded: func(err error) bool { return err == errNothingWritten || kindOf(err) == backend.Interrupted },
 		OnStateChange: func(_ string, _, to gobreaker.State) {
-			if to != gobreaker.StateHalfOpen { // which is as good as open until the trial succeeds
-				onChange(to == gobreaker.StateOpen)
+			switch to { // half open is as good as open until the trial succeeds
+			case gobreaker.StateOpen:
+				onChange(true, failure)
+			case gobreaker.StateClosed:
+				onChange(false, nil)
 			}
 		},
 	})
@@ -43,13 +52,20 @@ func tripped(c gobreaker.Counts, after int) bool {
 	if after < 0 {
 		return false
 	}
-	ended := c.TotalSuccesses + c.TotalFailures // Requests has those under way and the interrupted ones, too
+	ended := c.TotalSuccesses + c.TotalFailures // Requests includes those in progress and interrupted ones
 	return c.ConsecutiveFailures >= uint32(after) || ended >= breakerLeast && 2*c.TotalFailures >= ended
 }
 
-// refused reports whether a breaker didn't let a call through.
-func refused(err error) bool {
-	return err == gobreaker.ErrOpenState || err == gobreaker.ErrTooManyRequests
+// breakerChanged notes and reports that the breaker opened or closed.
+func (n *node) breakerChanged(open bool, failure error) {
+	before := n.open.Swap(open)
+	switch {
+	case before == open: // a trial failed
+	case open:
+		n.emit(Event{Kind: BreakerOpened, Err: failure})
+	default:
+		n.emit(Event{Kind: BreakerClosed})
+	}
 }
 
 // jitter is d, give or take a fifth.

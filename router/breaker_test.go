@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// lone is one primary without heartbeats: only calls tell how it is.
+// lone is one primary without heartbeats: its breaker depends on calls only.
 func lone(t *testing.T, cfg router.Config) (*router.Router, fake) {
 	t.Helper()
 	f := newFake(newMemory(t))
-	return open(t, []router.Nodes{{Name: "a", Primary: f}}, cfg), f
+	return open(t, []router.NodeGroup{{Name: "a", Primary: f}}, cfg), f
 }
 
 func take(t *testing.T, r *router.Router) error {
@@ -189,7 +189,7 @@ func TestUnwatchedReplicaComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newMemory(t)
 		replica := newFake(store) // neither Heartbeater nor Pinger
-		r := open(t, []router.Nodes{{Name: "a", Primary: newFake(store), Replicas: []backend.Backend{replica}}}, router.Config{})
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: newFake(store), Replicas: []backend.Backend{replica}}}, router.Config{})
 		peek := func() backend.Source {
 			got, _ := r.Peek(t.Context(), request("k"))
 			return got.Source

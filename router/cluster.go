@@ -9,18 +9,18 @@ import (
 )
 
 // A Redis Cluster is a group of two nodes: its primaries, through a client that never sends a take twice, and its replicas,
-// through one that reads. Which server has a key is the cluster's own business.
+// through one that reads. The clients know which server has a key.
 
 // cluster makes the group of a Redis Cluster.
-func (m *maker) cluster(g *Group) *group {
+func (b *builder) cluster(g *Group) *group {
 	id := identity{group: g.Name, name: strings.Join(g.Cluster, ","), many: true}
-	primary := m.find(id, RolePrimary, func() (backend.Backend, error) { return m.openPrimaries(g.Cluster) })
+	primary := b.findNode(id, RolePrimary, func() (backend.Backend, error) { return b.openPrimaries(g.Cluster) })
 	id.name = "replicas of " + id.name
-	replicas := m.find(id, RoleReplica, func() (backend.Backend, error) { return m.openReplicas(g.Cluster) })
-	if m.err != nil {
-		return newGroup(g.Name, g.Weight, nil, nil, m.cfg)
+	replicas := b.findNode(id, RoleReplica, func() (backend.Backend, error) { return b.openReplicas(g.Cluster) })
+	if b.err != nil {
+		return newGroup(g.Name, g.Weight, nil, nil, b.cfg)
 	}
-	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, m.cfg)
+	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, b.cfg)
 }
 
 // clusterConfig is that of the backends of a Redis Cluster: without a redirect their clients notice a failover as fast as

@@ -162,7 +162,7 @@ func TestClusterSlotMoves(t *testing.T) {
 				t.Fatalf("%v: %v", step.args, err)
 			}
 		}
-		// The next move must not take the same epoch: who has the slots would then be a matter of chance for a while.
+		// The next move must not take the same epoch: the owner of the slots would then depend on chance for a while.
 		eventually(t, 30*time.Second, "all shards know of the move", func() bool {
 			known := make(map[string]bool)
 			for _, shard := range shards {
@@ -206,7 +206,7 @@ func dialAny(t *testing.T, topology router.Topology) *router.Router {
 	return r
 }
 
-// TestClusterShardDies: the keys of a shard that is away have no verdict, and those of the others stay exact.
+// TestClusterShardDies: the keys of a shard that is down have no verdict, and those of the others stay exact.
 func TestClusterShardDies(t *testing.T) {
 	t.Parallel()
 	shards := testserver.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")

@@ -7,91 +7,88 @@ import (
 	"math"
 	"time"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // Config configures a Router. The zero value is ready to use.
 type Config struct {
-	// Redis is the template of every node's options, for credentials, TLS or the database; Addr is ignored. What would
-	// count twice or outlive a deadline is overridden, see redisbackend.Open. Nil: go-redis's defaults. Only for Open.
+	// Redis is the template of every node's options, for credentials, TLS or the database; Addr is ignored. Options that would
+	// count twice or outlive a deadline are overridden, see redisbackend.Open. Nil: go-redis's defaults. Only for Open.
 	Redis *redis.Options
 
-	// Sentinel is the template of the options for sentinels, for their credentials and TLS; Addr and DB are ignored, and
-	// nothing is taken over from Redis. Nil: go-redis's defaults. Only for Open.
+	// Sentinel is the template of the options for sentinels, for their credentials and TLS; Addr and DB are ignored. Sentinels
+	// use nothing of Redis. Nil: go-redis's defaults. Only for Open.
 	Sentinel *redis.Options
 
 	// Backend configures every node; the timeout of a call is there. Only for Open.
 	Backend redisbackend.Config
 
-	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. Not for a Redis Cluster. Calls about
-	// keys that move take no longer than Backend.Timeout (zero: 250 ms) all the same: set it to the nodes' own. Only for Open.
+	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. It isn't used for a Redis Cluster.
+	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Only for Open.
 	Node func(address string) (backend.Backend, error)
 
-	// Settle is how long processes may differ on the topology after a change, with calls that were under way. Keys that
-	// change their owner are handed over for that long and the longest window of a policy. Of a router in a dual.Dual
-	// it must be as long as both Settles together. At most twice limit.MaxWindow. Zero: 10 minutes.
+	// Settle is how long processes may differ on the topology after a change, including calls in progress. Keys that change their
+	// owner are handed over for that long and the longest window of a policy. In a dual.Dual it must be as long as both Settles
+	// together. At most twice limit.MaxWindow. Zero: 10 minutes.
 	Settle time.Duration
 
-	// Drain is how long groups that the topology no longer has are kept, for their counts: the longest window of any
-	// policy, and Settle. They are kept longer for a longer window of a policy that this router has been asked for by then;
-	// one that is first used later starts with empty counts where keys have moved, and its decisions are Bounded. At most twice limit.MaxWindow. Zero: 25 hours.
+	// Drain is how long groups that the topology no longer has are kept, for their counts: set it to the longest window of any
+	// policy and Settle. A policy with longer windows that was used by then keeps them longer. A policy first used later starts
+	// with empty counts on moved keys, and its decisions are Bounded. At most twice limit.MaxWindow. Zero: 25 hours.
 	Drain time.Duration
 
-	// TopologyKeys are the keys of those who may publish topologies; see [Topology.Sign]. With keys, a topology that a server
-	// holds is taken over only if one of them has signed it, and this process publishes only what is signed. Topologies from
-	// Open, Update and WatchFile need no signature, but one that they have must be valid. Give one without to all processes: those
-	// that only have an older one don't learn of it, and fail for keys that have moved (event TopologyUnpublished). Nil: no
-	// signature is asked for. Only for Open.
+	// TopologyKeys are the public keys of the publishers of topologies; see [Topology.Sign]. With keys, a topology that a server
+	// holds is taken over only if it is signed with one of them, and this process publishes only signed topologies. Topologies from
+	// Open, Update and WatchFile need no signature, but one that they have must be valid. Give an unsigned topology to all
+	// processes: those with an older one don't learn of it, and fail for keys that have moved (event TopologyUnpublished). Nil: no
+	// signature is needed. Only for Open.
 	TopologyKeys []ed25519.PublicKey
 
 	// AllowedAddresses are the servers that a published topology may name, besides those that this process knows from its
 	// own as the same (a node, a node of a cluster, or a sentinel of the same master): host names, "*." and a domain, IP
-	// addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't count. Whoever may write to a server can publish a
-	// topology, and each server that is named gets the credentials of Redis, and so do those that a sentinel or a cluster among
-	// them names, which are not held to this list. Nil: with TopologyKeys any that is signed, otherwise no unknown server.
-	// Only for Open.
+	// addresses, prefixes such as 10.0.0.0/8, or "*" for any. Ports don't matter. All with write access to a server can publish a
+	// topology, and each server that it names gets the credentials of Redis. So do the servers that its sentinels or clusters name,
+	// which this list doesn't restrict. Nil: with TopologyKeys all servers, otherwise no unknown one. Only for Open.
 	AllowedAddresses []string
 
 	// Seed is the seed of the ring. Only for New; a topology has its own.
 	Seed uint64
 
-	// MaxLag is how long a replica may not have heard of its primary and still be read. An idle primary speaks to its
-	// replicas only every 10 s (repl-ping-replica-period), and servers tell the age in whole seconds, so a healthy pair
-	// is up to 11 s apart, and 12 s until the next heartbeat. Zero: 15 s. Negative: no bound.
+	// MaxLag is how long ago a replica may have heard of its primary and still be read. An idle primary sends to its replicas only
+	// every 10 s (repl-ping-replica-period), and servers report the age in whole seconds, so a healthy pair is up to 11 s
+	// apart, and 12 s until the next heartbeat. Zero: 15 s. Negative: no bound.
 	MaxLag time.Duration
 
 	// ReadTimeout is how long a peek or a load may take, all tries together; an earlier deadline of the caller's
-	// context wins. Each try on a replica gets half of what is left, the primary the rest. Zero: Backend.Timeout, or
-	// 250 ms where that is zero too. Negative is refused: a call without an end is none.
+	// context wins. Each try on a replica gets half of the time that is left, the primary the rest. Zero: Backend.Timeout, or
+	// 250 ms where that is zero, too. Must not be negative.
 	ReadTimeout time.Duration
 
-	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. They come ten times as often, but
-	// no more than about ten a second, while a node is unavailable. Zero: 1 s. Negative: off. Then Redis replicas are
-	// not read, for nothing tells how far they lag; only failing calls open a breaker; and a read can't know that a
-	// primary has become a replica.
+	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. While a node is unavailable they are sent ten
+	// times as often, but no more than about ten a second. Zero: 1 s. Negative: off. Then Redis replicas are not read, since their
+	// lag is unknown; only failing calls open a breaker; and a read doesn't notice that a primary has become a replica.
 	Heartbeat time.Duration
 
 	// TripAfter is how many calls to a node must fail in a row to open its breaker. It also opens when half of the
 	// calls of the last ten seconds have failed, if there were at least 20. Zero: 5. Negative: breakers never open.
 	TripAfter int
 
-	// OpenFor is how long a breaker stays open before one call is let through to see whether the node is back, give or
-	// take a fifth. Zero: 1 s. Negative is refused: a breaker that never closes loses the node.
+	// OpenFor is how long a breaker stays open before one call is let through as a trial, give or take a fifth. Zero: 1 s. Must not
+	// be negative.
 	OpenFor time.Duration
 
-	// OnEvent is told what happens to nodes, one event at a time, by a goroutine of its own. No call waits for it; if
-	// it falls far behind, events are dropped and counted. It must not call Close, which waits for it.
+	// OnEvent is called with events, one at a time, by a goroutine of its own. No call waits for it; if it falls far behind,
+	// events are dropped and counted. It must not call Close, which waits for it. If nil, there are no events.
 	OnEvent func(Event)
 }
 
 const (
 	defaultMaxLag      = 15 * time.Second
-	defaultReadTimeout = 250 * time.Millisecond // what a Redis node has
+	defaultReadTimeout = 250 * time.Millisecond // as redisbackend.Config has it
 	defaultHeartbeat   = time.Second
 	defaultTripAfter   = 5
 	defaultOpenFor     = time.Second

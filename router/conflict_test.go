@@ -26,7 +26,7 @@ func TestReservationOutlivesATopologyConflict(t *testing.T) {
 		t.Fatalf("reserved %+v, %v", held.Decision(), err)
 	}
 
-	await(t, "it has conferred", func() bool { // looked, looked again, published, and looked what is there then
+	await(t, "it has synced", func() bool { // looked, looked again, published, and looked what is there then
 		return p.machine("10.0.0.1:6379").looks.Load() == 3 && p.machine("10.0.0.2:6379").looks.Load() == 3 &&
 			p.machine("10.0.0.3:6379").looks.Load() == 3
 	})

@@ -23,13 +23,13 @@ var everyOperation = []backendtest.Option{
 
 func TestConformanceOfMemories(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
-		var groups []router.Nodes
+		var groups []router.NodeGroup
 		for i := range 3 {
 			m, err := memory.New(memory.Config{Now: now})
 			if err != nil {
 				t.Fatal(err)
 			}
-			groups = append(groups, router.Nodes{Name: fmt.Sprintf("g%d", i), Primary: m})
+			groups = append(groups, router.NodeGroup{Name: fmt.Sprintf("g%d", i), Primary: m})
 		}
 		return open(t, groups, router.Config{})
 	}, everyOperation...)

@@ -33,7 +33,7 @@ func TestDemotedPrimaryIsReadAsAReplica(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				primary := newPrimary(newMemory(t))
-				r := open(t, []router.Nodes{{Name: "a", Primary: make(primary)}}, router.Config{})
+				r := open(t, []router.NodeGroup{{Name: "a", Primary: make(primary)}}, router.Config{})
 				expect := func(source backend.Source, allowed bool, guarantee backend.Guarantee, cause error) {
 					t.Helper()
 					time.Sleep(3 * time.Second) // a heartbeat, and more than a breaker stays open
@@ -101,7 +101,7 @@ func TestBreakerOfANodeThatTakesNoWrites(t *testing.T) {
 					node := newFull(t)
 					node.beat.Primary = !demoted
 					var events log
-					r := open(t, []router.Nodes{{Name: "a", Primary: node}}, router.Config{OnEvent: events.add})
+					r := open(t, []router.NodeGroup{{Name: "a", Primary: node}}, router.Config{OnEvent: events.add})
 					for start := time.Now(); time.Since(start) < 30*time.Second; time.Sleep(every) {
 						if time.Since(start) > 10*time.Second {
 							_, _ = r.Take(t.Context(), request("denied"))
@@ -131,7 +131,7 @@ func TestBreakerOfANodeThatTakesNoWrites(t *testing.T) {
 					time.Sleep(2 * time.Second)
 					for range 2 {
 						if err := take(t, r); err != nil {
-							t.Errorf("after the mend: %v", err)
+							t.Errorf("after the fix: %v", err)
 						}
 					}
 					if got, want := told(), []router.EventKind{router.BreakerOpened, router.BreakerClosed}; !slices.Equal(got, want) {
@@ -157,7 +157,7 @@ func TestDemotedPrimaryByHeartbeats(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			node := newFull(t)
 			var events log
-			r := open(t, []router.Nodes{{Name: "a", Primary: node}}, router.Config{Heartbeat: interval, OnEvent: events.add})
+			r := open(t, []router.NodeGroup{{Name: "a", Primary: node}}, router.Config{Heartbeat: interval, OnEvent: events.add})
 			synctest.Wait()
 			soon := interval*6/5 + 3*time.Second // after the next heartbeat
 			node.set(func(c *counts) { c.beat.Primary = false })
@@ -210,7 +210,7 @@ func TestPromotedNodeIsAskedSoon(t *testing.T) {
 func TestNodeThatDiesWhileItTakesNoWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := newFull(t)
-		r := open(t, []router.Nodes{{Name: "a", Primary: node}}, router.Config{})
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: node}}, router.Config{})
 		for range 10 {
 			_ = take(t, r)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// TestDigest: it tells topologies apart by their epoch and by what decides who owns a key, not by the order of groups, by
+// TestDigest: it differs between topologies of other epochs or with other owners of keys, not by the order of groups, by
 // addresses, nor by what was before.
 func TestDigest(t *testing.T) {
 	base := router.Topology{Epoch: 7, Seed: 3, Groups: []router.Group{

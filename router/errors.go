@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// ErrBreakerOpen is in the chain of a [*backend.Error] that was returned without asking the node, because its circuit
+// ErrBreakerOpen is in the chain of a [*backend.Error] that was returned without a call to the node, because its circuit
 // breaker is open. Nothing was charged.
 var ErrBreakerOpen = errors.New("circuit breaker is open")
 
@@ -19,8 +19,7 @@ var ErrNotSupported = errors.New("not supported")
 // charged.
 var ErrNoPrimary = errors.New("no sentinel has named the primary yet")
 
-// ConfigError is one value of a topology, a Config or a list of nodes that was refused. All that is wrong is reported
-// at once, joined.
+// ConfigError is one value of a topology, a Config or a list of nodes that was refused. All problems are reported at once, joined.
 type ConfigError struct {
 	Field string // what was refused, such as "groups[1].replicas[0]" or "MaxLag"
 	Value string // the value as given
@@ -38,8 +37,8 @@ func (e *ConfigError) Error() string {
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// kindOf is what an error says about the node; 0 if it says nothing bad. A context error that no backend has typed
-// is the caller's own.
+// kindOf is what an error says about the node; 0 if it says nothing bad. A context error without a [*backend.Error] around it is
+// the caller's own.
 func kindOf(err error) backend.Kind {
 	if err == nil {
 		return 0

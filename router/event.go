@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Event is something that happened to a node. It never holds a key.
+// Event is something that happened to a node or to the topology. It never holds a key.
 type Event struct {
 	Time  time.Time
 	Group string
 	Node  string // as in [NodeStatus]
 	Kind  EventKind
 
-	// From and To are of Restarted the run ids, of RoleChanged the roles, of PrimaryChanged the addresses, of
-	// TopologyChanged the epochs.
+	// From and To are the run ids for Restarted, the roles for RoleChanged, the addresses for PrimaryChanged, and the epochs for
+	// TopologyChanged.
 	From, To string
-	Err      error // of Misconfigured, TopologyRejected, TopologyUnpublished, and BreakerOpened where it is known: what was met
+	Err      error // the cause of Misconfigured, TopologyRejected, TopologyUnpublished and BreakerOpened
 
 	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
 	Lost uint64
@@ -28,34 +28,32 @@ type Event struct {
 type EventKind uint8
 
 const (
-	// BreakerOpened: the node is unavailable, or takes no writes; calls to it fail at once, in the latter case all but reads.
+	// BreakerOpened: the node is unavailable, or refuses writes; calls to it fail at once, in the latter case all but reads.
 	BreakerOpened EventKind = iota + 1
-	// BreakerClosed: the node answers again, or takes writes.
+	// BreakerClosed: the node answers again, or accepts writes.
 	BreakerClosed
 	// Restarted: another server process answers at the node's address. It may have forgotten counts.
 	Restarted
-	// RoleChanged: a primary takes no writes any more, or a replica does, compared with the last heartbeat; at the
-	// first heartbeat, compared with the topology.
+	// RoleChanged: a primary has become a replica, or a replica a primary, since the last heartbeat; at the first heartbeat,
+	// compared with the topology.
 	RoleChanged
 	// LinkDown: a replica has lost its primary and is not read.
 	LinkDown
 	// LinkUp: a replica hears of its primary again.
 	LinkUp
-	// Misconfigured: the server answers, but refuses: credentials, permissions, a foreign value at a key. Nothing
-	// mends that but a person. Reported at most every ten seconds per node.
+	// Misconfigured: the server refuses what is sent: credentials, permissions, a foreign value at a key. A person must fix it.
+	// Reported at most every ten seconds per node.
 	Misconfigured
-	// TopologyChanged: another topology is in force, From and To are the epochs, the same for a change of addresses. It is of no
-	// node.
+	// TopologyChanged: another topology is in force. From and To are equal if only addresses changed. It has no node.
 	TopologyChanged
 	// TopologyRejected: a topology from a file, or one that a node holds, was refused, see [ErrTopologyUntrusted]; or the one in
-	// force has other owners than the one that a node holds under the same epoch, and no calls are made until there is a newer
-	// one.
+	// force has other owners than the one that a node holds under the same epoch, and all calls fail until there is a newer one.
 	TopologyRejected
 	// PrimaryChanged: the sentinels of a group name another primary, and calls go there. From is empty for the first one.
 	PrimaryChanged
-	// TopologyUnpublished: the topology in force can't be left at a node that has an older one or none, because with
-	// [Config.TopologyKeys] it must be signed and is not. Processes that were not given it go by the older one, and their calls
-	// about keys that have moved fail. Reported once for each node and epoch.
+	// TopologyUnpublished: the topology in force can't be published at a node that has an older one or none, because it is not
+	// signed, which [Config.TopologyKeys] demands. Processes that were not given it use the older one, and their calls about keys
+	// that have moved fail. Reported once for each node and epoch.
 	TopologyUnpublished
 )
 
@@ -93,8 +91,7 @@ func (e Event) String() string {
 // eventQueue is how many events wait for a slow OnEvent before others are dropped.
 const eventQueue = 256
 
-// events takes events from anywhere, never blocking, and gives them to one function, one at a time. A nil *events
-// drops them.
+// events queues events without blocking, and calls one function with them, one at a time. A nil *events drops them.
 type events struct {
 	handle func(Event)
 	queue  chan Event
@@ -120,7 +117,7 @@ func (e *events) emit(event Event) {
 	}
 }
 
-// run hands events on until ctx ends.
+// run handles events until ctx ends.
 func (e *events) run(ctx context.Context) {
 	for {
 		select {

@@ -38,10 +38,10 @@ func ExampleOpen() {
 
 // Any backends can be groups. A key belongs to one of them.
 func ExampleNew() {
-	var groups []router.Nodes
+	var groups []router.NodeGroup
 	for _, name := range []string{"eu-1", "eu-2", "eu-3"} {
 		primary, _ := memory.New(memory.Config{})
-		groups = append(groups, router.Nodes{Name: name, Primary: primary})
+		groups = append(groups, router.NodeGroup{Name: name, Primary: primary})
 	}
 	counts, err := router.New(groups, router.Config{})
 	if err != nil {
@@ -117,10 +117,10 @@ func ExampleRouter_Update() {
 	// router: epoch = 1: must be above 2, which is in force: to go back, publish it as epoch 3 with epoch 2 as its "previous": a newer topology is in force
 }
 
-// Nodes tells how each node is, for people and dashboards.
+// Nodes is the state of each node, for people and dashboards.
 func ExampleRouter_Nodes() {
 	primary, _ := memory.New(memory.Config{})
-	counts, err := router.New([]router.Nodes{{Name: "eu-1", Primary: primary}}, router.Config{})
+	counts, err := router.New([]router.NodeGroup{{Name: "eu-1", Primary: primary}}, router.Config{})
 	if err != nil {
 		fmt.Println(err)
 		return

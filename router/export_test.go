@@ -1,4 +1,4 @@
 package router
 
-// Formers returns how many former topologies keys may come from.
-func (r *Router) Formers() int { return len(r.snapshot.Load().from) }
+// PreviousTopologies returns how many previous topologies keys may have counts under.
+func (r *Router) PreviousTopologies() int { return len(r.table.Load().history.all) }

@@ -3,8 +3,12 @@ package router
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit/state"
@@ -17,13 +21,13 @@ type group struct {
 	primary  *node
 	replicas []*node
 
-	follower *follower // of a group with sentinels
-	pending  bool      // whether it has not named the primary yet
+	watcher *sentinelWatcher // of a group with sentinels
+	pending bool             // whether none of them has named the primary yet: calls go to what ready returns
 
 	clock       backend.Clock // the primary's; nil if it has none
 	maxLag      time.Duration
 	readTimeout time.Duration
-	timeout     time.Duration // of other calls that wait for a primary, or go after a key; 0 for the nodes' own
+	timeout     time.Duration // of a call that waits for a primary, or hands over a key; 0 for the nodes' own
 }
 
 func newGroup(name string, weight int, primary *node, replicas []*node, cfg Config) *group {
@@ -37,132 +41,117 @@ func newGroup(name string, weight int, primary *node, replicas []*node, cfg Conf
 	return g
 }
 
-// The write path: the primary, once.
-
-func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	if g.pending {
-		return later(ctx, g, g.timeout, "take", func(ctx context.Context, g *group) (backend.Result, error) { return g.take(ctx, req) })
-	}
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
-	err = g.primary.do("take", func() (err error) {
-		result, err = g.primary.backend.Take(ctx, req)
-		if err == nil && !result.Allowed && g.primary.barred() {
-			return errUnchanged
-		}
-		return g.primary.overdue(ctx, err)
-	})
-	if err != nil && err != errUnchanged {
-		return backend.Result{}, g.failed(err)
-	}
-	result.Source = ofPrimary(result.Source)
-	result.Lower(g.primary.doubt(req.Policy))
-	return result, nil
-}
-
 // doubt says why the group may lack counts of a request's key.
 func (g *group) doubt(req backend.Request) error {
-	if err := g.primary.doubt(req.Policy); err != nil {
+	if err := g.primary.promotionDoubt(req.Policy); err != nil {
 		return err
 	}
 	return backend.DoubtOf(g.primary.backend, req)
 }
 
-func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	if g.pending {
-		return g.laterDo(ctx, "refund", func(ctx context.Context, g *group) error { return g.refund(ctx, req, receipt, amount) })
+// Writes go to the primary, once.
+
+func (g *group) write(ctx context.Context, op string, do func() error) error {
+	err := g.primary.call(ctx, write, op, do)
+	if err != nil && g.watcher != nil {
+		if reply, ok := errors.AsType[redis.Error](err); ok && strings.Contains(reply.Error(), "READONLY") { // Redis 6 has the script before it
+			g.watcher.pollSoon() // the sentinels may know the new primary
+		}
 	}
+	return err
+}
+
+func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
+	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	err = g.write(ctx, "take", func() (err error) {
+		if result, err = g.primary.backend.Take(ctx, req); err == nil && !result.Allowed {
+			return errNothingWritten
+		}
+		return err
+	})
+	if err != nil {
+		return backend.Result{}, err
+	}
+	result.Source = asPrimary(result.Source)
+	result.Lower(g.primary.promotionDoubt(req.Policy))
+	return result, nil
+}
+
+func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	refunder, ok := g.primary.backend.(backend.Refunder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("refund", func() error { return g.primary.overdue(ctx, refunder.Refund(ctx, req, receipt, amount)) }))
+	return g.write(ctx, "refund", func() error { return refunder.Refund(ctx, req, receipt, amount) })
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
-	if g.pending {
-		return g.laterDo(ctx, "reset", func(ctx context.Context, g *group) error { return g.reset(ctx, req) })
-	}
 	resetter, ok := g.primary.backend.(backend.Resetter)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("reset", func() error { return g.primary.overdue(ctx, resetter.Reset(ctx, req)) }))
+	return g.write(ctx, "reset", func() error { return resetter.Reset(ctx, req) })
 }
 
-func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
-	if g.pending {
-		return g.laterDo(ctx, "seed", func(ctx context.Context, g *group) error { return g.seed(ctx, req, st) })
-	}
+func (g *group) seed(ctx context.Context, req backend.Request, state state.State) error {
 	seeder, ok := g.primary.backend.(backend.Seeder)
 	if !ok {
 		return backend.ErrUnsupported
 	}
-	return g.failed(g.primary.do("seed", func() error { return g.primary.overdue(ctx, seeder.Seed(ctx, req, st)) }))
+	return g.write(ctx, "seed", func() error { return seeder.Seed(ctx, req, state) })
 }
 
-func (g *group) seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
-	if g.pending {
-		return later(ctx, g, g.timeout, "seal", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.seal(ctx, req) })
-	}
+func (g *group) seal(ctx context.Context, req backend.Request) (sealed backend.Snapshot, err error) {
 	sealer, ok := g.primary.backend.(backend.Sealer)
 	if !ok {
 		return backend.Snapshot{}, backend.ErrUnsupported
 	}
-	err = g.primary.do("seal", func() (err error) {
-		snapshot, err = sealer.Seal(ctx, req)
-		return g.primary.overdue(ctx, err)
+	err = g.write(ctx, "seal", func() (err error) {
+		sealed, err = sealer.Seal(ctx, req)
+		return err
 	})
 	if err != nil {
-		return backend.Snapshot{}, g.failed(err)
+		return backend.Snapshot{}, err
 	}
-	snapshot.Source = ofPrimary(snapshot.Source)
-	return snapshot, nil
+	sealed.Source = asPrimary(sealed.Source)
+	return sealed, nil
 }
 
-// laterDo is later for calls that return nothing.
-func (g *group) laterDo(ctx context.Context, op string, call func(context.Context, *group) error) error {
-	_, err := later(ctx, g, g.timeout, op, func(ctx context.Context, g *group) (struct{}, error) { return struct{}{}, call(ctx, g) })
-	return err
-}
-
-// ofPrimary says what a memory is here: the primary of a group. Anything else knows better who decided.
-func ofPrimary(s backend.Source) backend.Source {
+// asPrimary says what a memory is here: the primary of a group. Other backends name their source themselves.
+func asPrimary(s backend.Source) backend.Source {
 	if s == backend.Local || s == backend.Unknown {
 		return backend.Primary
 	}
 	return s
 }
 
-// The read path: a replica, another one, the primary.
+// Reads go to a replica, another one, then the primary.
 
 func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, error) {
-	if g.pending {
-		return later(ctx, g, g.readTimeout, "peek", func(ctx context.Context, g *group) (backend.Result, error) { return g.peek(ctx, req) })
-	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
-	if snapshot, ok := g.loadFromReplica(limited, req); ok {
-		return snapshot.Peek(&req), nil
+	if loaded, ok := g.loadFromReplica(limited, req); ok {
+		return loaded.Peek(&req), nil
 	}
 	peeker, ok := g.primary.backend.(backend.Peeker)
 	if !ok {
-		snapshot, err := g.loadFromPrimary(ctx, limited, req)
+		loaded, err := g.loadFromPrimary(ctx, limited, req)
 		if err != nil {
 			return backend.Result{}, err
 		}
-		return snapshot.Peek(&req), nil
+		return loaded.Peek(&req), nil
 	}
 	var result backend.Result
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
-	err := g.primary.read("peek", func() (err error) {
+	err := g.primary.call(limited, read, "peek", func() (err error) {
 		result, err = peeker.Peek(limited, req)
 		return err
 	})
 	if err != nil {
-		return backend.Result{}, g.readError(ctx, "peek", err)
+		return backend.Result{}, g.primary.asTimeout(ctx, "peek", err)
 	}
-	result.Source = ofPrimary(result.Source)
-	result.Lower(g.primary.doubt(req.Policy))
+	result.Source = asPrimary(result.Source)
+	result.Lower(g.primary.promotionDoubt(req.Policy))
 	if g.primary.demoted() {
 		result.Source = backend.Replica
 		if result.Allowed && result.Guarantee == backend.Exact {
@@ -173,62 +162,59 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 }
 
 func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	if g.pending {
-		return later(ctx, g, g.readTimeout, "load", func(ctx context.Context, g *group) (backend.Snapshot, error) { return g.load(ctx, req) })
-	}
 	limited, cancel := context.WithTimeout(ctx, g.readTimeout)
 	defer cancel()
-	if snapshot, ok := g.loadFromReplica(limited, req); ok {
-		return snapshot, nil
+	if loaded, ok := g.loadFromReplica(limited, req); ok {
+		return loaded, nil
 	}
 	return g.loadFromPrimary(ctx, limited, req)
 }
 
 func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Request) (backend.Snapshot, error) {
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
-	snapshot, err := g.primary.load(limited, req)
+	loaded, err := g.primary.load(limited, req)
 	if err != nil {
-		return backend.Snapshot{}, g.readError(ctx, "load", err)
+		return backend.Snapshot{}, g.primary.asTimeout(ctx, "load", err)
 	}
-	snapshot.Source = ofPrimary(snapshot.Source)
-	if doubt := g.primary.doubt(req.Policy); doubt != nil {
-		snapshot.Lacks = doubt
+	loaded.Source = asPrimary(loaded.Source)
+	if doubt := g.primary.promotionDoubt(req.Policy); doubt != nil {
+		loaded.Lacks = doubt
 	}
 	if g.primary.demoted() {
-		snapshot.Source = backend.Replica
+		loaded.Source = backend.Replica
 	}
-	return snapshot, nil
+	return loaded, nil
 }
 
-// loadFromReplica tries up to two replicas. It is not ok if none gave an answer; why not is known to their breakers.
+// loadFromReplica tries up to two replicas. It is not ok if none answered; their breakers know why.
 func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backend.Snapshot, bool) {
-	for _, n := range g.choose() {
+	for _, n := range g.pickReplicas() {
 		if n == nil || ctx.Err() != nil {
 			break
 		}
 		req.Trace.Visit(g.name, n.name, backend.Replica)
 		deadline, _ := ctx.Deadline()
-		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // a node that hangs leaves time for another
-		snapshot, err := n.load(half, req)
+		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // leaves time for another node
+		loaded, err := n.load(half, req)
 		cancel()
 		if err != nil {
 			continue
 		}
-		snapshot.Source = backend.Replica
+		loaded.Source = backend.Replica
 		if g.clock != nil {
 			if now := g.clock.NowMicros(); now != 0 { // the clock by which the primary charges
-				snapshot.Now = now
+				loaded.Now = now
 			}
 		}
-		return snapshot, true
+		return loaded, true
 	}
 	return backend.Snapshot{}, false
 }
 
-// choose returns the replica to read and the one to try next, nil for none: of two random ones the one that is
-// expected to answer sooner, then the other. Two choices spread load nearly as well as looking at all of them, without
-// sending every caller to the same one (Mitzenmacher: The Power of Two Choices in Randomized Load Balancing, 2001).
-func (g *group) choose() [2]*node {
+// pickReplicas returns the replica to read and the one to try next, or nil: of two random ones the one that is expected to
+// answer sooner, then the other. Two choices spread load nearly as well as a comparison of all, and don't send every caller to the
+// same replica (Mitzenmacher: The Power of Two Choices in Randomized Load Balancing, 2001).
+func (g *group) pickReplicas() [2]*node {
 	var few [8]*node // more replicas than these cost an allocation
 	fit := few[:0]
 	for _, n := range g.replicas {
@@ -250,12 +236,4 @@ func (g *group) choose() [2]*node {
 		i, j = j, i
 	}
 	return [2]*node{fit[i], fit[j]}
-}
-
-// readError types the end of the read timeout, which the node took for the caller's own.
-func (g *group) readError(ctx context.Context, op string, err error) error {
-	if kindOf(err) == backend.Interrupted && ctx.Err() == nil {
-		return &backend.Error{Op: op, Node: g.primary.title(), Kind: backend.Unavailable, Err: err}
-	}
-	return err
 }

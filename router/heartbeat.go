@@ -8,14 +8,13 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// beat is what a node said at a heartbeat. Of a node that can only be pinged just the time is known.
+// beat is an answered heartbeat. Of a node that can only be pinged just the time is known.
 type beat struct {
 	backend.Heartbeat
-	at time.Time // when it was asked
+	at time.Time // when it was sent
 }
 
-// age is since when a replica may not have heard of its primary. It counts from the question, not from the answer: too
-// old is harmless.
+// age is since when a replica may not have heard of its primary. It counts from when the heartbeat was sent: too old is harmless.
 func (b *beat) age() time.Duration { return b.Age + time.Since(b.at) }
 
 func (b *beat) role() Role {
@@ -25,32 +24,32 @@ func (b *beat) role() Role {
 	return RoleReplica
 }
 
-// urgentGap is the most that passes between two heartbeats of a node that is unavailable. Five in a row are sent
-// within the breaker's window, however rare heartbeats are.
+// urgentGap is the most that passes between two heartbeats of a node that is unavailable. Five in a row are sent within the
+// breaker's window, however rare heartbeats are.
 const urgentGap = 100 * time.Millisecond
 
 // beatTimeout bounds a heartbeat. A Redis node ends it within its own timeout; this is for other backends.
 func beatTimeout(cfg Config) time.Duration { return max(time.Second, cfg.Backend.Timeout) }
 
-// watch asks the node how it is until ctx ends: at every interval, soon after a caller found it slow or gone, and
-// all the time while it is unavailable. The breaker lets few of the latter pass.
-func (n *node) watch(ctx context.Context, interval, timeout time.Duration) {
+// runHeartbeats sends heartbeats until ctx ends: at every interval, soon after a call was slow or failed, and all the time
+// while the node is unavailable. The breaker lets few of the latter pass.
+func (n *node) runHeartbeats(ctx context.Context, interval, timeout time.Duration) {
 	gap := min(interval/10, urgentGap)
 	for {
-		err := n.beat(ctx, timeout)
+		err := n.heartbeat(ctx, timeout)
 		if !sleep(ctx, jitter(gap), nil) {
 			return
 		}
 		if kindOf(err) == backend.Unavailable {
 			continue
 		}
-		if !sleep(ctx, jitter(interval-gap), n.suspect) {
+		if !sleep(ctx, jitter(interval-gap), n.probeNow) {
 			return
 		}
 	}
 }
 
-// sleep waits for d or until it is woken. It reports whether ctx goes on.
+// sleep waits for d or until it is woken. It reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -63,69 +62,54 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 	return true
 }
 
-// beat sends one heartbeat. To a node that refuses changes it goes past the breaker, which doesn't hear of an
-// answer that says nothing of them.
-func (n *node) beat(ctx context.Context, timeout time.Duration) error {
-	ask := func() error { return n.ask(ctx, timeout) }
-	if !n.refusing() {
-		return n.through("ping", ask)
-	}
-	err := n.past(ask)
-	if said := err; said != nil || !n.refusing() {
-		err = n.through("ping", func() error { return said })
-	}
-	if n.barred() {
+// heartbeat sends one heartbeat.
+func (n *node) heartbeat(ctx context.Context, timeout time.Duration) error {
+	err := n.call(ctx, probe, "ping", func() error { return n.ping(ctx, timeout) })
+	if n.writesBlocked() {
 		return nil // that is known: there is no hurry
 	}
 	return err
 }
 
-// ask asks the node how it is. Its latency is not that of a load and not counted as such.
-func (n *node) ask(ctx context.Context, timeout time.Duration) error {
+func (n *node) ping(ctx context.Context, timeout time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now := &beat{at: time.Now()}
-	heart, knows := n.backend.(backend.Heartbeater)
+	heart, tells := n.backend.(backend.Heartbeater)
 	var err error
-	if knows {
+	if tells {
 		now.Heartbeat, err = heart.Heartbeat(limited)
 	} else {
 		err = n.backend.(backend.Pinger).Ping(limited)
 	}
-	if kindOf(err) == backend.Interrupted && ctx.Err() == nil { // no caller: the node was too slow
-		err = n.unavailable(err)
-	}
-	n.away.Store(kindOf(err) == backend.Unavailable)
+	err = n.asTimeout(ctx, "ping", err)
+	n.unreachable.Store(kindOf(err) == backend.Unavailable)
 	if err != nil {
 		return err
 	}
 	last := n.lastBeat.Swap(now)
-	if !knows {
+	if !tells {
 		return nil
 	}
 	n.compare(last, now)
 	switch {
 	case now.Primary && last != nil && !last.Primary:
-		n.refused.Store(0) // it did because it was a replica
+		n.writeRefusedAt.Store(0) // it did because it was a replica
 	case !now.Primary && n.is(RolePrimary):
-		return n.unavailable(errDemoted)
+		return &backend.Error{Op: "ping", Node: n.title(), Kind: backend.Unavailable, Err: errDemoted}
 	}
 	return nil
 }
 
 var errDemoted = errors.New("the server says that it is a replica")
 
-func (n *node) unavailable(err error) error {
-	return &backend.Error{Op: "ping", Node: n.title(), Kind: backend.Unavailable, Err: err}
-}
-
-// compare reports what has changed since the last heartbeat, or at the first one, what is not as the topology says.
+// compare reports what has changed since the last heartbeat, or at the first one, what differs from the topology.
 func (n *node) compare(last, now *beat) {
 	role, linkUp := Role(n.role.Load()), true
 	if last != nil {
 		role, linkUp = last.role(), last.LinkUp
 		if last.RunID != now.RunID && last.RunID != "" && now.RunID != "" {
-			n.knows.Store(0) // it may have forgotten
+			n.syncedEpoch.Store(0) // it may have forgotten
 			n.emit(Event{Kind: Restarted, From: last.RunID, To: now.RunID})
 		}
 	}

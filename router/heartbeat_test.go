@@ -160,7 +160,7 @@ func TestEventsOfHeartbeats(t *testing.T) {
 				}
 				var events log
 				change(test.first)
-				open(t, []router.Nodes{{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}},
+				open(t, []router.NodeGroup{{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}},
 					router.Config{OnEvent: events.add})
 				time.Sleep(3 * time.Second)
 				change(test.then)
@@ -289,7 +289,7 @@ func TestPingAsksEveryNode(t *testing.T) {
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r := open(t, []router.Nodes{
+	r := open(t, []router.NodeGroup{
 		{Name: "a", Primary: newFake(ok)}, // can't be asked
 		{Name: "b", Primary: ok, Replicas: []backend.Backend{dead}},
 	}, router.Config{Heartbeat: -1})

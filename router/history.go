@@ -1,82 +1,140 @@
 package router
 
 import (
-	"fmt"
-	"strconv"
-	"strings"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+	"github.com/sluice-go/sluice/ring"
 )
 
-// CheckHistory returns nil if a process can start with the topology, and otherwise a [*ConfigError]: its chain of Previous must
-// lead back to epoch 1, or to a baseline.
-func (t Topology) CheckHistory() error { return t.history(0) }
-
-// history refuses a topology if not all topologies are known that keys may still have counts under: from the one that is in
-// force here, or from the beginning where that is 0.
-func (t *Topology) history(inForce uint64) error {
-	field := "previous"
-	for t.Previous != nil {
-		t, field = t.Previous, field+".previous"
-	}
-	if t.Baseline || t.Epoch <= 1 || inForce > 0 && t.Epoch <= inForce+1 {
-		return nil
-	}
-	since := ""
-	if inForce > 0 {
-		since = fmt.Sprintf(" (this process knows those up to %d)", inForce)
-	}
-	return &ConfigError{Field: field, Value: "none", Bound: fmt.Sprintf(
-		"must be the topology before epoch %d%s; or epoch %d must have \"baseline\": true, once every window that began before it is over",
-		t.Epoch, since, t.Epoch)}
+// previousPlacement is a placement that was in force.
+type previousPlacement struct {
+	*placement
+	left        time.Time // when another one replaced it
+	conflicting bool      // another placement of its epoch prevailed: keys may have counts here, but it is not published
 }
 
-// Changes says in words what decides ownership and differs between two topologies, such as `group "eu-3" is new`. It is
-// empty if each key has the same owner under both.
-func Changes(before, after Topology) string {
-	var all []string
-	if before.Seed != after.Seed {
-		all = append(all, fmt.Sprintf("the seed is %d, was %d", after.Seed, before.Seed))
-	}
-	weights := func(t Topology) map[string]int {
-		m := make(map[string]int, len(t.Groups))
-		for _, g := range t.Groups {
-			m[g.Name] = max(g.Weight, 1)
-		}
-		return m
-	}
-	was, is := weights(before), weights(after)
-	for _, g := range after.Groups {
-		switch old := was[g.Name]; {
-		case old == 0:
-			all = append(all, fmt.Sprintf("group %q is new", g.Name))
-		case old != is[g.Name]:
-			all = append(all, fmt.Sprintf("group %q has weight %d, had %d", g.Name, is[g.Name], old))
-		}
-	}
-	for _, g := range before.Groups {
-		if is[g.Name] == 0 {
-			all = append(all, fmt.Sprintf("group %q is gone", g.Name))
-		}
-	}
-	const most = 4
-	if len(all) > most {
-		all = append(all[:most], fmt.Sprintf("and %d more", len(all)-most))
-	}
-	return strings.Join(all, ", ")
+// history is the previous placements under which keys may have counts that were not handed over.
+type history struct {
+	all   []previousPlacement // the latest first
+	moved []previousPlacement // those with other owners than now; of several with one ring, the latest
 }
 
-// conflictWith is the error about a topology that has other owners under the epoch of one that counts.
-func (t *Topology) conflictWith(other Topology, holder string) error {
-	return &ConfigError{Field: "epoch", Value: strconv.FormatUint(t.Epoch, 10), Err: ErrTopologyConflict, Bound: fmt.Sprintf(
-		"must be %d, with epoch %d as its \"previous\": keys change their owner against what %s has as epoch %d (%s)",
-		t.Epoch+1, t.Epoch, holder, t.Epoch, Changes(other, *t))}
-}
-
-// sameHistory reports whether two topologies name the same ones before them, whatever their addresses.
-func sameHistory(a, b *Topology) bool {
-	for a, b = a.Previous, b.Previous; a != nil && b != nil; a, b = a.Previous, b.Previous {
-		if a.Digest() != b.Digest() {
-			return false
+// newHistory returns the history of a placement with a ring, from all previous ones, the latest first.
+func newHistory(current *ring.Ring, all []previousPlacement) history {
+	h := history{all: all}
+	for _, p := range all {
+		known := func(later previousPlacement) bool { return later.ring == p.ring }
+		if p.ring != current && !slices.ContainsFunc(h.moved, known) {
+			h.moved = append(h.moved, p)
 		}
 	}
-	return a == nil && b == nil
+	return h
+}
+
+// contains reports whether the topology of an epoch is known.
+func (h *history) contains(version int64) bool {
+	return slices.ContainsFunc(h.all, func(p previousPlacement) bool { return p.version() == version && !p.conflicting })
+}
+
+// history returns the history of a placement: known ones, the latest first, and a chain of topologies that were in force at
+// times unknown here, perhaps until now. Where both have an epoch, the chain says which placement prevailed.
+func (b *builder) history(current *placement, known []previousPlacement, chain *Topology, now time.Time) history {
+	all := slices.Clone(known)
+	for t := chain; t != nil; t = t.Previous {
+		found, digest := t.Epoch >= current.topology.Epoch, t.Digest()
+		for i := range all {
+			if p := &all[i]; p.topology.Epoch == t.Epoch {
+				p.conflicting = p.digest != digest
+				found = found || !p.conflicting
+			}
+		}
+		if !found {
+			all = append(all, previousPlacement{placement: b.placement(*t), left: now})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b previousPlacement) int { return int(b.version() - a.version()) })
+	for i := len(all) - 1; i > 0; i-- { // none was left after a later one
+		if all[i].left.After(all[i-1].left) {
+			all[i-1].left = all[i].left
+		}
+	}
+	return newHistory(current.ring, all)
+}
+
+// published is the topology in force with the previous ones, as far as they are known.
+func (t *routingTable) published() Topology {
+	topology := t.topology
+	last := &topology
+	last.Previous = nil
+	count, more := 0, false
+	for _, p := range t.history.all {
+		if p.conflicting || p.version() == 0 {
+			continue
+		}
+		if count == maxPrevious {
+			more = true
+			break
+		}
+		previous := p.topology
+		previous.Previous, previous.Signature = nil, nil
+		last.Previous, last.Baseline = &previous, false
+		last = &previous
+		count++
+	}
+	last.Baseline = last.Epoch > 1 && !more // what came before is over, unless it was only left out
+	return topology
+}
+
+// dropDrained forgets previous placements whose windows are over. It is called now and then.
+func (r *Router) dropDrained() {
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	t := r.table.Load()
+	kept := r.undrained(t)
+	if len(kept) == len(t.history.all) || r.closed.Load() {
+		return
+	}
+	next := *t
+	next.history = newHistory(t.ring, kept)
+	r.table.Store(&next)
+	r.closeUnused(t, &next)
+}
+
+// undrained returns the previous placements that keys may still have counts under. Drain is for the windows of policies that
+// this router hasn't met.
+func (r *Router) undrained(t *routingTable) []previousPlacement {
+	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
+	return slices.DeleteFunc(slices.Clone(t.history.all), func(p previousPlacement) bool {
+		over := time.Since(p.left) >= keep
+		if last := r.lastDrained.Load(); over && p.ring != t.ring && (last == nil || last.Before(p.left)) {
+			r.lastDrained.Store(&p.left)
+		}
+		return over
+	})
+}
+
+// drainedCause says why counts under a policy may be missing, whatever the key: its windows are longer than previous placements
+// were kept. It is nil if none are.
+func (r *Router) drainedCause(p *limit.Policy) error {
+	if left := r.lastDrained.Load(); left != nil && time.Since(*left) < r.hold(p) {
+		return errors.Join(backend.ErrNotHandedOver, errDrained)
+	}
+	return nil
+}
+
+var errDrained = errors.New("Config.Drain is shorter than the policy's windows and Settle, and the policy was not used before")
+
+// hold is how long counts under a policy are handed over after a change. The longest is noted: previous placements are kept that
+// long.
+func (r *Router) hold(p *limit.Policy) time.Duration {
+	hold := min(state.Horizon(p)+r.cfg.Settle, 2*limit.MaxWindow)
+	for longest := r.longest.Load(); longest < int64(hold); longest = r.longest.Load() {
+		r.longest.CompareAndSwap(longest, int64(hold))
+	}
+	return hold
 }

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// latencyDecay is the time in which a sample's weight falls to 1/e. Short enough that a replica which was slow is
-	// tried again within half a minute, long enough to ride out a pause of a garbage collector.
+	// latencyDecay is the time in which a sample's weight falls to 1/e. A replica that was slow is tried again within half a
+	// minute; a pause of a garbage collector changes little.
 	latencyDecay = 5 * time.Second
 
-	// latencyFloor stands for a node that nothing is known of. It invites calls, but not all of them at once.
+	// latencyFloor is the least that a call is expected to take. A node without samples gets calls, but not all of them at once.
 	latencyFloor = 50 * time.Microsecond
 
-	// failureCost is the least that a failed call counts as. A node that refuses at once is quick, but costs its
-	// caller another try; not all refusals open the breaker.
+	// failureCost is the least that a failed call counts as. A node that refuses at once is quick, but costs its caller another
+	// try; not all refusals open the breaker.
 	failureCost = 20 * time.Millisecond
 )
 
-// latency is how long calls to a node take: a moving average that follows a slower call at once, comes down over
-// time, and is forgotten when no call is made. This is the "peak EWMA" of Twitter's Finagle.
+// latency is how long calls to a node take: a moving average that rises with a slower call at once, and falls over time, to 0 without
+// calls. This is the "peak EWMA" of Twitter's Finagle.
 //
 // The two words are not written together. A reader between the writes, or a sample lost between two writers, makes one
 // choice of a replica worse and nothing else.
@@ -30,10 +30,10 @@ type latency struct {
 	at    atomic.Int64  // when it was that, by the clock
 }
 
-// clock is the time by which latencies are taken, in nanoseconds. It is read twice a call, so it is monotonic only.
+// clock is a monotonic time in nanoseconds. It is read twice a call, and the wall clock would make that slower.
 func (l *latency) clock() int64 { return int64(time.Since(l.start)) }
 
-// observe counts a call, whatever came of it: no sample lowers the average by more than time alone does.
+// observe counts a call, whatever its outcome: no sample lowers the average by more than time alone does.
 func (l *latency) observe(took time.Duration, now int64) {
 	average, weight := math.Float64frombits(l.nanos.Load()), l.weight(now)
 	if sample := float64(took); sample > average*weight {

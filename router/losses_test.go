@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// takes is what a number of takes of one key were told.
+// takes is the results of a number of takes of one key.
 type takes struct{ admitted, exact, exactAdmitted int }
 
 func takeMany(t *testing.T, b backend.Backend, p *limit.Policy, key string, n int) (told takes) {

@@ -33,7 +33,7 @@ func request(key string) backend.Request {
 }
 
 // open makes a router and closes it with the test.
-func open(t testing.TB, groups []router.Nodes, cfg router.Config) *router.Router {
+func open(t testing.TB, groups []router.NodeGroup, cfg router.Config) *router.Router {
 	t.Helper()
 	r, err := router.New(groups, cfg)
 	if err != nil {
@@ -85,7 +85,7 @@ func newMemory(t testing.TB) *memory.Memory {
 	return m
 }
 
-// fake is a node in memory that fails and delays as it is told. It sends no heartbeats; beating does.
+// fake is a node in memory with scripted failures and delays. It sends no heartbeats; beating does.
 type fake struct {
 	*counts
 }
@@ -106,7 +106,7 @@ func newFake(store *memory.Memory) fake {
 	return fake{&counts{store: store, calls: make(map[string]int)}}
 }
 
-// beating is a fake that tells how it is.
+// beating is a fake that answers heartbeats.
 type beating struct{ fake }
 
 func newReplica(store *memory.Memory) beating {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// TestMarksOfRandomKeys measures what a hand-over stores for keys that are asked for once, with a window of a second: a key on both
-// sides, for as long as the hand-over of one key may take, where without it there is one key for two seconds. Its figures are in
+// TestMarksOfRandomKeys measures what a handover stores for keys that are asked for once, with a window of a second: a key on both
+// sides, for as long as the handover of one key may take, where without it there is one key for two seconds. Its figures are in
 // docs/security.md.
 func TestMarksOfRandomKeys(t *testing.T) {
 	t.Parallel()

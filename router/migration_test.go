@@ -151,7 +151,7 @@ func TestMigrationIsExact(t *testing.T) {
 				"bucket":  books.overInterval("bucket", 2*window, func(t time.Duration) int { return most + int(4*t.Seconds()) + 1 }),
 			}
 			handovers := processes[0].Stats().Handovers + processes[1].Stats().Handovers
-			t.Logf("%d admitted, %d denied, over the limit: %v; %d hand-overs, %d calls went after their key", books.admitted, books.denied,
+			t.Logf("%d admitted, %d denied, over the limit: %v; %d handovers, %d calls went after their key", books.admitted, books.denied,
 				over, handovers, processes[0].Stats().Redirects+processes[1].Stats().Redirects)
 			for policy, n := range over {
 				switch {
@@ -165,7 +165,7 @@ func TestMigrationIsExact(t *testing.T) {
 				t.Errorf("%d takes met too many others", books.contended)
 			}
 			if carryOver && handovers < 5*16 || books.denied < books.admitted/4 {
-				t.Errorf("only %d hand-overs, %d denied: the load tests nothing", handovers, books.denied)
+				t.Errorf("only %d handovers, %d denied: the load tests nothing", handovers, books.denied)
 			}
 		})
 	}

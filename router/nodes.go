@@ -10,21 +10,21 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// Nodes is a group made of any backends.
-type Nodes struct {
+// NodeGroup is a group made of any backends.
+type NodeGroup struct {
 	Name    string // as in [Group]
 	Weight  int    // as in [Group]
 	Primary backend.Backend
 
-	// Replicas follow the primary: what is taken there shows here after a while, by the servers' own doing. Each must
-	// be a [backend.Loader]. One that is a [backend.Heartbeater] is read while it says that it is a replica whose link
-	// is up and not too old; one that isn't, while its breaker is closed.
+	// Replicas follow the primary: the servers themselves replicate what is taken there. Each must be a [backend.Loader]. A
+	// [backend.Heartbeater] is read while it says that it is a replica whose link is up and not too old; any other, while its
+	// breaker is closed.
 	Replicas []backend.Backend
 }
 
-// New makes a router of any backends. It owns them from then on: Close closes them. They stay the caller's if New
-// fails; its error joins a [*ConfigError] for everything that is wrong.
-func New(groups []Nodes, cfg Config) (*Router, error) {
+// New makes a router of any backends. It owns them from then on: Close closes them. If New fails they stay the caller's, and its
+// error joins a [*ConfigError] for each problem.
+func New(groups []NodeGroup, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{validateNodes(groups), cfg.validate()}
 	if cfg.Redis != nil {
@@ -46,18 +46,18 @@ func New(groups []Nodes, cfg Config) (*Router, error) {
 			replicas[j] = newNode(id, RoleReplica, b, cfg, events)
 		}
 		built[i] = newGroup(g.Name, g.Weight, primary, replicas, cfg)
-		built[i].timeout = cfg.Backend.Timeout // no key moves here: nothing is asked but one node, which has its own
+		built[i].timeout = cfg.Backend.Timeout // keys don't move here: each call goes to one node, which has its own
 	}
 	placed, err := ring.New(members(built), ring.Config{Seed: cfg.Seed})
 	if err != nil {
 		return nil, err
 	}
 	r := newRouter(cfg, events, nil)
-	r.begin(newSnapshot(Topology{Seed: cfg.Seed}, placed, built, nil))
+	r.start(&routingTable{placement: newPlacement(Topology{Seed: cfg.Seed}, placed, built)})
 	return r, nil
 }
 
-func validateNodes(groups []Nodes) error {
+func validateNodes(groups []NodeGroup) error {
 	var v validator
 	holders := make(map[backend.Backend]string)
 	node := func(field string, b backend.Backend, replica bool) {

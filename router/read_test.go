@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// pair is a primary with replicas, in a bubble, after the first heartbeats. Nothing lags unless told to.
+// pair is a primary with replicas, in a bubble, after the first heartbeats. Nothing lags unless the test says so.
 func pair(t *testing.T, replicas int, cfg router.Config) (*router.Router, beating, []beating) {
 	t.Helper()
 	store := newMemory(t)
 	primary := newPrimary(store)
-	group := router.Nodes{Name: "a", Primary: primary}
+	group := router.NodeGroup{Name: "a", Primary: primary}
 	fakes := make([]beating, replicas)
 	for i := range fakes {
 		fakes[i] = newReplica(store)
 		group.Replicas = append(group.Replicas, fakes[i])
 	}
-	r := open(t, []router.Nodes{group}, cfg)
+	r := open(t, []router.NodeGroup{group}, cfg)
 	synctest.Wait()
 	return r, primary, fakes
 }
@@ -78,11 +78,11 @@ func TestReplicaIsJudgedAtThePrimarysClock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newMemory(t)
 				primary, replica := newPrimary(store), newReplica(store)
-				group := router.Nodes{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}
+				group := router.NodeGroup{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}
 				if test.unknown {
 					group.Primary = bare{primary}
 				}
-				r := open(t, []router.Nodes{group}, router.Config{})
+				r := open(t, []router.NodeGroup{group}, router.Config{})
 				synctest.Wait()
 				for range 5 {
 					if _, err := r.Take(t.Context(), request("k")); err != nil {
@@ -154,7 +154,7 @@ func TestReplicaThatCantBeAskedIsNotRead(t *testing.T) {
 		primary, replica := newPrimary(store), newReplica(store)
 		replica.set(func(c *counts) { c.err = &backend.Error{Kind: backend.Misconfigured, Err: errors.New("NOPERM")} })
 		var events log
-		r := open(t, []router.Nodes{{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}},
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: primary, Replicas: []backend.Backend{replica}}},
 			router.Config{OnEvent: events.add})
 		time.Sleep(3 * time.Second)
 		expectFromPrimary(t, r, replica)

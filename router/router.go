@@ -14,19 +14,19 @@ import (
 
 // Router sends every key to the group that owns it. Make one with [Open] or [New].
 type Router struct {
-	cfg      Config
-	snapshot atomic.Pointer[snapshot]
-	closed   atomic.Bool
-	events   *events
-	counts   counts
-	longest  atomic.Int64              // hand-over of a policy that was met, nanoseconds
-	drained  atomic.Pointer[time.Time] // when the latest of the topologies that were drained was left; nil if none was
+	cfg         Config
+	table       atomic.Pointer[routingTable]
+	closed      atomic.Bool
+	events      *events
+	counts      counts
+	longest     atomic.Int64              // the longest hold of a policy so far, nanoseconds
+	lastDrained atomic.Pointer[time.Time] // when the latest of the drained placements was left; nil if none was
 
-	changing sync.Mutex    // held while the snapshot is replaced, and the leave of nodes and followers is set
-	news     chan struct{} // that there is something to tell other processes
+	changing sync.Mutex    // held while the table is replaced; guards stop of nodes and watchers
+	syncSoon chan struct{} // asks syncLoop for a round
 	opener   *opener       // nil for a router made by New
 	life     context.Context
-	stop     context.CancelFunc // ends life, and the goroutines that running counts
+	end      context.CancelFunc // ends life, and the goroutines that running counts
 	running  sync.WaitGroup
 	closing  sync.Once
 }
@@ -43,193 +43,206 @@ var (
 	_ backend.Doubter  = (*Router)(nil)
 )
 
-// newRouter makes a router whose first snapshot is to be put in force.
 func newRouter(cfg Config, events *events, opener *opener) *Router {
-	r := &Router{cfg: cfg, events: events, opener: opener, news: make(chan struct{}, 1)}
-	r.life, r.stop = context.WithCancel(context.Background())
+	r := &Router{cfg: cfg, events: events, opener: opener, syncSoon: make(chan struct{}, 1)}
+	r.life, r.end = context.WithCancel(context.Background())
 	if events != nil {
 		r.running.Go(func() { events.run(r.life) })
 	}
 	return r
 }
 
-// begin puts the first snapshot in force. Of a follower that it starts, the answer may come at once.
-func (r *Router) begin(s *snapshot) {
-	r.changing.Lock()
+// start puts the first table in force.
+func (r *Router) start(t *routingTable) {
+	r.changing.Lock() // a watcher that starts may have a view at once
 	defer r.changing.Unlock()
-	r.enforceLocked(s)
+	r.installLocked(t)
 }
 
-// enforceLocked makes calls go by a snapshot from now on, lets the hearts of its nodes beat and its followers run.
-func (r *Router) enforceLocked(s *snapshot) {
-	s.cast()
-	s.succeedPrimaries(r.snapshot.Load())
-	r.snapshot.Store(s)
-	for _, f := range s.followers() {
-		if f.leave == nil {
-			life, leave := context.WithCancel(r.life)
-			f.leave = leave
-			r.running.Go(func() { f.run(life) })
+// installLocked puts a table in force, and starts the heartbeats of its nodes and its watchers.
+func (r *Router) installLocked(t *routingTable) {
+	t.assignRoles()
+	t.notePromotions(r.table.Load())
+	r.table.Store(t)
+	for _, w := range t.watchers() {
+		if w.stop == nil {
+			life, stop := context.WithCancel(r.life)
+			w.stop = stop
+			r.running.Go(func() { w.run(life) })
 		}
 	}
-	for _, n := range s.nodes() {
-		if n.watched && n.leave == nil {
-			life, leave := context.WithCancel(r.life)
-			n.leave = leave
-			r.running.Go(func() { n.watch(life, r.cfg.Heartbeat, beatTimeout(r.cfg)) })
+	for _, n := range t.nodes() {
+		if n.watched && n.stop == nil {
+			life, stop := context.WithCancel(r.life)
+			n.stop = stop
+			r.running.Go(func() { n.runHeartbeats(life, r.cfg.Heartbeat, beatTimeout(r.cfg)) })
 		}
 	}
 }
 
-// Owner returns the name of the group that owns key, whether or not its nodes are alive.
-func (r *Router) Owner(key string) string { return r.snapshot.Load().ring.Owner(key) }
+// route is where one request goes under one routing table. It is filled in place: copies of it would take longer than the ring.
+type route struct {
+	table    *routingTable
+	owner    *group
+	previous []*group // that may have counts of the key, too
+}
+
+// resolve fills in the route of a request, unless checking that gave an error. The nodes would refuse bad input, too, but behind the
+// breaker, where it would look like the answer of a healthy server.
+func (r *Router) resolve(rt *route, req *backend.Request, checked error) error {
+	t := r.table.Load()
+	switch {
+	case r.closed.Load():
+		return backend.ErrClosed
+	case checked != nil:
+		return checked
+	case t.stopped != nil: // typed, so that callers know that nothing was sent
+		return &backend.Error{Op: "route", Kind: backend.Misconfigured, Err: t.stopped}
+	}
+	r.resolveBy(rt, t, req)
+	return nil
+}
+
+func (r *Router) resolveBy(rt *route, t *routingTable, req *backend.Request) {
+	hold := r.hold(req.Policy) // is noted, although nothing moves
+	rt.table, rt.owner, rt.previous = t, t.owner(req.Key), nil
+	if len(t.history.moved) > 0 {
+		rt.previous = t.previousOwners(req.Key, rt.owner.name, hold)
+	}
+}
+
+// direct reports whether the owner alone answers, as far as is known.
+func (rt *route) direct() bool { return len(rt.previous) == 0 && !rt.owner.pending }
+
+// Owner returns the name of the group that owns key, whether or not its nodes are up.
+func (r *Router) Owner(key string) string { return r.table.Load().ring.Owner(key) }
 
 // Take implements [backend.Backend]: one call to the primary of the key's group; while keys move, see [Router.Update], two
 // more for the first take of a key that does.
 func (r *Router) Take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	s, err := r.enter(req.CheckTake(ctx))
-	if err != nil {
+	var rt route
+	if err := r.resolve(&rt, &req, req.CheckTake(ctx)); err != nil {
 		return backend.Result{}, err
 	}
-	moves := r.moves(s, &req)
-	if !moves {
-		result, err = s.owner(req.Key).take(ctx, req)
-		moves = err != nil && left(err)
+	direct := rt.direct()
+	if direct {
+		result, err = rt.owner.take(ctx, req)
 	}
-	if moves {
-		result, err = r.takeMoving(ctx, s, req)
+	if !direct || err != nil && isRedirect(err) {
+		result, err = r.takeMoving(ctx, &rt, req, err)
 	}
 	if err == nil {
-		result.Lower(r.lacks(req.Policy))
+		result.Lower(r.drainedCause(req.Policy))
 	}
 	return result, err
 }
 
-// moves reports whether a key may have counts elsewhere than at its owner.
-func (r *Router) moves(s *snapshot, req *backend.Request) bool {
-	hold := r.hold(req.Policy) // is noted, although nothing moves
-	return len(s.elsewhere) > 0 && len(s.origins(req.Key, hold)) > 0
-}
-
-// Peek implements [backend.Peeker]. It asks a replica while one is fit to be read.
+// Peek implements [backend.Peeker]. It reads a replica while one is fit for it.
 func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
-	s, err := r.enter(req.CheckTake(ctx))
-	if err != nil {
+	var rt route
+	if err := r.resolve(&rt, &req, req.CheckTake(ctx)); err != nil {
 		return backend.Result{}, err
 	}
-	if !r.moves(s, &req) {
-		result, err := s.owner(req.Key).peek(ctx, req)
+	if rt.direct() {
+		result, err := rt.owner.peek(ctx, req)
 		if err == nil {
-			result.Lower(r.lacks(req.Policy))
+			result.Lower(r.drainedCause(req.Policy))
 		}
 		return result, err
 	}
-	snapshot, err := r.loadMoving(ctx, s, req)
+	loaded, err := r.loadMoving(ctx, &rt, req)
 	if err != nil {
 		return backend.Result{}, err
 	}
-	return snapshot.Peek(&req), nil
+	return loaded.Peek(&req), nil
 }
 
-// Load implements [backend.Loader]. It asks a replica while one is fit to be read, and then the snapshot, whose Source
-// is backend.Replica, may lack the latest charges. While the key moves it joins what the groups know that it may come from.
+// Load implements [backend.Loader]. It reads a replica while one is fit for it, and then the snapshot, whose Source is
+// backend.Replica, may lack the latest charges. While the key moves it joins what its owner and previous owners know.
 func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	s, err := r.enter(req.Check(ctx))
-	if err != nil {
+	var rt route
+	if err := r.resolve(&rt, &req, req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	if r.moves(s, &req) {
-		return r.loadMoving(ctx, s, req)
+	if !rt.direct() {
+		return r.loadMoving(ctx, &rt, req)
 	}
-	snapshot, err := s.owner(req.Key).load(ctx, req)
+	loaded, err := rt.owner.load(ctx, req)
 	if err == nil {
-		snapshot.Lacks = errors.Join(snapshot.Lacks, r.lacks(req.Policy))
+		loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
 	}
-	return snapshot, err
+	return loaded, err
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error {
+	return r.change(ctx, req, func(ctx context.Context, g *group, req backend.Request) error {
 		return g.refund(ctx, req, receipt, amount)
 	})
 }
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Reset(ctx context.Context, req backend.Request) error {
-	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.reset(ctx, req) })
-}
-
-// Doubt implements [backend.Doubter], for the group that owns the key and those that it may come from.
-func (r *Router) Doubt(req backend.Request) error {
-	s := r.snapshot.Load()
-	for _, g := range append(s.origins(req.Key, r.hold(req.Policy)), s.owner(req.Key)) {
-		if err := g.doubt(req); err != nil {
-			return err
-		}
-	}
-	return r.lacks(req.Policy)
+	return r.change(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.reset(ctx, req) })
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.
-func (r *Router) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	return r.update(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.seed(ctx, req, st) })
+func (r *Router) Seed(ctx context.Context, req backend.Request, state state.State) error {
+	return r.change(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.seed(ctx, req, state) })
 }
 
-// update makes a change at the primary of the key's group.
-func (r *Router) update(ctx context.Context, req backend.Request, do func(context.Context, *group, backend.Request) error) error {
-	s, err := r.enter(req.Check(ctx))
-	if err != nil {
+// change makes a change at the primary of the key's group.
+func (r *Router) change(ctx context.Context, req backend.Request, do groupCall) error {
+	var rt route
+	if err := r.resolve(&rt, &req, req.Check(ctx)); err != nil {
 		return err
 	}
-	if !r.moves(s, &req) {
-		if err := do(ctx, s.owner(req.Key), req); err == nil || !left(err) {
-			return err
+	var answer error
+	if rt.direct() {
+		if answer = do(ctx, rt.owner, req); answer == nil || !isRedirect(answer) {
+			return answer
 		}
 	}
-	return r.updateMoving(ctx, s, req, do)
+	return r.changeMoving(ctx, &rt, req, answer, do)
 }
 
 // Seal implements [backend.Sealer]; [backend.ErrUnsupported] if the primary can't. It is for a [dual.Dual] that holds
 // the router.
-func (r *Router) Seal(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
-	s, err := r.enter(req.CheckSeal(ctx))
-	if err != nil {
+func (r *Router) Seal(ctx context.Context, req backend.Request) (sealed backend.Snapshot, err error) {
+	var rt route
+	if err := r.resolve(&rt, &req, req.CheckSeal(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	w := r.way(s, req)
-	err = w.do(ctx, func(ctx context.Context, g *group, req backend.Request) (err error) {
-		snapshot, err = g.seal(ctx, req)
+	m := r.moving(&rt, req, false)
+	err = m.do(ctx, nil, func(ctx context.Context, g *group, req backend.Request) (err error) {
+		sealed, err = g.seal(ctx, req)
 		return err
 	})
-	if err == nil && w.unmet != nil { // what is sealed is not all that was counted
-		err = w.lost()
+	if err == nil {
+		err = m.Incomplete() // what is sealed is not all that was counted
 	}
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	snapshot.State.Unfence(state.Topology)
-	return snapshot, nil
+	sealed.State.Unfence(state.Topology)
+	return sealed, nil
 }
 
-// enter is the snapshot that a call goes by, unless checking it gave an error. The nodes would refuse bad input too, but
-// behind the breaker, where it would look like the answer of a healthy server.
-func (r *Router) enter(err error) (*snapshot, error) {
-	s := r.snapshot.Load()
-	switch {
-	case r.closed.Load():
-		return nil, backend.ErrClosed
-	case err != nil:
-		return nil, err
-	case s.refused != nil: // typed, so that callers know that nothing was sent
-		return nil, &backend.Error{Op: "route", Kind: backend.Misconfigured, Err: s.refused}
+// Doubt implements [backend.Doubter], for the group that owns the key and those that may have counts of it.
+func (r *Router) Doubt(req backend.Request) error {
+	var rt route
+	r.resolveBy(&rt, r.table.Load(), &req)
+	for _, g := range append(rt.previous, rt.owner) {
+		if err := g.doubt(req); err != nil {
+			return err
+		}
 	}
-	return s, nil
+	return r.drainedCause(req.Policy)
 }
 
-// Ping implements [backend.Pinger]: it asks every node that can be asked, all at once, and joins what they say. It
-// goes past the breakers, for the question is how the servers are. Of a Redis Cluster one of its primaries answers for all. A
-// router that a conflicting topology has stopped fails, whatever its servers say.
+// Ping implements [backend.Pinger]: it pings all nodes at once that can be pinged, whatever their breakers say, and joins their
+// errors. One primary answers for a whole Redis Cluster. A router that a conflicting topology has stopped fails, whatever its
+// servers answer.
 func (r *Router) Ping(ctx context.Context) error {
 	if r.closed.Load() {
 		return backend.ErrClosed
@@ -237,11 +250,11 @@ func (r *Router) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
 	}
-	s := r.snapshot.Load()
-	if s.refused != nil {
-		return &backend.Error{Op: "ping", Kind: backend.Misconfigured, Err: s.refused}
+	t := r.table.Load()
+	if t.stopped != nil {
+		return &backend.Error{Op: "ping", Kind: backend.Misconfigured, Err: t.stopped}
 	}
-	return each(nodesOf(s.groups), func(n *node) error { // those of former topologies may be gone
+	return each(nodesOf(t.groups), func(n *node) error { // those of previous topologies may be shut down
 		if pinger, ok := n.backend.(backend.Pinger); ok {
 			return pinger.Ping(ctx)
 		}
@@ -249,26 +262,26 @@ func (r *Router) Ping(ctx context.Context) error {
 	})
 }
 
-// Close stops the heartbeats, waits for them, and closes all nodes, also those that were given to New.
+// Close stops the heartbeats, waits for them, and closes all nodes, those that were given to New, too.
 func (r *Router) Close() error {
 	var err error
 	r.closing.Do(func() {
-		r.changing.Lock() // nothing new begins to run after this
+		r.changing.Lock() // no goroutine starts after this
 		r.closed.Store(true)
 		r.changing.Unlock()
-		r.stopAll()
-		err = each(r.snapshot.Load().nodes(), func(n *node) error { return n.backend.Close() })
+		r.shutdown()
+		err = each(r.table.Load().nodes(), func(n *node) error { return n.backend.Close() })
 	})
 	return err
 }
 
-// stopAll ends all that runs, and waits for it.
-func (r *Router) stopAll() {
-	r.stop()
+// shutdown ends all goroutines, and waits for them.
+func (r *Router) shutdown() {
+	r.end()
 	r.running.Wait()
 }
 
-// each does something with every node at once and joins the errors in the order of the nodes.
+// each does something with every node at once, and joins the errors in the order of the nodes.
 func each(nodes []*node, do func(*node) error) error {
 	errs := make([]error, len(nodes))
 	var all sync.WaitGroup

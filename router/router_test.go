@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-func threeMemories(t *testing.T) []router.Nodes {
-	return []router.Nodes{
+func threeMemories(t *testing.T) []router.NodeGroup {
+	return []router.NodeGroup{
 		{Name: "a", Primary: newMemory(t)}, {Name: "b", Primary: newMemory(t)}, {Name: "c", Primary: newMemory(t), Weight: 2},
 	}
 }
@@ -126,7 +126,7 @@ func TestEveryOperationGoesToTheOwner(t *testing.T) {
 func TestBadRequestsReachNoNode(t *testing.T) {
 	node := newFake(newMemory(t))
 	node.set(func(c *counts) { c.err = unavailable() }) // a request that came through would open the breaker
-	r := open(t, []router.Nodes{{Name: "a", Primary: node}}, router.Config{TripAfter: 1})
+	r := open(t, []router.NodeGroup{{Name: "a", Primary: node}}, router.Config{TripAfter: 1})
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	var none context.Context
@@ -162,7 +162,7 @@ func TestBadRequestsReachNoNode(t *testing.T) {
 type bare struct{ backend.Backend }
 
 func TestUnsupported(t *testing.T) {
-	r := open(t, []router.Nodes{{Name: "a", Primary: bare{newMemory(t)}}}, router.Config{})
+	r := open(t, []router.NodeGroup{{Name: "a", Primary: bare{newMemory(t)}}}, router.Config{})
 	req := request("k")
 	taken, err := r.Take(t.Context(), req)
 	if err != nil {
@@ -188,7 +188,7 @@ func TestUnsupported(t *testing.T) {
 func TestClose(t *testing.T) {
 	store := newMemory(t)
 	primary, replica := newPrimary(store), newReplica(store)
-	r, err := router.New([]router.Nodes{{
+	r, err := router.New([]router.NodeGroup{{
 		Name: "a", Primary: primary, Replicas: []backend.Backend{replica},
 	}}, router.Config{OnEvent: func(router.Event) {}})
 	if err != nil {
@@ -277,23 +277,23 @@ func TestNewRefuses(t *testing.T) {
 	m := newMemory(t)
 	var nilMemory *memory.Memory
 	for name, test := range map[string]struct {
-		groups []router.Nodes
+		groups []router.NodeGroup
 		cfg    router.Config
 		fields []string
 	}{
 		"nothing":       {nil, router.Config{}, []string{"groups"}},
-		"no name":       {[]router.Nodes{{Primary: m}}, router.Config{}, []string{"groups[0].name"}},
-		"a name twice":  {[]router.Nodes{{Name: "a", Primary: m}, {Name: "a", Primary: newMemory(t)}}, router.Config{}, []string{"groups[1].name"}},
-		"weight":        {[]router.Nodes{{Name: "a", Weight: -1, Primary: m}}, router.Config{}, []string{"groups[0].weight"}},
-		"no primary":    {[]router.Nodes{{Name: "a"}}, router.Config{}, []string{"groups[0].primary"}},
-		"nil pointer":   {[]router.Nodes{{Name: "a", Primary: nilMemory}}, router.Config{}, []string{"groups[0].primary"}},
-		"nil replica":   {[]router.Nodes{{Name: "a", Primary: m, Replicas: []backend.Backend{nil}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
-		"replica twice": {[]router.Nodes{{Name: "a", Primary: m, Replicas: []backend.Backend{m}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
-		"not a loader":  {[]router.Nodes{{Name: "a", Primary: m, Replicas: []backend.Backend{bare{m}}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
-		"uncomparable":  {[]router.Nodes{{Name: "a", Primary: uncomparable{Backend: m}, Weight: 9999}}, router.Config{}, []string{"groups[0].weight"}},
-		"config":        {[]router.Nodes{{Name: "a", Primary: m}}, router.Config{ReadTimeout: -1, OpenFor: -1}, []string{"ReadTimeout", "OpenFor"}},
-		"all at once":   {[]router.Nodes{{Name: "a b", Weight: 1025}, {Name: "a"}}, router.Config{OpenFor: -1}, []string{"groups[0].name", "groups[0].weight", "groups[0].primary", "groups[1].primary", "OpenFor"}},
-		"too much weight": {[]router.Nodes{
+		"no name":       {[]router.NodeGroup{{Primary: m}}, router.Config{}, []string{"groups[0].name"}},
+		"a name twice":  {[]router.NodeGroup{{Name: "a", Primary: m}, {Name: "a", Primary: newMemory(t)}}, router.Config{}, []string{"groups[1].name"}},
+		"weight":        {[]router.NodeGroup{{Name: "a", Weight: -1, Primary: m}}, router.Config{}, []string{"groups[0].weight"}},
+		"no primary":    {[]router.NodeGroup{{Name: "a"}}, router.Config{}, []string{"groups[0].primary"}},
+		"nil pointer":   {[]router.NodeGroup{{Name: "a", Primary: nilMemory}}, router.Config{}, []string{"groups[0].primary"}},
+		"nil replica":   {[]router.NodeGroup{{Name: "a", Primary: m, Replicas: []backend.Backend{nil}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
+		"replica twice": {[]router.NodeGroup{{Name: "a", Primary: m, Replicas: []backend.Backend{m}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
+		"not a loader":  {[]router.NodeGroup{{Name: "a", Primary: m, Replicas: []backend.Backend{bare{m}}}}, router.Config{}, []string{"groups[0].replicas[0]"}},
+		"uncomparable":  {[]router.NodeGroup{{Name: "a", Primary: uncomparable{Backend: m}, Weight: 9999}}, router.Config{}, []string{"groups[0].weight"}},
+		"config":        {[]router.NodeGroup{{Name: "a", Primary: m}}, router.Config{ReadTimeout: -1, OpenFor: -1}, []string{"ReadTimeout", "OpenFor"}},
+		"all at once":   {[]router.NodeGroup{{Name: "a b", Weight: 1025}, {Name: "a"}}, router.Config{OpenFor: -1}, []string{"groups[0].name", "groups[0].weight", "groups[0].primary", "groups[1].primary", "OpenFor"}},
+		"too much weight": {[]router.NodeGroup{
 			{Name: "a", Weight: 1024, Primary: m}, {Name: "b", Weight: 1024, Primary: newMemory(t)}, {Name: "c", Primary: newMemory(t)},
 		}, router.Config{}, []string{"groups: total weight"}},
 	} {

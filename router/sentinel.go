@@ -17,41 +17,30 @@ import (
 	"github.com/sluice-go/sluice/internal/redisopts"
 )
 
-// A group with sentinels has the nodes that they name. go-redis has a client that follows a master by itself; it isn't used,
-// because here each node has a breaker, a heartbeat and a clock of its own, and replicas are chosen by them.
+// go-redis has a client that follows a master by itself. It isn't used, because here each node has a breaker, a heartbeat and a
+// clock of its own, which decide what is read.
 
-// follower follows the primary of a group by what its sentinels say: they tell of a failover, and are asked at the start,
-// now and then, and as long as the primary is not fit.
-//
-// Sentinels may disagree for a while, one that was cut off even for long. Each failover has an epoch of its own, so what
-// counts is the word with the largest one, whoever says it, and no word of an older epoch changes anything. Only where
-// for a while nobody knows of that epoch any more, as after all sentinels were set up anew, it is forgotten.
-type follower struct {
+// sentinelWatcher keeps the nodes of a group as its sentinels name them: it listens for failovers, and polls at the start, now
+// and then, and while the primary is not healthy. sentinelgroup.go says which sentinel's view counts.
+type sentinelWatcher struct {
 	name, master string // of the group, and what its sentinels call it
 	addresses    []string
 	options      *redis.Options
-	adopt        func(*follower, sighting) error
+	adopt        func(*sentinelWatcher, sentinelView) error
 	events       *events
-	timeout      time.Duration // of one look
-	step         time.Duration // between two looks while the primary is not fit
+	timeout      time.Duration // of one poll
+	step         time.Duration // between two polls while the primary is not healthy
 
-	leave func()        // ends it; nil before it runs; guarded by Router.changing
-	wake  chan struct{} // asks for a look at once
+	stop    func()        // ends it; nil before it runs; guarded by Router.changing
+	pollNow chan struct{} // asks for a poll at once
 
 	ready chan struct{}         // closed once there is a group
 	group atomic.Pointer[group] // as it is now
 
-	mu         sync.Mutex // guards what follows
-	known      sighting   // what is in force
-	doubted    time.Time  // since when most sentinels say otherwise and none confirms it; zero if not so
-	complained time.Time
-}
-
-// sighting is what a sentinel says of a group.
-type sighting struct {
-	epoch    int64 // of the failover that made the primary one
-	primary  string
-	replicas []string // those that the sentinel can reach
+	mu            sync.Mutex   // guards what follows
+	current       sentinelView // in force
+	outvotedSince time.Time    // since when most sentinels contradict it and none confirms it, or zero
+	reportedAt    time.Time    // when Misconfigured was last reported
 }
 
 type sentinel struct {
@@ -60,14 +49,13 @@ type sentinel struct {
 }
 
 const (
-	lookEvery   = 10 * time.Second
-	lookGap     = 100 * time.Millisecond // between two looks that somebody asked for
-	listenPause = time.Second            // before a subscription is made once more
-	listenPing  = 5 * time.Second        // of silence, after which a sentinel is asked whether it is there
-	forgetAfter = 30 * time.Second       // of doubt; a sentinel that takes part in a failover is told of it within 2 s
+	pollEvery   = 10 * time.Second
+	pollGap     = 100 * time.Millisecond // between two polls, however urgent
+	listenPause = time.Second            // before another subscription
+	listenPing  = 5 * time.Second        // of silence, after which a sentinel is pinged
 )
 
-func newFollower(g *Group, cfg Config, events *events, adopt func(*follower, sighting) error) *follower {
+func newSentinelWatcher(g *Group, cfg Config, events *events, adopt func(*sentinelWatcher, sentinelView) error) *sentinelWatcher {
 	var options redis.Options
 	if cfg.Sentinel != nil {
 		options = *cfg.Sentinel
@@ -80,45 +68,45 @@ func newFollower(g *Group, cfg Config, events *events, adopt func(*follower, sig
 	if step < 0 {
 		step = defaultHeartbeat
 	}
-	return &follower{
+	return &sentinelWatcher{
 		name: g.Name, master: g.Master, addresses: slices.Clone(g.Sentinels), options: &options,
-		adopt: adopt, events: events, timeout: timeout, step: min(max(step, lookGap), time.Second),
-		wake: make(chan struct{}, 1), ready: make(chan struct{}),
+		adopt: adopt, events: events, timeout: timeout, step: min(max(step, pollGap), time.Second),
+		pollNow: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 }
 
-// follows reports whether it is the follower that a group needs.
-func (f *follower) follows(g *Group) bool {
-	return f.name == g.Name && f.master == g.Master &&
-		slices.Equal(slices.Sorted(slices.Values(f.addresses)), slices.Sorted(slices.Values(g.Sentinels)))
+// watches reports whether it is the watcher of a group.
+func (w *sentinelWatcher) watches(g *Group) bool {
+	return w.name == g.Name && w.master == g.Master &&
+		slices.Equal(slices.Sorted(slices.Values(w.addresses)), slices.Sorted(slices.Values(g.Sentinels)))
 }
 
-// suspect asks for a look at once.
-func (f *follower) suspect() {
+// pollSoon asks for a poll at once.
+func (w *sentinelWatcher) pollSoon() {
 	select {
-	case f.wake <- struct{}{}:
+	case w.pollNow <- struct{}{}:
 	default:
 	}
 }
 
-// run follows until ctx ends.
-func (f *follower) run(ctx context.Context) {
-	clients := make([]sentinel, len(f.addresses))
-	for i, address := range f.addresses {
-		options := *f.options
+// run watches until ctx ends.
+func (w *sentinelWatcher) run(ctx context.Context) {
+	clients := make([]sentinel, len(w.addresses))
+	for i, address := range w.addresses {
+		options := *w.options
 		options.Addr = address
 		clients[i] = sentinel{redis.NewSentinelClient(&options), address}
 	}
 	var listeners sync.WaitGroup
 	for _, client := range clients {
 		listeners.Go(func() {
-			for f.listen(ctx, client); sleep(ctx, jitter(listenPause), nil); {
-				f.listen(ctx, client)
+			for w.listen(ctx, client); sleep(ctx, jitter(listenPause), nil); {
+				w.listen(ctx, client)
 			}
 		})
 	}
-	for f.look(ctx, clients); f.rest(ctx); {
-		f.look(ctx, clients)
+	for w.poll(ctx, clients); w.pause(ctx); {
+		w.poll(ctx, clients)
 	}
 	listeners.Wait()
 	for _, client := range clients {
@@ -126,207 +114,139 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// rest waits until the sentinels should be asked again. It reports whether ctx goes on.
-func (f *follower) rest(ctx context.Context) bool {
-	looked := time.Now()
-	if !sleep(ctx, jitter(lookGap), nil) {
+// pause waits until the next poll. It reports whether ctx is still alive.
+func (w *sentinelWatcher) pause(ctx context.Context) bool {
+	polled := time.Now()
+	if !sleep(ctx, jitter(pollGap), nil) {
 		return false
 	}
-	every := jitter(lookEvery)
-	for time.Since(looked) < every {
-		timer := time.NewTimer(jitter(f.step))
+	every := jitter(pollEvery)
+	for time.Since(polled) < every {
+		timer := time.NewTimer(jitter(w.step))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return false
-		case <-f.wake:
+		case <-w.pollNow:
 			timer.Stop()
 			return true
 		case <-timer.C:
 		}
-		if !f.fit() {
+		if !w.healthy() {
 			return true
 		}
 	}
 	return true
 }
 
-// fit reports whether there is a primary that is one as far as is known.
-func (f *follower) fit() bool {
-	g := f.group.Load()
-	if g == nil || g.primary.open.Load() {
-		return false
-	}
-	return !g.primary.demoted()
+// healthy reports whether there is a primary, as far as is known.
+func (w *sentinelWatcher) healthy() bool {
+	g := w.group.Load()
+	return g != nil && !g.primary.open.Load() && !g.primary.demoted()
 }
 
-// look asks all sentinels at once. What one of them says counts at once, too: another may hang.
-func (f *follower) look(ctx context.Context, clients []sentinel) {
-	said := make([]sighting, len(clients))
+// poll queries all sentinels at once. Each answer counts when it comes, since another sentinel may be slow.
+func (w *sentinelWatcher) poll(ctx context.Context, clients []sentinel) {
+	views := make([]sentinelView, len(clients))
 	var all sync.WaitGroup
 	for i, client := range clients {
-		all.Go(func() { said[i] = f.ask(ctx, client) })
+		all.Go(func() { views[i] = w.query(ctx, client) })
 	}
 	all.Wait()
 	if ctx.Err() == nil {
-		f.compare(slices.DeleteFunc(said, func(s sighting) bool { return s.primary == "" }), time.Now())
+		w.reconcile(slices.DeleteFunc(views, func(v sentinelView) bool { return v.primary == "" }), time.Now())
 	}
 }
 
-// ask asks one sentinel, and believes what is newer than what is known. It returns none if there was no answer.
-func (f *follower) ask(ctx context.Context, client sentinel) sighting {
-	limited, cancel := context.WithTimeout(ctx, f.timeout)
+// query asks one sentinel, and puts its view in force if that is newer. The view is zero if there was no answer.
+func (w *sentinelWatcher) query(ctx context.Context, client sentinel) sentinelView {
+	limited, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	// The epoch first: between the two questions a failover may come, and then this says too little of a newer primary
-	// rather than too much of an older one.
-	master, err := client.Master(limited, f.master).Result()
+	// The epoch first: if a failover comes between the two queries the view has too low an epoch for its primary, which is
+	// harmless, not too high a one.
+	master, err := client.Master(limited, w.master).Result()
 	var address []string
 	if err == nil {
-		address, err = client.GetMasterAddrByName(limited, f.master).Result()
+		address, err = client.GetMasterAddrByName(limited, w.master).Result()
 	}
 	var replicas []map[string]string
 	if err == nil {
-		replicas, err = client.Replicas(limited, f.master).Result()
+		replicas, err = client.Replicas(limited, w.master).Result()
 	}
 	epoch, bad := strconv.ParseInt(master["config-epoch"], 10, 64)
 	if err == nil && (bad != nil || len(address) != 2) {
-		err = errForeign
+		err = errNotSentinel
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			f.complain(client, err)
+			w.reportMisconfigured(client, err)
 		}
-		return sighting{}
+		return sentinelView{}
 	}
-	s := sighting{epoch: epoch, primary: net.JoinHostPort(address[0], address[1])}
+	v := sentinelView{epoch: epoch, primary: net.JoinHostPort(address[0], address[1])}
 	for _, replica := range replicas {
 		at := net.JoinHostPort(replica["ip"], replica["port"])
-		if at != s.primary && !away(replica["flags"]) {
-			s.replicas = append(s.replicas, at)
+		if at != v.primary && !unreachable(replica["flags"]) {
+			v.replicas = append(v.replicas, at)
 		}
 	}
-	f.heard(s)
-	return s
+	w.offer(v)
+	return v
 }
 
-var errForeign = errors.New("the answer is not a sentinel's")
+var errNotSentinel = errors.New("the answer is not a sentinel's")
 
-// away reports whether a sentinel can't reach a server that it has these flags for.
-func away(flags string) bool {
+// unreachable reports whether a sentinel can't reach a server that it has these flags for.
+func unreachable(flags string) bool {
 	return slices.ContainsFunc(strings.Split(flags, ","), func(flag string) bool {
 		return flag == "s_down" || flag == "o_down" || flag == "disconnected"
 	})
 }
 
-// complain reports a sentinel that answers, but not what it was asked. One that is away is nobody's business while there
-// are others.
-func (f *follower) complain(client sentinel, err error) {
+// reportMisconfigured reports a sentinel that answers with an error. One that doesn't answer is no fault while there are others.
+func (w *sentinelWatcher) reportMisconfigured(client sentinel, err error) {
 	var reply redis.Error
-	if !errors.As(err, &reply) && !errors.Is(err, errForeign) {
+	if !errors.As(err, &reply) && !errors.Is(err, errNotSentinel) {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.complained.IsZero() && time.Since(f.complained) < lookEvery {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.reportedAt.IsZero() && time.Since(w.reportedAt) < pollEvery {
 		return
 	}
-	f.complained = time.Now()
-	f.events.emit(Event{Kind: Misconfigured, Group: f.name, Node: client.address, Err: err})
+	w.reportedAt = time.Now()
+	w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: client.address, Err: err})
 }
 
-// listen hears of failovers from one sentinel until it is lost, or ctx ends.
-func (f *follower) listen(ctx context.Context, client sentinel) {
+// listen receives one sentinel's messages about failovers until the connection is lost, or ctx ends.
+func (w *sentinelWatcher) listen(ctx context.Context, client sentinel) {
 	const channel = "+switch-master"
-	news := client.Subscribe(ctx, channel)
-	stop := context.AfterFunc(ctx, func() { _ = news.Close() })
+	messages := client.Subscribe(ctx, channel)
+	stop := context.AfterFunc(ctx, func() { _ = messages.Close() })
 	defer func() {
 		if stop() {
-			_ = news.Close()
+			_ = messages.Close()
 		}
 	}()
 	for silent := false; ctx.Err() == nil; {
-		heard, err := news.ReceiveTimeout(ctx, listenPing)
+		message, err := messages.ReceiveTimeout(ctx, listenPing)
 		if err != nil {
 			late, isNet := errors.AsType[net.Error](err)
-			if silent || !isNet || !late.Timeout() || news.Ping(ctx) != nil {
+			if silent || !isNet || !late.Timeout() || messages.Ping(ctx) != nil {
 				return
 			}
 			silent = true
 			continue
 		}
 		silent = false
-		switch heard := heard.(type) {
+		switch message := message.(type) {
 		case *redis.Subscription: // there may have been a failover before
-			f.ask(ctx, client)
+			w.query(ctx, client)
 		case *redis.Message: // <master> <old ip> <old port> <new ip> <new port>
-			if name, _, _ := strings.Cut(heard.Payload, " "); name == f.master {
-				f.ask(ctx, client)
-				f.suspect() // the others may know more of the replicas
+			if name, _, _ := strings.Cut(message.Payload, " "); name == w.master {
+				w.query(ctx, client)
+				w.pollSoon() // the others may know more of the replicas
 			}
 		}
 	}
-}
-
-// heard puts in force what is newer than what is known.
-func (f *follower) heard(s sighting) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.known.primary == "" || s.epoch > f.known.epoch {
-		f.adoptLocked(s)
-	}
-}
-
-// compare looks at what all sentinels said who answered.
-func (f *follower) compare(said []sighting, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	votes := make(map[string]int)
-	for _, s := range said {
-		votes[s.primary]++
-	}
-	confirmed := slices.ContainsFunc(said, func(s sighting) bool {
-		return s.primary == f.known.primary || s.epoch > f.known.epoch
-	})
-	next := f.known
-	if !confirmed {
-		for _, s := range said {
-			if 2*votes[s.primary] > len(f.addresses) && (next.primary == f.known.primary || s.epoch > next.epoch) {
-				next = s
-			}
-		}
-	}
-	switch {
-	case next.primary == f.known.primary:
-		f.doubted = time.Time{}
-	case f.doubted.IsZero():
-		f.doubted = now
-		return
-	case now.Sub(f.doubted) < forgetAfter:
-		return
-	}
-	var replicas []string
-	for _, s := range said { // one that only some can reach may be fit for us
-		if s.primary == next.primary {
-			replicas = append(replicas, s.replicas...)
-		}
-	}
-	if votes[next.primary] == 0 {
-		return // nobody to ask; what is known stays
-	}
-	slices.Sort(replicas)
-	next.replicas = slices.Compact(replicas)
-	f.adoptLocked(next)
-}
-
-func (f *follower) adoptLocked(s sighting) {
-	slices.Sort(s.replicas)
-	if s.primary == f.known.primary && slices.Equal(s.replicas, f.known.replicas) {
-		f.known.epoch = s.epoch
-		return
-	}
-	if err := f.adopt(f, s); err != nil { // the next look tries again
-		f.events.emit(Event{Kind: Misconfigured, Group: f.name, Node: s.primary, Err: err})
-		return
-	}
-	f.known, f.doubted = s, time.Time{}
 }

@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// TestForget: that most sentinels say something older counts only where for a while nobody confirms what is known.
-func TestForget(t *testing.T) {
-	old, now := sighting{epoch: 1, primary: "old:1"}, sighting{epoch: 5, primary: "new:1"}
-	other := sighting{epoch: 2, primary: "other:1"}
+// TestOutvoted: most sentinels with an older view prevail only if for a while none confirms the view in force.
+func TestOutvoted(t *testing.T) {
+	old, now := sentinelView{epoch: 1, primary: "old:1"}, sentinelView{epoch: 5, primary: "new:1"}
+	other := sentinelView{epoch: 2, primary: "other:1"}
 	start := time.Now()
 	for name, test := range map[string]struct {
-		first, second []sighting
+		first, second []sentinelView
 		after         time.Duration
 		want          string
 	}{
-		"most, for long":          {[]sighting{old, old}, []sighting{old, old}, forgetAfter, "old:1"},
-		"most, not for long":      {[]sighting{old, old}, []sighting{old, old}, forgetAfter - 1, "new:1"},
-		"not most":                {[]sighting{old}, []sighting{old}, forgetAfter, "new:1"},
-		"one confirms":            {[]sighting{old, old, now}, []sighting{old, old, now}, forgetAfter, "new:1"},
-		"one confirms meanwhile":  {[]sighting{old, old, now}, []sighting{old, old}, forgetAfter, "new:1"},
-		"no two agree":            {[]sighting{old, other}, []sighting{old, other}, forgetAfter, "new:1"},
-		"nobody answers":          {nil, nil, forgetAfter, "new:1"},
-		"nobody answers any more": {[]sighting{old, old}, nil, forgetAfter, "new:1"},
+		"most, for long":               {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor, "old:1"},
+		"most, not for long":           {[]sentinelView{old, old}, []sentinelView{old, old}, outvotedFor - 1, "new:1"},
+		"not most":                     {[]sentinelView{old}, []sentinelView{old}, outvotedFor, "new:1"},
+		"one confirms":                 {[]sentinelView{old, old, now}, []sentinelView{old, old, now}, outvotedFor, "new:1"},
+		"one confirms meanwhile":       {[]sentinelView{old, old, now}, []sentinelView{old, old}, outvotedFor, "new:1"},
+		"no two agree":                 {[]sentinelView{old, other}, []sentinelView{old, other}, outvotedFor, "new:1"},
+		"no sentinel answers":          {nil, nil, outvotedFor, "new:1"},
+		"no sentinel answers any more": {[]sentinelView{old, old}, nil, outvotedFor, "new:1"},
 	} {
-		f := newFollower(&Group{Name: "a", Master: "m", Sentinels: []string{"a:1", "b:1", "c:1"}}, Config{}.withDefaults(), nil,
-			func(*follower, sighting) error { return nil })
-		f.heard(now)
-		f.heard(old)
-		f.compare(test.first, start)
-		f.compare(test.second, start.Add(test.after))
-		if f.known.primary != test.want {
-			t.Errorf("%s: %s", name, f.known.primary)
+		f := newSentinelWatcher(&Group{Name: "a", Master: "m", Sentinels: []string{"a:1", "b:1", "c:1"}}, Config{}.withDefaults(), nil,
+			func(*sentinelWatcher, sentinelView) error { return nil })
+		f.offer(now)
+		f.offer(old)
+		f.reconcile(test.first, start)
+		f.reconcile(test.second, start.Add(test.after))
+		if f.current.primary != test.want {
+			t.Errorf("%s: %s", name, f.current.primary)
 		}
 	}
 }

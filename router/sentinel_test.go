@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// watched is a primary and its replicas, watched over by three sentinels who call it "main".
+// watched is a primary and its replicas, watched by three sentinels that call it "main".
 type watched struct {
 	primary   *testserver.Server
 	replicas  []*testserver.Server
@@ -350,7 +350,7 @@ func TestSentinelUpdate(t *testing.T) {
 	}
 }
 
-// TestSentinelPassword: sentinels have credentials of their own. Without them a person is told.
+// TestSentinelPassword: sentinels have credentials of their own. Without them there is an event.
 func TestSentinelPassword(t *testing.T) {
 	t.Parallel()
 	w := startWatched(t, "requirepass secret", "sentinel sentinel-pass secret")

@@ -2,14 +2,14 @@ package router
 
 import "sync/atomic"
 
-// Stats is what a Router has counted since its start. Nothing is while no topology changes.
+// Stats is what a Router has counted since its start. All counts are of calls about keys that change their owner.
 type Stats struct {
 	Handovers int64 // counts of a key brought from the group that owned it to the one that owns it now
-	Redirects int64 // calls that found their key moved under another epoch, and went after it
-	Bounded   int64 // decisions without the counts of a group that was out of reach
+	Redirects int64 // answers that a key has moved under another epoch, which the call followed
+	Bounded   int64 // decisions without the counts of a group that was unreachable
 }
 
-// counts are the Stats as they grow.
+// counts are the running Stats.
 type counts struct {
 	handovers, redirects, bounded atomic.Int64
 }

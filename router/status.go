@@ -6,26 +6,25 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// NodeStatus is what is known of a node at a moment, for people and dashboards.
+// NodeStatus is what is known of a node, for people and dashboards.
 type NodeStatus struct {
 	Group string
 	Node  string // the address; for New "primary", "replica-1", "replica-2" and so on; "unknown" before a sentinel names it
-	Role  Role   // as the topology says; the server's own word is Heartbeat.Primary
+	Role  Role   // as the topology or the sentinels say; Heartbeat.Primary is what the server says
 
-	Breaker  string        // "closed", "open" or "half-open"; of a primary that answers but takes no writes it isn't for reads
-	Readable bool          // of a replica: whether it is fit to be read
+	Breaker  string        // "closed", "open" or "half-open"; reads pass if a primary only refuses writes
+	Readable bool          // whether it is a replica that is fit to be read
 	Latency  time.Duration // a moving average over calls, not heartbeats; falls to 0 while there are none
 
-	LastHeartbeat time.Time         // when the last one that was answered was sent; zero if none was
-	Heartbeat     backend.Heartbeat // what it said: run id, link, offset, round trip; zero if the node can't tell
-	Age           time.Duration     // of a replica: since it may not have heard of its primary; 0 if it can't tell
+	LastHeartbeat time.Time         // when the last answered one was sent, or zero
+	Heartbeat     backend.Heartbeat // its answer; zero if the node can only be pinged
+	Age           time.Duration     // how long ago a replica may have last heard of its primary; 0 if it can only be pinged
 }
 
 // Nodes returns the status of every node: group by group in the order of the topology, primaries first.
 func (r *Router) Nodes() []NodeStatus {
-	s := r.snapshot.Load()
 	var all []NodeStatus
-	for _, g := range s.groups {
+	for _, g := range r.table.Load().groups {
 		all = append(all, g.primary.status(g.maxLag))
 		for _, n := range g.replicas {
 			all = append(all, n.status(g.maxLag))
@@ -43,7 +42,7 @@ func (n *node) status(maxLag time.Duration) NodeStatus {
 	}
 	if last := n.lastBeat.Load(); last != nil {
 		s.LastHeartbeat, s.Heartbeat = last.at, last.Heartbeat
-		if _, knows := n.backend.(backend.Heartbeater); knows && !last.Primary {
+		if n.heartbeats && !last.Primary {
 			s.Age = last.age()
 		}
 	}

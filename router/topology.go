@@ -14,34 +14,31 @@ import (
 	"github.com/sluice-go/sluice/internal/smallfile"
 )
 
-// Topology says which groups there are. All processes that share keys must use the same.
+// Topology is the groups that share the keys. All processes that share counts must use the same.
 type Topology struct {
-	// Epoch numbers the topologies that people publish, upwards, to 2^53-1. 0 is for one that is never changed: it can't be
-	// told to other processes.
+	// Epoch numbers the topologies that people publish, upwards, to 2^53-1. One with epoch 0 never changes and is not published.
 	Epoch uint64 `json:"epoch"`
 
-	// Seed changes the place of every key on the ring. A router inside a group of another router needs a seed of its
-	// own.
+	// Seed changes the place of every key on the ring. A router inside a group of another router needs another seed.
 	Seed uint64 `json:"seed,omitempty"`
 
 	Groups []Group `json:"groups"`
 
-	// Previous is the topology before this one, and stays here while windows that began under it can be alive: a process
-	// that starts meanwhile finds there what a key has used. One that saw the change by [Router.Update] knows it already.
+	// Previous is the topology before this one. It stays here while windows that began under it can be alive: a process that starts
+	// meanwhile gets a key's counts from there. One that saw the change by [Router.Update] knows it already.
 	Previous *Topology `json:"previous,omitempty"`
 
-	// Baseline says that every window which began under an earlier topology is over, so that none of them matters. A topology
-	// with an epoch above 1 has a Previous or is a baseline: otherwise a process that starts with it would not know where keys
-	// have their counts.
+	// Baseline says that every window which began under an earlier topology is over. A topology with an epoch above 1 has a
+	// Previous or is a baseline: otherwise a process that starts with it would not know where keys have their counts.
 	Baseline bool `json:"baseline,omitempty"`
 
-	// Signature is over all of the above, see [Topology.Sign]. Processes that have [Config.TopologyKeys] take over no
-	// published topology without one.
+	// Signature is over all of the above, see [Topology.Sign]. Processes with [Config.TopologyKeys] take over no published
+	// topology without one.
 	Signature []byte `json:"signature,omitempty"`
 }
 
-// Digest identifies the epoch and what decides who owns a key under it: the seed, and the names and weights of the groups,
-// whatever their order. Two topologies of one epoch must have the same. Addresses, replicas, sentinels and Previous may differ.
+// Digest identifies the epoch and what decides which group owns a key under it: the seed, and the names and weights of the groups,
+// whatever their order. Two topologies of one epoch must have the same digest. Addresses, replicas, sentinels and Previous may differ.
 func (t Topology) Digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %d\n", t.Epoch, t.Seed)
@@ -65,13 +62,13 @@ type Group struct {
 	Primary  string   `json:"primary,omitempty"`  // host:port
 	Replicas []string `json:"replicas,omitempty"` // host:port
 
-	// Sentinels watch over the primary that they know as Master: host:port each. The primary and its replicas are those
-	// that they name, now and after each failover. Some of them may be away.
+	// Sentinels are host:port each. The primary and its replicas are those that they name for Master, now and after each failover.
+	// Some of them may be down.
 	Sentinels []string `json:"sentinels,omitempty"`
 	Master    string   `json:"master,omitempty"`
 
-	// Cluster is some nodes of a Redis Cluster, by which the others are found: host:port each. The cluster is one group:
-	// it shares the group's keys out among its own nodes.
+	// Cluster is some nodes of a Redis Cluster, host:port each, by which the others are found. The cluster is one group, which
+	// distributes the group's keys among its own nodes.
 	Cluster []string `json:"cluster,omitempty"`
 }
 
@@ -100,8 +97,8 @@ func readTopology(path string) ([]byte, error) {
 	return data, nil
 }
 
-// ParseTopology reads a topology from JSON, strictly: an unknown, repeated or wrongly spelt member, or anything after
-// the object, is refused, for a typing error in a topology moves keys. What it returns is valid.
+// ParseTopology reads a topology from JSON. It refuses an unknown, repeated or wrongly spelt member, and anything after the object,
+// since a typing error in a topology moves keys. The topology that it returns is valid.
 func ParseTopology(data []byte) (Topology, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
@@ -126,13 +123,13 @@ func ParseTopology(data []byte) (Topology, error) {
 	return t, nil
 }
 
-// memberNames are those of a topology and what is in it.
+// memberNames are the names of all members in the JSON of a topology.
 var memberNames = []string{
 	"epoch", "seed", "groups", "previous", "baseline", "signature", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
 }
 
-// checkMembers refuses what encoding/json lets pass: a member that is given twice, the last of which would win, and names
-// that it takes for ours, in another case or with letters like ſ.
+// checkMembers refuses what encoding/json accepts: a member that is given twice, of which the last would win, and names in another
+// case or with letters like ſ.
 func checkMembers(dec *json.Decoder) error {
 	token, err := dec.Token()
 	if err != nil {

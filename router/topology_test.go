@@ -11,12 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
@@ -184,7 +183,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := router.Open(one, router.Config{Backend: redisbackend.Config{Prefix: "{"}}); !errors.As(err, &bad) {
 		t.Errorf("bad prefix: %v", err)
 	}
-	nodes := []router.Nodes{{Name: "a", Primary: newMemory(t)}}
+	nodes := []router.NodeGroup{{Name: "a", Primary: newMemory(t)}}
 	_, err = router.New(nodes, router.Config{Redis: &redis.Options{}, Sentinel: &redis.Options{}})
 	if got := refusedFields(err); !slices.Equal(got, []string{"Redis", "Sentinel"}) {
 		t.Errorf("New with redis options: refused %q: %v", got, err)

@@ -18,18 +18,17 @@ import (
 )
 
 // ErrTopologyUntrusted is in the chain of an error about a topology that a server holds and this process doesn't take over:
-// it has no valid signature, or names addresses that are neither known here nor allowed. Calls go on as before.
+// it has no valid signature, or names addresses that are neither known here nor allowed. Calls continue as before.
 var ErrTopologyUntrusted = errors.New("the published topology is not trusted")
 
-// MaxEpochJump is how far the epoch of a new topology may be above the one in force. It keeps a mistake, or somebody who may
-// write to a server, from using up the epochs: there is always a larger one to take a topology back.
+// MaxEpochJump is how far the epoch of a new topology may be above the one in force. It keeps mistakes, and attackers with write access
+// to a server, from using up the epochs: there is always a larger one to take a topology back.
 const MaxEpochJump = 1_000_000
 
 // signedPrefix keeps a signature from meaning anything else.
 const signedPrefix = "sluice topology 1\n"
 
-// signed is what a signature covers: the topology and those before it, without signatures. How a file is laid out doesn't
-// matter.
+// signed is what a signature covers: the topology and those before it, without signatures, whatever the layout of a file.
 func (t Topology) signed() []byte {
 	t.Signature = nil
 	for p := &t; p.Previous != nil; p = p.Previous {
@@ -39,13 +38,12 @@ func (t Topology) signed() []byte {
 	}
 	text, err := json.Marshal(t)
 	if err != nil {
-		panic(err) // there is nothing in it that has no JSON
+		panic(err) // every field has a JSON form
 	}
 	return append([]byte(signedPrefix), text...)
 }
 
-// Sign returns the topology with a signature over all that it says, its addresses and Previous included. It refuses a
-// topology that is not valid and a key that is none.
+// Sign returns the topology with a signature over all of its fields. It refuses a topology or a key that is not valid.
 func (t Topology) Sign(key ed25519.PrivateKey) (Topology, error) {
 	if err := t.Validate(); err != nil {
 		return Topology{}, err
@@ -59,7 +57,7 @@ func (t Topology) Sign(key ed25519.PrivateKey) (Topology, error) {
 	return t, nil
 }
 
-// Verify returns nil if the topology was signed with one of some keys as it is, and a [*ConfigError] otherwise.
+// Verify returns nil if the topology was signed as it is with one of some keys, and a [*ConfigError] otherwise.
 func (t Topology) Verify(keys ...ed25519.PublicKey) error {
 	text := t.signed()
 	for _, key := range keys {
@@ -74,8 +72,8 @@ func (t Topology) Verify(keys ...ed25519.PublicKey) error {
 	return &ConfigError{Field: "signature", Value: value, Bound: fmt.Sprintf("must be by one of %d keys over the topology as it is", len(keys))}
 }
 
-// ParseTopologyKeys reads public keys for [Config.TopologyKeys], in PEM as "throttlectl topology keygen" and openssl write it, at
-// least one. A block that can't be read is refused, too.
+// ParseTopologyKeys reads public keys for [Config.TopologyKeys], in PEM as "throttlectl topology keygen" and openssl write it. It
+// refuses a text without a key or with a block that can't be read.
 func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 	var keys []ed25519.PublicKey
 	blocks := max(bytes.Count(text, []byte("-----BEGIN")), bytes.Count(text, []byte("-----END")))
@@ -94,14 +92,14 @@ func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 	if len(keys) == 0 {
 		return nil, &ConfigError{Field: "keys", Value: "none", Bound: "must be public keys of Ed25519 in PEM"}
 	}
-	if len(keys) != blocks { // package pem goes past what it can't read
+	if len(keys) != blocks { // package pem skips blocks that it can't read
 		return nil, &ConfigError{Field: "keys", Value: fmt.Sprintf("%d of %d blocks", len(keys), blocks), Bound: "must be public keys of Ed25519 in PEM, each of them whole"}
 	}
 	return keys, nil
 }
 
-// published returns the topology of a notice if this process may take it over from a server.
-func (r *Router) published(s *snapshot, there backend.Announcement) (Topology, error) {
+// trustedTopology returns the topology of an announcement if this process may take it over from a server.
+func (r *Router) trustedTopology(inForce *routingTable, there backend.Announcement) (Topology, error) {
 	t, err := ParseTopology([]byte(there.Text))
 	if err != nil {
 		return Topology{}, err
@@ -111,21 +109,21 @@ func (r *Router) published(s *snapshot, there backend.Announcement) (Topology, e
 			Field: "topology", Value: fmt.Sprintf("epoch %d", t.Epoch), Bound: fmt.Sprintf("must be of epoch %d, as which it is published", there.Version),
 		}
 	}
-	var own []place
-	for _, f := range append([]former{{snapshot: s}}, s.from...) {
-		own = append(own, f.topology.places()...)
+	var own []endpoint
+	for _, p := range inForce.placements() {
+		own = append(own, p.topology.endpoints()...)
 	}
-	return t, errors.Join(r.cfg.trusts(own, &t), jump(s, &t))
+	return t, errors.Join(r.cfg.checkTrust(own, &t), checkJump(inForce, &t))
 }
 
 // CheckPublished returns nil if a process with this configuration and a topology of its own may take over another one from a
 // server, and otherwise a [*ConfigError], with [ErrTopologyUntrusted] in its chain. It doesn't compare the epochs.
 func (c Config) CheckPublished(own, published Topology) error {
-	return errors.Join(c.validateTrust(), c.trusts(own.places(), &published))
+	return errors.Join(c.validateTrust(), c.checkTrust(own.endpoints(), &published))
 }
 
-// trusts refuses a topology that is not signed where it must be, or that leads to servers that are neither known nor allowed.
-func (c *Config) trusts(own []place, t *Topology) error {
+// checkTrust refuses a topology that is not signed where it must be, or that names servers which are neither known nor allowed.
+func (c *Config) checkTrust(own []endpoint, t *Topology) error {
 	if len(c.TopologyKeys) > 0 {
 		if err := t.Verify(c.TopologyKeys...); err != nil {
 			return errors.Join(ErrTopologyUntrusted, err)
@@ -134,32 +132,32 @@ func (c *Config) trusts(own []place, t *Topology) error {
 			return nil
 		}
 	}
-	known := make(map[place]bool, len(own))
+	known := make(map[endpoint]bool, len(own))
 	for _, p := range own {
 		known[p] = true
 	}
-	for _, p := range t.places() {
+	for _, p := range t.endpoints() {
 		if !known[p] && !allows(c.AllowedAddresses, p.address) {
 			return &ConfigError{Field: "topology: address", Value: strconv.Quote(p.address), Err: ErrTopologyUntrusted, Bound: fmt.Sprintf(
 				"must be what this process knows from its own topology as %s, or allowed by AllowedAddresses, or the topology (epoch %d) "+
-					"signed with one of TopologyKeys", p.as, t.Epoch)}
+					"signed with one of TopologyKeys", p.role, t.Epoch)}
 		}
 	}
 	return nil
 }
 
-// place is an address in a topology, and as what it is there: a sentinel leads elsewhere with another master's name, a cluster
-// leads to all its servers, and a sentinel that is taken for a node gets the password of one.
-type place struct{ as, address string }
+// endpoint is an address in a topology and its role there. The role matters: a sentinel leads to other servers under another
+// master's name, a cluster leads to all its servers, and a sentinel that is used as a node gets the password of one.
+type endpoint struct{ role, address string }
 
-// places returns all of a topology and of those before it.
-func (t *Topology) places() (all []place) {
+// endpoints returns those of a topology and of the ones before it.
+func (t *Topology) endpoints() (all []endpoint) {
 	for p := t; p != nil; p = p.Previous {
 		for i := range p.Groups {
 			g := &p.Groups[i]
-			add := func(as string, addresses ...string) {
+			add := func(role string, addresses ...string) {
 				for _, address := range addresses {
-					all = append(all, place{as, canonical(address)})
+					all = append(all, endpoint{role, canonical(address)})
 				}
 			}
 			if g.Primary != "" {
@@ -173,9 +171,9 @@ func (t *Topology) places() (all []place) {
 	return all
 }
 
-// jump refuses an epoch that is too far above the one in force.
-func jump(s *snapshot, t *Topology) error {
-	if most := s.topology.Epoch + MaxEpochJump; s.topology.Epoch > 0 && t.Epoch > most {
+// checkJump refuses an epoch that is too far above the one in force.
+func checkJump(inForce *routingTable, t *Topology) error {
+	if most := inForce.topology.Epoch + MaxEpochJump; inForce.topology.Epoch > 0 && t.Epoch > most {
 		return &ConfigError{Field: "epoch", Value: strconv.FormatUint(t.Epoch, 10), Bound: fmt.Sprintf(
 			"must be at most %d, which is %d above the one in force", most, MaxEpochJump)}
 	}
@@ -212,7 +210,7 @@ func allows(patterns []string, address string) bool {
 	})
 }
 
-// validateTrust checks what decides which published topologies are taken over.
+// validateTrust checks the fields that decide which published topologies are taken over.
 func (c *Config) validateTrust() error {
 	var errs []error
 	for i, key := range c.TopologyKeys {

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// publish leaves a topology on a server as somebody else would who may write there.
+// publish writes a topology to a server as another process with write access would.
 func publish(t testing.TB, on backend.Publisher, topology router.Topology) {
 	t.Helper()
 	text := marshal(t, topology)
@@ -59,7 +59,7 @@ func (l *log) rejections() (all []string) {
 	return all
 }
 
-// TestPublishedTopologies: what a router takes over from a server, by what it is told to trust.
+// TestPublishedTopologies: what a router takes over from a server, by its configuration.
 func TestPublishedTopologies(t *testing.T) {
 	public, private := keyPair(t)
 	other, stranger := keyPair(t)
@@ -116,7 +116,7 @@ func TestPublishedTopologies(t *testing.T) {
 			defer r.Close()
 			if test.refused == "" {
 				await(t, "it is taken over", func() bool {
-					return strings.Contains(nodesOf(r), "10.0.0."+map[bool]string{true: "2", false: "9"}[test.published.Groups[0].Name == "g2"]) && r.Formers() > 0
+					return strings.Contains(nodesOf(r), "10.0.0."+map[bool]string{true: "2", false: "9"}[test.published.Groups[0].Name == "g2"]) && r.PreviousTopologies() > 0
 				})
 				return
 			}
@@ -218,7 +218,7 @@ func TestSignedIsHandedOn(t *testing.T) {
 	key, _, _ := moved(t, p, topo(1, 1, 2), topo(2, 1, 2, 3))
 	behind := p.open(t, topo(1, 1, 2), cfg)
 	update(t, r, next)
-	await(t, "it is handed on", func() bool { return p.posted(2) == 2 && p.posted(3) == 2 })
+	await(t, "it is handed on", func() bool { return p.published(2) == 2 && p.published(3) == 2 })
 	takeN(t, r, key, tenAnHour, 4)
 	if n := takeN(t, behind, key, tenAnHour, 10); n != 6 {
 		t.Errorf("%d are admitted, and 6 were left", n)
@@ -226,7 +226,7 @@ func TestSignedIsHandedOn(t *testing.T) {
 	update(t, r, topo(3, 1, 2))
 	update(t, r, topo(4, 1, 2, 3))
 	takeN(t, r, key, tenAnHour, 1) // its origins are asked, and would be told
-	if p.posted(1) != 2 || p.posted(3) != 2 {
+	if p.published(1) != 2 || p.published(3) != 2 {
 		t.Error("a topology without a signature was left on a server")
 	}
 }
@@ -244,7 +244,7 @@ func (l looker) Published(ctx context.Context) (backend.Announcement, error) {
 
 func (looker) Close() error { return nil } // the other process goes on
 
-// TestUnsignedIsNotPublished: with keys, a topology without a signature is left nowhere, and an event says so for each server. Hand-overs
+// TestUnsignedIsNotPublished: with keys, a topology without a signature is left nowhere, and an event says so for each server. Handovers
 // don't ask again each time. The same one with a signature is left there.
 func TestUnsignedIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestUnsignedIsNotPublished(t *testing.T) {
 			takeN(t, told, fmt.Sprint("k", i), tenAnHour, 1)
 		}
 		if n := looks.Load(); n != 0 {
-			t.Errorf("%d looks for 40 hand-overs", n)
+			t.Errorf("%d looks for 40 handovers", n)
 		}
 		if _, err := untold.Take(t.Context(), backend.Request{Key: "k1", Policy: tenAnHour, Cost: 1}); !errors.Is(err, router.ErrTopologyOld) {
 			t.Errorf("%v", err)
@@ -438,7 +438,7 @@ func TestAllowedAddresses(t *testing.T) {
 		}
 		var allowed bool
 		await(t, "a verdict", func() bool {
-			allowed = r.Formers() > 0
+			allowed = r.PreviousTopologies() > 0
 			return allowed || len(events.rejections()) > 0
 		})
 		if allowed != test.allowed {

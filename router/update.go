@@ -9,32 +9,30 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
 )
 
 // ErrTopologyOld is in the chain of an error about a topology that other processes have replaced by a newer one.
 var ErrTopologyOld = errors.New("a newer topology is in force")
 
-// ErrTopologyConflict is in the chain of an error about two different topologies with one epoch: processes that differ in
-// who owns a key must not run together. A topology with a larger epoch settles it.
+// ErrTopologyConflict is in the chain of an error about two different topologies with one epoch: processes that differ in the
+// owner of a key must not run together. A topology with a larger epoch resolves the conflict.
 var ErrTopologyConflict = errors.New("another topology of the same epoch is in force")
 
-// Update puts a newer topology in force, at once and for every call that begins from then on. It does no network I/O.
+// Update puts a newer topology in force at once, for every call that begins from then on. It does no network I/O.
 //
 // Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
-// same epoch only addresses may differ: they are put in force, too, and no key is handed over for it. If the epoch is larger
-// by more than 1, the topologies between must be named by Previous, since keys may have counts under them.
+// same epoch only addresses may differ: they are put in force, too, and no key is handed over. If the epoch is larger by more
+// than 1, Previous must name the topologies between, since keys may have counts under them.
 //
-// Keys that change their owner take their counts along (promise P9): the first take of each seals it at the old owner
-// and brings what was counted there, which costs two calls more, once. That goes on for the longest window of a policy
-// and [Config.Settle]. Until then old groups must stay up; the router keeps its connections to them for that long, and for
-// [Config.Drain] at least.
+// Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
+// brings its counts, which costs two more calls, once. Handovers last for the longest window of a policy and [Config.Settle].
+// Until then previous groups must stay up; the router keeps its connections to them that long, and for [Config.Drain] at least.
 //
-// Processes may be told at different times. The new topology is posted at the primaries, so that a process that meets a
-// key which has moved on learns of it there, and so does one that starts. Where an old owner is out of reach, a key starts
-// without its counts, and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
+// Processes may be updated at different times. The new topology is published at the primaries: a process that finds a key moved
+// on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
+// and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
 func (r *Router) Update(topology Topology) error {
-	if err := errors.Join(topology.Validate(), topology.suits(r.cfg)); err != nil {
+	if err := errors.Join(topology.Validate(), topology.checkConfig(r.cfg)); err != nil {
 		return err
 	}
 	r.changing.Lock()
@@ -43,7 +41,7 @@ func (r *Router) Update(topology Topology) error {
 }
 
 func (r *Router) updateLocked(topology Topology) error {
-	s := r.snapshot.Load()
+	t := r.table.Load()
 	digest := topology.Digest()
 	switch {
 	case r.closed.Load():
@@ -51,40 +49,40 @@ func (r *Router) updateLocked(topology Topology) error {
 	case r.opener == nil:
 		return &ConfigError{Field: "topology", Value: strconv.FormatUint(topology.Epoch, 10),
 			Bound: "must be given to Open: a router made by New keeps its nodes", Err: ErrNotSupported}
-	case topology.Epoch == s.topology.Epoch && digest == s.digest:
-		return r.readdressLocked(s, topology)
-	case topology.Epoch == s.topology.Epoch:
-		return topology.conflictWith(s.topology, "this process")
-	case topology.Epoch < s.topology.Epoch:
+	case topology.Epoch == t.topology.Epoch && digest == t.digest:
+		return r.updateAddressesLocked(t, topology)
+	case topology.Epoch == t.topology.Epoch:
+		return topology.conflictWith(t.topology, "this process")
+	case topology.Epoch < t.topology.Epoch:
 		return &ConfigError{Field: "epoch", Value: strconv.FormatUint(topology.Epoch, 10), Err: ErrTopologyOld, Bound: fmt.Sprintf(
 			"must be above %d, which is in force: to go back, publish it as epoch %d with epoch %d as its \"previous\"",
-			s.topology.Epoch, s.topology.Epoch+1, s.topology.Epoch)}
+			t.topology.Epoch, t.topology.Epoch+1, t.topology.Epoch)}
 	}
-	if err := errors.Join(jump(s, &topology), topology.history(s.topology.Epoch)); err != nil {
+	if err := errors.Join(checkJump(t, &topology), topology.history(t.topology.Epoch)); err != nil {
 		return err
 	}
 	now := time.Now()
-	from := append([]former{{s.alone(), now, s.refused != nil}}, r.undrained(s.from)...)
-	m := r.opener.maker(s)
-	next := m.snapshot(topology, from)
-	next.remember(m, topology.Previous, now)
-	if err := m.end(); err != nil {
+	known := append([]previousPlacement{{t.placement, now, t.stopped != nil}}, r.undrained(t)...)
+	b := r.opener.builder(t)
+	next := &routingTable{placement: b.placement(topology)}
+	next.history = b.history(next.placement, known, topology.Previous, now)
+	if err := b.finish(); err != nil {
 		return err
 	}
-	r.enforceLocked(next)
-	r.retire(s, next)
-	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(s.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
-	r.spread()
+	r.installLocked(next)
+	r.closeUnused(t, next)
+	r.events.emit(Event{Kind: TopologyChanged, From: strconv.FormatUint(t.topology.Epoch, 10), To: strconv.FormatUint(topology.Epoch, 10)})
+	r.wakeSync()
 	return nil
 }
 
-// readdressLocked puts the addresses of a topology in force whose keys have the same owners, those of groups that only its Previous
-// have included. What is known of former topologies otherwise stays, and a Previous that is new is added.
-func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
-	if reflect.DeepEqual(topology, s.topology) {
+// updateAddressesLocked puts in force the addresses of a topology under which all keys have the same owners, those of groups that
+// only its Previous have included. The history stays, and what is new in its Previous is added.
+func (r *Router) updateAddressesLocked(t *routingTable, topology Topology) error {
+	if reflect.DeepEqual(topology, t.topology) {
 		return nil
 	}
-	groups := make(map[string]*Group, len(topology.Groups)) // a group is where the latest says that has it
+	groups := make(map[string]*Group, len(topology.Groups)) // by the latest topology that names it
 	for p := &topology; p != nil; p = p.Previous {
 		for i := range p.Groups {
 			if g := &p.Groups[i]; groups[g.Name] == nil {
@@ -92,64 +90,49 @@ func (r *Router) readdressLocked(s *snapshot, topology Topology) error {
 			}
 		}
 	}
-	m := r.opener.maker(s)
-	next := s.relocated(func(g *group) *group {
+	b := r.opener.builder(t)
+	next := t.withGroups(func(g *group) *group {
 		if groups[g.name] == nil {
 			return nil
 		}
 		now := *groups[g.name]
 		now.Weight = g.weight
-		return m.group(&now)
+		return b.group(&now)
 	})
 	next.topology = topology
 	for p := topology.Previous; p != nil; p = p.Previous {
-		for _, f := range next.from { // what is published of it has the new addresses, too
-			if f.topology.Epoch == p.Epoch && f.digest == p.Digest() {
-				f.topology = *p
+		for _, known := range next.history.all { // what is published of it has the new addresses, too
+			if known.topology.Epoch == p.Epoch && known.digest == p.Digest() {
+				known.topology = *p
 			}
 		}
 	}
-	if !sameHistory(&topology, &s.topology) {
-		next.remember(m, topology.Previous, time.Now())
+	if !sameHistory(&topology, &t.topology) {
+		next.history = b.history(next.placement, next.history.all, topology.Previous, time.Now())
 	}
-	if err := m.end(); err != nil {
+	if err := b.finish(); err != nil {
 		return err
 	}
 	for _, n := range next.nodes() {
-		n.forbids.Store(0) // it may be signed now
+		n.deniedEpoch.Store(0) // it may be signed now
 	}
-	r.enforceLocked(next)
-	r.retire(s, next)
-	if !slices.Equal(topology.places(), s.topology.places()) {
+	r.installLocked(next)
+	r.closeUnused(t, next)
+	if !slices.Equal(topology.endpoints(), t.topology.endpoints()) {
 		epoch := strconv.FormatUint(topology.Epoch, 10)
 		r.events.emit(Event{Kind: TopologyChanged, From: epoch, To: epoch})
 	}
-	r.spread()
+	r.wakeSync()
 	return nil
 }
 
-// spread has the primaries consulted soon.
-func (r *Router) spread() {
-	select {
-	case r.news <- struct{}{}:
-	default:
-	}
-}
-
-// alone is a snapshot without its own past, so that pasts don't pile up.
-func (s *snapshot) alone() *snapshot {
-	c := *s
-	c.succeed(nil)
-	return &c
-}
-
-// retire closes the nodes that no snapshot needs any more, and ends the followers. Calls that began before may still be on
-// their way to a node, so it is closed after a while.
-func (r *Router) retire(before, now *snapshot) {
-	followed := now.followers()
-	for _, f := range before.followers() {
-		if !slices.Contains(followed, f) && f.leave != nil {
-			f.leave()
+// closeUnused ends the watchers and closes the nodes that a table no longer has. Calls that began before may still use such a node, so
+// it is closed after a while.
+func (r *Router) closeUnused(before, now *routingTable) {
+	watchers := now.watchers()
+	for _, w := range before.watchers() {
+		if !slices.Contains(watchers, w) && w.stop != nil {
+			w.stop()
 		}
 	}
 	kept := now.nodes()
@@ -157,53 +140,14 @@ func (r *Router) retire(before, now *snapshot) {
 		if slices.Contains(kept, n) {
 			continue
 		}
-		if n.leave != nil {
-			n.leave()
+		if n.stop != nil {
+			n.stop()
 		}
 		r.running.Go(func() {
-			sleep(r.life, retireAfter+4*r.cfg.Backend.Timeout, nil)
+			sleep(r.life, closeAfter+4*r.cfg.Backend.Timeout, nil)
 			_ = n.backend.Close()
 		})
 	}
 }
 
-const retireAfter = 5 * time.Second // longer than a call goes by a snapshot that was replaced
-
-// drain forgets former snapshots whose windows are over. It is called now and then.
-func (r *Router) drain() {
-	r.changing.Lock()
-	defer r.changing.Unlock()
-	s := r.snapshot.Load()
-	kept := r.undrained(s.from)
-	if len(kept) == len(s.from) || r.closed.Load() {
-		return
-	}
-	next := *s
-	next.succeed(kept)
-	r.snapshot.Store(&next)
-	r.retire(s, &next)
-}
-
-// undrained is those of former snapshots that keys may still come from: Drain is for the windows of policies that this router
-// hasn't met.
-func (r *Router) undrained(from []former) []former {
-	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
-	ring := r.snapshot.Load().ring
-	return slices.DeleteFunc(slices.Clone(from), func(f former) bool {
-		over := time.Since(f.left) >= keep
-		if last := r.drained.Load(); over && f.ring != ring && (last == nil || last.Before(f.left)) {
-			r.drained.Store(&f.left)
-		}
-		return over
-	})
-}
-
-// lacks says why counts under a policy may be missing, whatever the key: its windows are longer than former topologies were kept.
-func (r *Router) lacks(p *limit.Policy) error {
-	if left := r.drained.Load(); left != nil && time.Since(*left) < r.hold(p) {
-		return errors.Join(backend.ErrNotHandedOver, errDrained)
-	}
-	return nil
-}
-
-var errDrained = errors.New("Config.Drain is shorter than the policy's windows and Settle, and the policy was not used before")
+const closeAfter = 5 * time.Second // longer than a call uses a table that was replaced

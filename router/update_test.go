@@ -32,9 +32,10 @@ type machine struct {
 	*memory.Memory
 	down  atomic.Bool
 	hangs atomic.Bool // it answers no load
-	mute  atomic.Bool // it keeps no notice
+	mute  atomic.Bool // it keeps no announcement
+	lacks atomic.Bool // it has lost counts
 	calls atomic.Int64
-	looks atomic.Int64                  // at its notice, that were answered
+	looks atomic.Int64                  // at its announcement, that were answered
 	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
@@ -73,7 +74,11 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	if err := m.err(); err != nil {
 		return backend.Snapshot{}, err
 	}
-	return m.Memory.Load(ctx, req)
+	loaded, err := m.Memory.Load(ctx, req)
+	if m.lacks.Load() {
+		loaded.Lacks = backend.ErrCountsLost
+	}
+	return loaded, err
 }
 
 func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
@@ -236,9 +241,9 @@ func TestUpdateHandsOver(t *testing.T) {
 	}
 }
 
-// TestUpdateOfOthers: a router that was told of nothing learns of a newer topology where a key has left it, and one that
+// TestUpdateByOthers: a router that was not updated learns of a newer topology where a key has left it, and one that
 // starts with the newer topology finds the counts by its Previous.
-func TestUpdateOfOthers(t *testing.T) {
+func TestUpdateByOthers(t *testing.T) {
 	p := newPlant()
 	key, _, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
 	told, untold := p.open(t, topo(1, 1, 2, 3), router.Config{}), p.open(t, topo(1, 1, 2, 3), router.Config{})
@@ -264,8 +269,8 @@ func TestUpdateOfOthers(t *testing.T) {
 	}
 }
 
-// TestUpdateWithoutOrigin: where the old owner is out of reach the key starts without its counts, and decisions say so.
-func TestUpdateWithoutOrigin(t *testing.T) {
+// TestUpdateWithoutPreviousOwner: where the old owner is out of reach the key starts without its counts, and decisions say so.
+func TestUpdateWithoutPreviousOwner(t *testing.T) {
 	p := newPlant()
 	aligned := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, 24*time.Hour).Aligned()}}
 	key, old, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
@@ -346,7 +351,7 @@ func TestUpdateRefused(t *testing.T) {
 	if err := r.Update(swapped); err != nil {
 		t.Errorf("the same in another order: %v", err)
 	}
-	fixed, err := router.New([]router.Nodes{{Name: "g1", Primary: p.machine("10.0.0.8:6379")}}, router.Config{})
+	fixed, err := router.New([]router.NodeGroup{{Name: "g1", Primary: p.machine("10.0.0.8:6379")}}, router.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +374,7 @@ func TestTopologyConflict(t *testing.T) {
 		n, err := p.machine("10.0.0.1:6379").Publish(context.Background(), backend.Announcement{Version: 1, Digest: "x"})
 		return err == nil && n.Version == 3
 	}
-	await(t, "the first topology is posted", posted)
+	await(t, "the first topology is published", posted)
 	var events atomic.Int64
 	second := p.open(t, topo(3, 1, 3), router.Config{OnEvent: func(e router.Event) {
 		if e.Kind == router.TopologyRejected {
@@ -429,7 +434,7 @@ func TestWatchFile(t *testing.T) {
 	write(`{"epoch": 3, "groups": [}`)
 	await(t, "an event", func() bool { return rejected.Load() == 1 })
 	write(`{"epoch": 3, "groups": [{"name": "g3", "primary": "10.0.0.3:6379"}]}`)
-	await(t, "the mended file's topology", func() bool { return r.Owner("k") == "g3" })
+	await(t, "the fixed file's topology", func() bool { return r.Owner("k") == "g3" })
 	write(`{"epoch": 2, "groups": [{"name": "g4", "primary": "10.0.0.4:6379"}]}`)
 	await(t, "an event about a roll-back", func() bool { return rejected.Load() == 2 })
 }
@@ -447,7 +452,7 @@ func TestDrain(t *testing.T) {
 }
 
 // TestReshardIsExact is promise P9 on real servers: 3 to 4 groups and back under load, from two processes of which one
-// hears of it two seconds later, and no key above its Max. Without the hand-over there are many.
+// hears of it two seconds later, and no key above its Max. Without the handover there are many.
 func TestReshardIsExact(t *testing.T) {
 	t.Parallel()
 	const keys, quota, callers = 300, 20, 8
@@ -522,9 +527,9 @@ func TestReshardIsExact(t *testing.T) {
 	}
 }
 
-// TestReshardWithoutHandOver is what TestReshardIsExact is worth: routers that don't know that keys come from elsewhere
+// TestReshardWithoutHandover is what TestReshardIsExact is worth: routers that don't know that keys come from elsewhere
 // admit them twice.
-func TestReshardWithoutHandOver(t *testing.T) {
+func TestReshardWithoutHandover(t *testing.T) {
 	p := newPlant()
 	over := 0
 	for k := range 100 {
@@ -540,9 +545,9 @@ func TestReshardWithoutHandOver(t *testing.T) {
 	}
 }
 
-// TestStoppedRoutersPostNothing: a process that is to be stopped doesn't win over the healthy ones at a server that has lost
-// its notice, because it has looked at all of them before.
-func TestStoppedRoutersPostNothing(t *testing.T) {
+// TestStoppedRoutersPublishNothing: a process that is to be stopped doesn't win over the healthy ones at a server that has lost
+// its notice, because it has read all of them before.
+func TestStoppedRoutersPublishNothing(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	healthy := p.open(t, topo(3, 1, 2, 3), router.Config{})
 	has := func(g int, digest string) func() bool {
@@ -553,7 +558,7 @@ func TestStoppedRoutersPostNothing(t *testing.T) {
 	}
 	good := topo(3, 1, 2, 3).Digest()
 	for g := 1; g <= 3; g++ {
-		await(t, "the healthy topology is posted", has(g, good))
+		await(t, "the healthy topology is published", has(g, good))
 	}
 	p.restart("10.0.0.2:6379")
 	canary := p.open(t, topo(3, 1, 2, 4), router.Config{})

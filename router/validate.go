@@ -15,7 +15,7 @@ import (
 const (
 	maxWeight      = 1024 // of one group, as in package ring
 	maxTotalWeight = 2048 // what package ring has points for
-	maxPrevious    = 16   // topologies that keys may still have counts under
+	maxPrevious    = 16   // topologies before one, in its chain
 )
 
 var (
@@ -23,7 +23,7 @@ var (
 	validHost = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}$`)
 )
 
-// Validate reports everything that is wrong with the topology, as [*ConfigError] values joined.
+// Validate reports all problems of the topology, as [*ConfigError] values joined.
 func (t Topology) Validate() error {
 	errs := []error{t.validate("")}
 	refuse := func(field, value, format string, args ...any) {
@@ -50,7 +50,7 @@ func (t Topology) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validate checks the groups. Fields are named from where.
+// validate checks the groups. Where is before the name of every field.
 func (t Topology) validate(where string) error {
 	v := validator{where: where}
 	if len(t.Groups) == 0 {
@@ -97,7 +97,7 @@ func (v *validator) err() error {
 	return errors.Join(v.problems...)
 }
 
-// group checks what groups of addresses and groups of backends have in common.
+// group checks the name and weight of a group.
 func (v *validator) group(where, name string, weight int) {
 	if !validName.MatchString(name) {
 		v.refuse(where+".name", strconv.Quote(name), "must match [A-Za-z0-9_.-]{1,64}")
@@ -111,7 +111,7 @@ func (v *validator) group(where, name string, weight int) {
 	v.weight += max(weight, 1)
 }
 
-// form checks that a group is of exactly one kind, and whole.
+// form checks that a group is of exactly one kind, and complete.
 func (v *validator) form(where string, g *Group) {
 	var kinds []string
 	if g.Primary != "" || len(g.Replicas) > 0 {
@@ -168,7 +168,7 @@ func (v *validator) sentinels(where string, g *Group) {
 	}
 }
 
-// unique refuses what another field has already.
+// unique refuses a value that another field has already.
 func (v *validator) unique(holders *map[string]string, field, value, identity string) {
 	if holder, taken := (*holders)[identity]; taken {
 		v.refuse(field, value, "must be unique: %s is the same", holder)
@@ -180,7 +180,7 @@ func (v *validator) unique(holders *map[string]string, field, value, identity st
 	(*holders)[identity] = field
 }
 
-// address returns an address in the one spelling by which equal ones are found.
+// address returns the one spelling of an address, by which equal ones are found.
 func (v *validator) address(field, address string) (canonical string, ok bool) {
 	bad := func() (string, bool) {
 		v.refuse(field, strconv.Quote(address), "must be host:port with a port from 1 to 65535")

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// WatchFile puts the topology of a file in force now, and again whenever the file changes, until Close. It fails if the
-// file can't be read or holds what [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once
-// for each thing wrong, and tried again. So is one that goes back to an older epoch: a change is taken back by another, with a
-// larger one. A file of the same epoch with other addresses is put in force.
+// WatchFile puts the topology of a file in force now, and whenever the file changes, until Close. It fails if the file can't be read
+// or has a topology that [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once for each
+// problem, and is tried again. That includes a file with an older epoch: to take a change back, publish a larger epoch. A file of the
+// same epoch with other addresses is put in force.
 func (r *Router) WatchFile(path string) error {
 	r.changing.Lock()
 	closed := r.closed.Load()
@@ -27,7 +27,7 @@ func (r *Router) WatchFile(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.follow(last); err != nil && !errors.Is(err, ErrTopologyOld) { // others may be ahead of this file
+	if err := r.updateFromFile(last); err != nil && !errors.Is(err, ErrTopologyOld) { // the servers may have a newer one
 		return err
 	}
 	r.changing.Lock()
@@ -36,16 +36,16 @@ func (r *Router) WatchFile(path string) error {
 		return backend.ErrClosed
 	}
 	r.running.Go(func() {
-		reported := "" // what was wrong when it was last looked at
+		reported := "" // the latest problem
 		for sleep(r.life, fileEvery, nil) {
 			data, err := readTopology(path)
 			if err == nil && !bytes.Equal(data, last) {
-				err = r.follow(data)
+				err = r.updateFromFile(data)
 			}
 			switch {
 			case err == nil:
 				last, reported = data, ""
-			case err.Error() != reported: // and what was refused is tried again: Config.Node may succeed later
+			case err.Error() != reported: // the file is tried again: Config.Node may succeed later
 				reported = err.Error()
 				r.events.emit(Event{Kind: TopologyRejected, Err: err})
 			}
@@ -54,10 +54,10 @@ func (r *Router) WatchFile(path string) error {
 	return nil
 }
 
-const fileEvery = time.Second // is how often a topology file is looked at
+const fileEvery = time.Second // between two reads of a topology file
 
-// follow puts a file's topology in force.
-func (r *Router) follow(data []byte) error {
+// updateFromFile puts a file's topology in force.
+func (r *Router) updateFromFile(data []byte) error {
 	topology, err := ParseTopology(data)
 	if err != nil {
 		return err

@@ -65,7 +65,7 @@ func (f *frozen) Publish(ctx context.Context, n backend.Announcement) (backend.A
 	return f.Memory.Publish(ctx, n)
 }
 
-// TestMovingTakesItsTime: a call about a key that may come from four groups which hang takes no longer than one call, and a
+// TestMovingTakesItsTime: a call about a key that may have counts at four groups that don't answer takes no longer than one call, and a
 // take still reaches the owner.
 func TestMovingTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestMovingTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestMovingOpensBreakers: without heartbeats, hand-overs alone open the breaker of a server that hangs, and then no call waits for
+// TestMovingOpensBreakers: without heartbeats, handovers alone open the breaker of a server that doesn't answer, and then no call waits for
 // it. What callers cut short opens none.
 func TestMovingOpensBreakers(t *testing.T) {
 	for name, hangs := range map[string]string{"the owner": "10.0.0.2:6379", "the origin": "10.0.0.1:6379"} {
@@ -190,7 +190,7 @@ func (s slow) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, 
 // TestGivenNodesKeepTheirTime: nodes that are given to New have timeouts of their own, and no other bounds them.
 func TestGivenNodesKeepTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := open(t, []router.Nodes{{Name: "a", Primary: slow{newMemory(t)}}}, router.Config{Heartbeat: -1})
+		r := open(t, []router.NodeGroup{{Name: "a", Primary: slow{newMemory(t)}}}, router.Config{Heartbeat: -1})
 		req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1, Move: state.Move{Mover: state.Migration, Version: 1, TTL: time.Hour}}
 		if _, err := r.Seal(t.Context(), req); err != nil {
 			t.Error(err)

@@ -48,7 +48,7 @@ var rules = map[string]rule{
 	"backend/memory":          {imports: own("backend", "limit", "limit/state", "internal/hashtable", "internal/keyhash")},
 	"backend/redisbackend":    {imports: append(own("backend", "scripts", "limit", "limit/state", "internal/callguard", "internal/redisopts", "internal/redispipe", "internal/storedname"), goRedis)},
 	"backend/backendtest":     {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
-	"router":                  {imports: append(own("ring", "backend", "backend/redisbackend", "limit", "limit/state", "internal/redisopts", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
+	"router":                  {imports: append(own("ring", "backend", "backend/redisbackend", "limit", "limit/state", "internal/handover", "internal/redisopts", "internal/smallfile", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
 	"throttler":               {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/fielderrors", "internal/prefixtable", "internal/typednil")},
 	"throttler/httplimit":     {imports: own("throttler", "limit", "limit/state")},
 	"throttler/otelthrottle":  {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable"), otelAPI...)},
@@ -75,6 +75,7 @@ var rules = map[string]rule{
 	"internal/fielderrors":    {imports: own("limit")},
 	"internal/nametable":      {},
 	"internal/prefixtable":    {},
+	"internal/handover":       {imports: own("backend", "limit", "limit/state")},
 }
 
 // otelAPI are the packages of the OpenTelemetry API; everything else of it belongs to the application.

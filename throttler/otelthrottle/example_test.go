@@ -26,7 +26,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	groups, err := router.New([]router.Nodes{{Name: "eu-1", Weight: 1, Primary: mem}}, router.Config{
+	groups, err := router.New([]router.NodeGroup{{Name: "eu-1", Weight: 1, Primary: mem}}, router.Config{
 		OnEvent: func(e router.Event) {
 			observer.EmitNode(otelthrottle.NodeEvent{
 				Time: e.Time, Kind: e.Kind.String(), Group: e.Group, Node: e.Node, From: e.From, To: e.To, Err: e.Err, Lost: e.Lost,

@@ -70,7 +70,7 @@ func TestPoliciesAreBounded(t *testing.T) {
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	s := newTelemetry(t, otelthrottle.Config{})
-	r, err := router.New([]router.Nodes{
+	r, err := router.New([]router.NodeGroup{
 		{Name: "eu-1", Weight: 1, Primary: newMemory(t), Replicas: []backend.Backend{newMemory(t)}},
 	}, router.Config{})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// oracle is a sentinel that says what it is told to.
+// oracle is a sentinel with scripted answers.
 type oracle struct {
 	addr string
 
@@ -154,7 +154,7 @@ func (o *oracle) say(epoch int, primary string, replicas ...string) {
 	o.epoch, o.primary, o.replicas = epoch, primary, replicas
 }
 
-// announce tells those who listen.
+// announce sends a failover message to all subscribers.
 func (o *oracle) announce() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,7 +195,7 @@ func changes(l *log) (all []string) {
 
 const one, two, three = "10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"
 
-// TestSentinelsDisagree: the word of the newest failover counts, whoever says it, and what is older changes nothing.
+// TestSentinelsDisagree: the view of the newest failover counts, whichever sentinel has it, and older ones change nothing.
 func TestSentinelsDisagree(t *testing.T) {
 	t.Parallel()
 	p := newPlant()

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -21,9 +20,9 @@ func unlinked(t router.Topology) router.Topology {
 	return t
 }
 
-// TestHistoryMustBeKnown: a process that starts with a topology is told all of those under which keys may have counts, or that
-// there are none. A chain that ends in the middle would be forgotten quotas: of 10, 6 taken under epoch 1, 10 more would be
-// admitted under epoch 3, said to be exact.
+// TestHistoryMustBeKnown: a topology that a process starts with names all of those under which keys may have counts, or says that
+// there are none. A chain that ends in the middle would lose counts: with 6 of 10 taken under epoch 1, 10 more would be admitted under
+// epoch 3, as exact.
 func TestHistoryMustBeKnown(t *testing.T) {
 	one, two, three := topo(1, 1), topo(2, 2), topo(3, 3)
 	p := newPlant()
@@ -58,8 +57,8 @@ func TestHistoryMustBeKnown(t *testing.T) {
 	}
 }
 
-// TestUpdateAcrossEpochs: a process that has not heard of a topology is told of it by the next one, and finds the counts there;
-// or refuses the next one, which doesn't.
+// TestUpdateAcrossEpochs: a process that missed a topology learns of it from the Previous of the next one, and finds the counts there;
+// it refuses a next one that doesn't name it.
 func TestUpdateAcrossEpochs(t *testing.T) {
 	one, two, three := topo(1, 1, 2), unlinked(topo(2, 3, 4)), unlinked(topo(3, 5, 6))
 	for name, next := range map[string]router.Topology{"next": after(three, two), "with all": after(three, two, one)} {
@@ -83,7 +82,7 @@ func TestUpdateAcrossEpochs(t *testing.T) {
 }
 
 // TestPublishedHistory: what a process publishes names all that it knows of; a process that is behind learns of it, and one that
-// starts with that text needs to ask nobody.
+// starts with that text needs no other source.
 func TestPublishedHistory(t *testing.T) {
 	p := newPlant()
 	one, two, three := topo(1, 1), unlinked(topo(2, 2)), unlinked(topo(3, 3))
@@ -91,7 +90,7 @@ func TestPublishedHistory(t *testing.T) {
 	takeN(t, r, "k", tenAnHour, 6)
 	update(t, r, two)
 	update(t, r, three)
-	await(t, "it is published", func() bool { return p.posted(3) == 3 })
+	await(t, "it is published", func() bool { return p.published(3) == 3 })
 	there, err := p.machine("10.0.0.3:6379").Published(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +106,7 @@ func TestPublishedHistory(t *testing.T) {
 }
 
 // TestAddressesOnly: topologies of one epoch that differ in addresses run together, and a change of addresses is put in force
-// while calls go on: by Update, and by a file. No key moves, none loses its counts, and former topologies stay known.
+// while calls go on: by Update, and by a file. No key moves, none loses its counts, and previous topologies stay known.
 func TestAddressesOnly(t *testing.T) {
 	p := newPlant()
 	one, two := topo(1, 1, 2), topo(2, 1, 2, 3)
@@ -117,7 +116,7 @@ func TestAddressesOnly(t *testing.T) {
 	takeN(t, r, key, tenAnHour, 6)
 	two = after(two, one)
 	update(t, r, two)
-	await(t, "it is published", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 && p.posted(3) == 2 })
+	await(t, "it is published", func() bool { return p.published(1) == 2 && p.published(2) == 2 && p.published(3) == 2 })
 
 	// The servers of g1 and g2 have another address now.
 	p.mu.Lock()
@@ -147,13 +146,13 @@ func TestAddressesOnly(t *testing.T) {
 		return false
 	}
 	await(t, "the addresses of the file", func() bool { return has("10.0.0.11:6379") && has("10.0.0.12:6379") && !has("10.0.0.1:6379") })
-	if r.Formers() != 1 {
-		t.Errorf("%d former topologies are known, want 1", r.Formers())
+	if r.PreviousTopologies() != 1 {
+		t.Errorf("%d previous topologies are known, want 1", r.PreviousTopologies())
 	}
 	if n := takeN(t, other, key, tenAnHour, 2); n != 2 {
 		t.Errorf("%d of 2 admitted", n)
 	}
-	// A primary with another address may be another server: who sees the change says so.
+	// A primary with another address may be another server: a process that sees the change says so.
 	admitted := 0
 	for range 10 {
 		result, err := r.Take(t.Context(), backend.Request{Key: key, Policy: tenAnHour, Cost: 1})
@@ -174,7 +173,7 @@ func TestAddressesOnly(t *testing.T) {
 	}
 }
 
-// TestEditedTopologies: an edit that changes who owns a key needs a new epoch, and the error says so: what differs, and which
+// TestEditedTopologies: an edit that changes the owner of a key needs a new epoch, and the error says so: what differs, and which
 // number to write. Calls go on as before.
 func TestEditedTopologies(t *testing.T) {
 	p := newPlant()
@@ -209,7 +208,7 @@ func TestEditedTopologies(t *testing.T) {
 		}
 	}
 
-	await(t, "it is published", func() bool { return p.posted(1) == 5 && p.posted(2) == 5 })
+	await(t, "it is published", func() bool { return p.published(1) == 5 && p.published(2) == 5 })
 	odd := p.open(t, topo(5, 1, 2, 3), router.Config{})
 	await(t, "a process that starts with an epoch forgotten says what to write", func() bool {
 		_, err := odd.Take(context.Background(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
@@ -227,14 +226,14 @@ func marshal(t testing.TB, topology router.Topology) []byte {
 	return text
 }
 
-// TestUpdateAddressOfPrevious: another address of a group that only a former topology has is put in force: counts are fetched there,
+// TestUpdateAddressOfPrevious: another address of a group that only a previous topology has is put in force: counts are fetched there,
 // and what is published says so.
 func TestUpdateAddressOfPrevious(t *testing.T) {
 	p := newPlant()
 	one, two := topo(1, 1), topo(2, 2)
 	var events log
 	r := p.open(t, after(two, one), router.Config{Heartbeat: -1, OnEvent: events.add})
-	await(t, "it is published", func() bool { return p.posted(2) == 2 })
+	await(t, "it is published", func() bool { return p.published(2) == 2 })
 	elsewhere := topo(1, 1)
 	elsewhere.Groups[0].Primary = "10.0.0.9:6379"
 	for range 4 {
@@ -251,7 +250,7 @@ func TestUpdateAddressOfPrevious(t *testing.T) {
 		t.Error(got)
 	}
 	update(t, r, after(topo(3, 3), two, elsewhere))
-	await(t, "the next is published", func() bool { return p.posted(3) == 3 })
+	await(t, "the next is published", func() bool { return p.published(3) == 3 })
 	there, err := p.machine("10.0.0.3:6379").Published(t.Context())
 	if err != nil || strings.Contains(there.Text, "10.0.0.1:") || !strings.Contains(there.Text, "10.0.0.9:") {
 		t.Errorf("%q, %v", there.Text, err)
@@ -266,7 +265,7 @@ func TestPublishedChainIsNoBaseline(t *testing.T) {
 	for epoch := uint64(2); epoch <= 19; epoch++ {
 		update(t, r, unlinked(topo(epoch, 1, 1+int(epoch))))
 	}
-	await(t, "it is published", func() bool { return p.posted(1) == 19 })
+	await(t, "it is published", func() bool { return p.published(1) == 19 })
 	there, err := p.machine("10.0.0.1:6379").Published(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -289,5 +288,20 @@ func TestPublishedChainIsNoBaseline(t *testing.T) {
 		t.Error(said)
 	}
 	behind := p.open(t, after(topo(2, 1, 3), topo(1, 1)), router.Config{Heartbeat: -1})
-	await(t, "it is taken over", func() bool { return behind.Formers() == 18 })
+	await(t, "it is taken over", func() bool { return behind.PreviousTopologies() == 18 })
+}
+
+// TestSkippedEpoch: a process whose chain leaves out a topology that others had in force doesn't know where a key's counts are, and
+// says so.
+func TestSkippedEpoch(t *testing.T) {
+	p := newPlant()
+	one, two := topo(1, 1), topo(2, 2)
+	others := p.open(t, after(two, one), router.Config{})
+	takeN(t, others, "k", tenAnHour, 6)
+	r := p.open(t, after(topo(3, 1), one), router.Config{})
+	result, err := r.Take(t.Context(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+	if err != nil || result.Guarantee != backend.Bounded || !errors.Is(result.Cause, router.ErrTopologyOld) ||
+		!errors.Is(result.Cause, backend.ErrNotHandedOver) {
+		t.Errorf("%s, %v, %v", result.Guarantee, result.Cause, err)
+	}
 }

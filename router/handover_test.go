@@ -25,8 +25,8 @@ func after(t router.Topology, previous ...router.Topology) router.Topology {
 	return t
 }
 
-// posted is the epoch that the node of a group has posted.
-func (p *plant) posted(g int) int64 {
+// published is the epoch of the topology that the node of a group holds.
+func (p *plant) published(g int) int64 {
 	n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Publish(context.Background(), backend.Announcement{Version: 1, Digest: "x"})
 	if err != nil {
 		return 0
@@ -66,7 +66,7 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				p := newPlant()
 				behind := p.open(t, two, router.Config{})
-				await(t, "it has conferred", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 })
+				await(t, "it has synced", func() bool { return p.published(1) == 2 && p.published(2) == 2 })
 				p.machine("10.0.0.2:6379").down.Store(true)
 				ahead := p.open(t, after(topo(3, 3), topo(2, 2), one), router.Config{TripAfter: -1})
 				req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
@@ -90,15 +90,15 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 	}
 }
 
-// TestOriginInConflict: a process whose topology differs from what others have posted under its epoch may find that out where
+// TestPreviousOwnerInConflict: a process whose topology differs from what others have published under its epoch may find that out where
 // it brings a key's counts from. It charges nothing then, at an owner that the others don't know.
-func TestOriginInConflict(t *testing.T) {
+func TestPreviousOwnerInConflict(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	odd := p.open(t, topo(1, 1), router.Config{})
-	await(t, "it has conferred", func() bool { return p.posted(1) == 1 })
+	await(t, "it has synced", func() bool { return p.published(1) == 1 })
 	p.machine("10.0.0.3:6379").mute.Store(true)
 	p.open(t, after(topo(2, 1, 2), topo(1, 1)), router.Config{})
-	await(t, "the others' topology is posted", func() bool { return p.posted(1) == 2 })
+	await(t, "the others' topology is published", func() bool { return p.published(1) == 2 })
 	update(t, odd, topo(2, 3))
 	r, err := odd.Take(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
 	if !errors.Is(err, router.ErrTopologyConflict) {
@@ -111,19 +111,19 @@ func TestOriginInConflict(t *testing.T) {
 }
 
 // TestConflictSettled: a process that was stopped for its topology brings keys from where the others had them, once it is
-// told, and from where it had them itself. What it tells others of former topologies is what all agree on.
+// updated, and from where it had them itself. The previous topologies that it publishes are those that all agree on.
 func TestConflictSettled(t *testing.T) {
-	for name, stopped := range map[string]bool{"it was stopped": true, "it met nobody": false} {
+	for name, stopped := range map[string]bool{"it was stopped": true, "it met no other": false} {
 		t.Run(name, func(t *testing.T) {
 			p, ctx := newPlant(), context.Background()
 			right, wrong := topo(2, 1, 2), topo(2, 2, 3)
 			fleet := p.open(t, right, router.Config{})
-			await(t, "the fleet's topology is posted", func() bool { return p.posted(1) == 2 && p.posted(2) == 2 })
+			await(t, "the fleet's topology is published", func() bool { return p.published(1) == 2 && p.published(2) == 2 })
 			p.machine("10.0.0.2:6379").mute.Store(!stopped)
 			odd := p.open(t, wrong, router.Config{})
 			await(t, "the other topology is tried", func() bool {
 				_, err := odd.Take(ctx, backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
-				return !stopped && p.posted(3) == 2 || errors.Is(err, router.ErrTopologyConflict)
+				return !stopped && p.published(3) == 2 || errors.Is(err, router.ErrTopologyConflict)
 			})
 			key := keyOf(fleet, "g1", 0)
 			if n := takeN(t, fleet, key, tenAnHour, 6); n != 6 {
@@ -140,9 +140,9 @@ func TestConflictSettled(t *testing.T) {
 			if n := takeN(t, odd, key, tenAnHour, 10); n > 4 || n < want {
 				t.Errorf("%d are admitted, and %d were left", n, want)
 			}
-			await(t, "the new topology is posted", func() bool { return p.posted(4) == 3 })
+			await(t, "the new topology is published", func() bool { return p.published(4) == 3 })
 			fresh := p.open(t, topo(1, 1), router.Config{})
-			await(t, "a process that starts behind learns of it, and of what was before", func() bool { return fresh.Formers() == 2 })
+			await(t, "a process that starts behind learns of it, and of what was before", func() bool { return fresh.PreviousTopologies() == 2 })
 			second := keyOf(fleet, "g1", 1)
 			takeN(t, fleet, second, tenAnHour, 6)
 			if n := takeN(t, fresh, second, tenAnHour, 10); n != 4 {
@@ -152,20 +152,20 @@ func TestConflictSettled(t *testing.T) {
 	}
 }
 
-// TestPeekWithoutOrigin: a look at a key that has not been handed over says that it lacks an origin's counts, as a take does.
-func TestPeekWithoutOrigin(t *testing.T) {
+// TestPeekWithoutPreviousOwner: a peek at a key that has not been handed over says that it lacks a previous owner's counts, as a take does.
+func TestPeekWithoutPreviousOwner(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	r := p.open(t, topo(1, 1), router.Config{TripAfter: -1})
 	takeN(t, r, "k", tenAnHour, 10)
 	update(t, r, topo(2, 2))
-	d := newDual(t, dual.Config{
+	dual := newDual(t, dual.Config{
 		Old: p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{}), New: newMemory(t), CarryOver: true,
 		Decide: func(string) (bool, uint64) { return false, 1 },
 	})
 	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
 	for _, down := range []bool{false, true} {
 		p.machine("10.0.0.1:6379").down.Store(down)
-		for name, b := range map[string]backend.Peeker{"router": r, "dual": d} {
+		for name, b := range map[string]backend.Peeker{"router": r, "dual": dual} {
 			result, err := b.Peek(ctx, req)
 			if err != nil || result.Allowed != down || (result.Guarantee == backend.Bounded) != down ||
 				errors.Is(result.Cause, backend.ErrNotHandedOver) != down || errors.Is(result.Cause, errDown) != down {
@@ -175,7 +175,22 @@ func TestPeekWithoutOrigin(t *testing.T) {
 	}
 }
 
-// TestPeekTakesItsTime: all that a look asks ends within ReadTimeout, and each origin has a part of it.
+// TestPeekAtLostCounts: a peek at a key that has not been handed over says that a previous owner has lost counts.
+func TestPeekAtLostCounts(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{})
+	update(t, r, topo(2, 2))
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	for _, lost := range []bool{false, true} {
+		p.machine("10.0.0.1:6379").lacks.Store(lost)
+		result, err := r.Peek(t.Context(), req)
+		if err != nil || errors.Is(result.Cause, backend.ErrCountsLost) != lost || (result.Guarantee == backend.Bounded) != lost {
+			t.Errorf("lost: %t, %s, %v, %v", lost, result.Guarantee, result.Cause, err)
+		}
+	}
+}
+
+// TestPeekTakesItsTime: all calls of a peek end within ReadTimeout, and each previous owner has a part of it.
 func TestPeekTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant()
@@ -226,7 +241,7 @@ func TestLongestSettle(t *testing.T) {
 }
 
 // TestDrainWaitsForWindows: where Drain is shorter than the window of a policy that the router has met, keys come from their
-// former owners until that window is over.
+// previous owners until that window is over.
 func TestDrainWaitsForWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlant()
@@ -234,14 +249,14 @@ func TestDrainWaitsForWindows(t *testing.T) {
 		brief := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, 10*time.Second)}}
 		takeN(t, r, "brief", brief, 1)
 		update(t, r, topo(2, 2))
-		time.Sleep(time.Minute + time.Second) // confers of the routers are at most 12 s apart
+		time.Sleep(time.Minute + time.Second) // rounds of syncs are at most 12 s apart
 		time.Sleep(12 * time.Second)
-		if n := r.Formers(); n != 0 {
-			t.Errorf("%d former topologies are kept after Drain, which is longer than the windows", n)
+		if n := r.PreviousTopologies(); n != 0 {
+			t.Errorf("%d previous topologies are kept after Drain, which is longer than the windows", n)
 		}
 		late, err := r.Take(t.Context(), backend.Request{Key: "late", Policy: tenAnHour, Cost: 1}) // other processes may have used it before
 		if err != nil || late.Guarantee != backend.Bounded || !errors.Is(late.Cause, backend.ErrNotHandedOver) {
-			t.Errorf("a window longer than Drain that nobody had asked for: %s, %v, %v", late.Guarantee, late.Cause, err)
+			t.Errorf("a window longer than Drain that was not used before: %s, %v, %v", late.Guarantee, late.Cause, err)
 		}
 		if look, err := r.Peek(t.Context(), backend.Request{Key: "late", Policy: tenAnHour, Cost: 1}); err != nil || look.Guarantee != backend.Bounded {
 			t.Errorf("a look: %s, %v", look.Guarantee, err)
@@ -258,8 +273,8 @@ func TestDrainWaitsForWindows(t *testing.T) {
 			t.Errorf("%d are admitted after another move", n)
 		}
 		time.Sleep(time.Hour + 15*time.Second)
-		if n := r.Formers(); n != 0 {
-			t.Errorf("%d former topologies are kept after the hour", n)
+		if n := r.PreviousTopologies(); n != 0 {
+			t.Errorf("%d previous topologies are kept after the hour", n)
 		}
 	})
 }

@@ -9,32 +9,32 @@ import (
 	"github.com/sluice-go/sluice/backend/memory"
 )
 
-// TestBeginAndRelocate: the first sentinel answers while the first snapshot is put in force. Each follower and each heart is
-// started once; the race detector sees it if the two don't wait for each other.
-func TestBeginAndRelocate(t *testing.T) {
+// TestStartAndAdoptView: the first sentinel answers while the first table is put in force. Each watcher and the heartbeats of each
+// node start once; the race detector fails if the two don't wait for each other.
+func TestStartAndAdoptView(t *testing.T) {
 	cfg := Config{Node: func(string) (backend.Backend, error) { return memory.New(memory.Config{}) }}.withDefaults()
 	o := &opener{cfg: cfg}
 	r := newRouter(cfg, nil, o)
-	o.relocate = r.relocate
-	m := o.maker(nil)
-	s := m.snapshot(Topology{Groups: []Group{
+	o.adopt = r.adoptView
+	b := o.builder(nil)
+	table := &routingTable{placement: b.placement(Topology{Groups: []Group{
 		{Name: "a", Sentinels: []string{"127.0.0.1:1"}, Master: "m"}, {Name: "b", Primary: "127.0.0.1:2"},
-	}}, nil)
-	if err := m.end(); err != nil {
+	}})}
+	if err := b.finish(); err != nil {
 		t.Fatal(err)
 	}
-	f := s.followers()[0]
-	f.leave = func() {} // it need not run
-	relocated := make(chan error)
+	w := table.watchers()[0]
+	w.stop = func() {} // it need not run
+	adopted := make(chan error)
 	go func() {
-		for r.snapshot.Load() == nil {
+		for r.table.Load() == nil {
 			runtime.Gosched()
 		}
-		relocated <- r.relocate(f, sighting{primary: "127.0.0.1:3"})
+		adopted <- r.adoptView(w, sentinelView{primary: "127.0.0.1:3"})
 	}()
-	r.begin(s)
+	r.start(table)
 	select {
-	case err := <-relocated:
+	case err := <-adopted:
 		if err != nil {
 			t.Error(err)
 		}
