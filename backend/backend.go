@@ -1,12 +1,13 @@
 // Package backend is the contract of what a Throttler counts in. Everything is a [Backend]: memory.Memory, one
-// redisbackend.Redis node and a pool of memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends and are backends, so that any composition works.
-// Every implementation passes the same conformance suite, package backendtest.
+// redisbackend.Redis node and a pool of memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends
+// and are backends, so that any composition works. Every implementation passes the same conformance suite, package
+// backendtest.
 //
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
-// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
-// and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
-// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
+// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler and for
+// backends that hold backends. Apart from Take and Close everything is optional and found by a type assertion: [Peeker],
+// [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
 //
 // # Promises
 //
@@ -18,7 +19,8 @@
 //
 // A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
 // its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to
-// another place or decides without its server: that is the failure policy of the Throttler. A Throttler leaves its backend open; dual.Dual and lease.Lease close what they hold.
+// another place or decides without its server: that is the failure policy of the Throttler. A Throttler leaves its backend
+// open; dual.Dual and lease.Lease close what they hold.
 package backend
 
 import (
