@@ -1,12 +1,13 @@
-// Package backend holds what a Throttler counts in. Everything is a [Backend]: memory.Memory, one redisbackend.Redis node and a pool of
-// memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends and are backends, so that any composition works.
-// Every implementation passes the same conformance suite, package backendtest.
+// Package backend is the contract of what a Throttler counts in. Everything is a [Backend]: memory.Memory, one
+// redisbackend.Redis node and a pool of memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends
+// and are backends, so that any composition works. Every implementation passes the same conformance suite, package
+// backendtest.
 //
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
-// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
-// and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
-// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
+// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler and for
+// backends that hold backends. Apart from Take and Close everything is optional and found by a type assertion: [Peeker],
+// [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
 //
 // # Promises
 //
@@ -17,8 +18,9 @@
 // # What it does not promise
 //
 // A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
-// its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to another place or decides without its server: that is the failure policy of
-// the Throttler. A Throttler leaves its backend open; dual.Dual and lease.Lease close what they hold.
+// its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to
+// another place or decides without its server: that is the failure policy of the Throttler. A Throttler leaves its backend
+// open; dual.Dual and lease.Lease close what they hold.
 package backend
 
 import (
@@ -169,25 +171,26 @@ type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
 }
 
-// Poster keeps one notice for all who share it, such as the topology that a router's processes have to agree on.
+// Publisher keeps one announcement for all processes that share it, such as the topology on which a router's processes
+// have to agree.
 type Publisher interface {
-	// Look returns the notice that is there, whole; its Version is 0 if there is none. It changes nothing, and asks for no
-	// right but to read.
+	// Published returns the whole announcement that is stored; its Version is 0 if there is none. It changes nothing and
+	// needs only the right to read.
 	Published(ctx context.Context) (Announcement, error)
 
-	// Post leaves a notice, unless one of its version or a newer one is there, and returns what is there then: without
-	// its text, unless it is newer than the given one. A notice without a text is not left.
+	// Publish stores an announcement, unless one of its version or a newer one is stored, and returns what is stored then: without
+	// its text, unless it is newer than the given one. An announcement without a text is not stored.
 	Publish(ctx context.Context, n Announcement) (Announcement, error)
 }
 
-// Notice is what a [Poster] keeps.
+// Announcement is what a [Publisher] keeps.
 type Announcement struct {
-	Version int64  // from 1 to limit.MaxCount; 0 where there is no notice
+	Version int64  // from 1 to limit.MaxCount; 0 if there is no announcement
 	Digest  string // of the text, without spaces: two texts of one version can be told apart by it
 	Text    string
 }
 
-// Validate rejects a notice that can't be kept.
+// Validate rejects an announcement that can't be stored.
 func (n *Announcement) Validate() error {
 	switch {
 	case n.Version < 1 || n.Version > limit.MaxCount:
