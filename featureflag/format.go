@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+
+	"github.com/sluice-go/sluice/internal/strictjson"
 )
 
 // quote bounds what an error repeats of its input.
@@ -79,35 +81,19 @@ func parseValue(name string, data []byte) (Value, error) {
 
 // parseObject calls field for every field of a JSON object, and joins the errors.
 func parseObject(what string, data []byte, field func(name string, raw json.RawMessage) error) error {
-	var all json.RawMessage
-	if err := json.Unmarshal(data, &all); err != nil { // a Decoder alone would not see what follows the object
-		if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
-			line := 1 + bytes.Count(data[:min(int(at.Offset), len(data))], []byte("\n"))
-			return fmt.Errorf("line %d: %w", line, err)
-		}
-		return err
+	members, err := strictjson.Object(data)
+	if at, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("line %d: %w", strictjson.Line(data, int(at.Offset)), err)
 	}
-	dec := json.NewDecoder(bytes.NewReader(all))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
-		return refuse(what, quote(string(all)), "must be an object")
+	if err != nil {
+		return refuse(what, quote(string(bytes.TrimSpace(data))), "%v", err)
 	}
 	var errs []error
-	seen := make(map[string]bool)
-	for dec.More() {
-		token, err := dec.Token()
-		if err != nil {
-			return err
+	for _, m := range members {
+		if m.Repeated {
+			errs = append(errs, refuse(what, quote(m.Name), "is there twice"))
 		}
-		name, _ := token.(string)
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return err
-		}
-		if seen[name] {
-			errs = append(errs, refuse(what, quote(name), "is there twice"))
-		}
-		seen[name] = true
-		errs = append(errs, field(name, raw))
+		errs = append(errs, field(m.Name, m.Value))
 	}
 	return errors.Join(errs...)
 }

@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/sluice-go/sluice/internal/smallfile"
+	"github.com/sluice-go/sluice/internal/strictjson"
 )
 
 // Topology is the groups that share the keys. All processes that share counts must use the same.
@@ -105,12 +105,7 @@ func ParseTopology(data []byte) (Topology, error) {
 	var t Topology
 	err := dec.Decode(&t)
 	if err == nil {
-		if _, after := dec.Token(); after != io.EOF {
-			err = errors.New("something follows the topology")
-		}
-	}
-	if err == nil {
-		err = checkMembers(json.NewDecoder(bytes.NewReader(data)))
+		err = checkMembers(data)
 	}
 	if err != nil {
 		return Topology{}, &ConfigError{
@@ -130,40 +125,30 @@ var memberNames = []string{
 
 // checkMembers refuses what encoding/json accepts: a member that is given twice, of which the last would win, and names in another
 // case or with letters like ſ.
-func checkMembers(dec *json.Decoder) error {
-	token, err := dec.Token()
-	if err != nil {
-		return err
-	}
-	var seen []string
-	switch token {
-	case json.Delim('{'):
-		for dec.More() {
-			name, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			member := name.(string)
-			if !slices.Contains(memberNames, member) {
-				return fmt.Errorf("unknown member %q: want %s", member, strings.Join(memberNames, ", "))
-			}
-			if slices.Contains(seen, member) {
-				return fmt.Errorf("member %q is given twice", member)
-			}
-			seen = append(seen, member)
-			if err := checkMembers(dec); err != nil {
+func checkMembers(data []byte) error {
+	var list []json.RawMessage
+	if json.Unmarshal(data, &list) == nil {
+		for _, element := range list {
+			if err := checkMembers(element); err != nil {
 				return err
 			}
 		}
-	case json.Delim('['):
-		for dec.More() {
-			if err := checkMembers(dec); err != nil {
-				return err
-			}
-		}
-	default:
 		return nil
 	}
-	_, err = dec.Token() // the end of the object or array
+	members, err := strictjson.Object(data)
+	for _, m := range members {
+		switch {
+		case !slices.Contains(memberNames, m.Name):
+			return fmt.Errorf("unknown member %q: want %s", m.Name, strings.Join(memberNames, ", "))
+		case m.Repeated:
+			return fmt.Errorf("member %q is given twice", m.Name)
+		}
+		if err := checkMembers(m.Value); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, strictjson.ErrNotObject) {
+		return nil // a number, a string or a boolean
+	}
 	return err
 }

@@ -1,12 +1,12 @@
 package router
 
 import (
-	"bytes"
 	"errors"
 	"strconv"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/smallfile"
 )
 
 // WatchFile puts the topology of a file in force now, and whenever the file changes, until Close. It fails if the file can't be read
@@ -36,20 +36,12 @@ func (r *Router) WatchFile(path string) error {
 		return backend.ErrClosed
 	}
 	r.running.Go(func() {
-		reported := "" // the latest problem
-		for sleep(r.life, fileEvery, nil) {
-			data, err := readTopology(path)
-			if err == nil && !bytes.Equal(data, last) {
-				err = r.updateFromFile(data)
-			}
-			switch {
-			case err == nil:
-				last, reported = data, ""
-			case err.Error() != reported: // the file is tried again: Config.Node may succeed later
-				reported = err.Error()
+		read := func() ([]byte, error) { return readTopology(path) }
+		smallfile.Poll(r.life, fileEvery, last, read, r.updateFromFile, func(err error) {
+			if err != nil {
 				r.events.emit(Event{Kind: TopologyRejected, Err: err})
 			}
-		}
+		})
 	})
 	return nil
 }

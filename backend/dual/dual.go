@@ -336,7 +336,7 @@ func (d *Dual) Close() error {
 		return nil
 	}
 	if d.shadows != nil {
-		d.shadows.close()
+		d.shadows.queue.Close()
 	}
 	return errors.Join(d.cfg.Old.Close(), d.cfg.New.Close())
 }

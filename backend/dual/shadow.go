@@ -3,23 +3,17 @@ package dual
 import (
 	"context"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/internal/workqueue"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // shadows asks the side that doesn't decide what it would have decided. Its calls count under policy names that no
 // policy can have, so that no decision knows of them.
 type shadows struct {
-	queue   chan shadow
-	room    keyhash.Room // in the queue
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	queue *workqueue.Queue[shadow]
 
 	agreed, denied, allowed, remaining, failed, dropped atomic.Int64
 }
@@ -37,7 +31,6 @@ type ShadowStats struct {
 // shadow is one question, and what was decided.
 type shadow struct {
 	backend   backend.Backend
-	key       string
 	policy    *limit.Policy
 	cost      int64
 	allowed   bool
@@ -45,48 +38,24 @@ type shadow struct {
 }
 
 func newShadows(queue, workers int) *shadows {
-	s := &shadows{queue: make(chan shadow, queue)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	for range workers {
-		s.running.Go(s.work)
-	}
+	s := &shadows{}
+	s.queue = workqueue.New(queue, workers, s.compare)
 	return s
 }
 
 // ask leaves a question behind if there is room.
 func (s *shadows) ask(side *side, req *backend.Request, decided *backend.Result) {
-	if len(s.queue) == cap(s.queue) || !s.room.Enter(req.Key) {
-		s.dropped.Add(1)
-		return
-	}
-	question := shadow{
+	if s.queue.Full() || !s.queue.Add(req.Key, shadow{
 		backend: side.Backend, cost: req.Cost, allowed: decided.Allowed, remaining: decided.Binding().Remaining,
-		// What the caller gave is the caller's own again once the take returns.
-		key:    strings.Clone(req.Key),
+		// The caller may change its policy once the take returns.
 		policy: &limit.Policy{Name: "~" + req.Policy.Name, Limits: slices.Clone(req.Policy.Limits)},
-	}
-	select {
-	case s.queue <- question:
-	default:
-		s.room.Leave(question.key)
+	}) {
 		s.dropped.Add(1)
 	}
 }
 
-func (s *shadows) work() {
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case q := <-s.queue:
-			s.compare(&q)
-			s.room.Leave(q.key)
-		}
-	}
-}
-
-func (s *shadows) compare(q *shadow) {
-	result, err := q.backend.Take(s.ctx, backend.Request{Key: q.key, Policy: q.policy, Cost: q.cost})
+func (s *shadows) compare(ctx context.Context, key string, q shadow) {
+	result, err := q.backend.Take(ctx, backend.Request{Key: key, Policy: q.policy, Cost: q.cost})
 	switch {
 	case err != nil:
 		s.failed.Add(1)
@@ -99,12 +68,6 @@ func (s *shadows) compare(q *shadow) {
 	default:
 		s.agreed.Add(1)
 	}
-}
-
-// close ends the call under way and drops what waits.
-func (s *shadows) close() {
-	s.cancel()
-	s.running.Wait()
 }
 
 func (s *shadows) stats() ShadowStats {

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"sync"
 
+	"github.com/sluice-go/sluice/internal/workqueue"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -43,7 +44,7 @@ const (
 type NearLimit struct {
 	share float64
 	seed  maphash.Seed
-	queue queue[Notice]
+	queue *workqueue.Queue[Notice]
 
 	// A table of a fixed size holds the keys that were notified of. Without room for a key there is no notice, so that no key
 	// is notified of twice.
@@ -77,12 +78,10 @@ func NewNearLimit(cfg NearLimitConfig) (*NearLimit, error) {
 	if n.share == 0 {
 		n.share = defaultShare
 	}
-	n.queue.size, n.queue.workers = nearLimitQueue, 1
-	n.queue.work = func(_ context.Context, key string, notice Notice) {
+	n.queue = workqueue.New(nearLimitQueue, 1, func(_ context.Context, key string, notice Notice) {
 		notice.Key = key
 		cfg.Notify(notice)
-	}
-	n.queue.init()
+	})
 	return n, nil
 }
 
@@ -121,7 +120,7 @@ func (n *NearLimit) notify(e *throttler.Event, s limit.Status, now int64) {
 			return
 		}
 	}
-	if free != nil && n.queue.enqueue(e.Key, Notice{Policy: e.Policy, Status: s}) {
+	if free != nil && n.queue.Add(e.Key, Notice{Policy: e.Policy, Status: s}) {
 		*free = notified{hash: hash, until: s.ResetAt.UnixMicro()}
 	}
 }
@@ -140,6 +139,6 @@ func (n *NearLimit) hash(e *throttler.Event, l limit.Limit) uint64 {
 
 // Close waits for the call of Notify that is under way, and drops the notices that wait.
 func (n *NearLimit) Close() error {
-	n.queue.close()
+	n.queue.Close()
 	return nil
 }

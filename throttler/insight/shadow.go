@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/typednil"
+	"github.com/sluice-go/sluice/internal/workqueue"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -75,7 +76,7 @@ const (
 // later ones are denied less often than they would be.
 type Shadow struct {
 	cfg   ShadowConfig
-	queue queue[shadowTask]
+	queue *workqueue.Queue[shadowTask]
 
 	// counted are the policies that the backend sees, by shadow policy. They have names that no policy can have, so that no
 	// decision sees their counts, and keep their addresses.
@@ -106,8 +107,7 @@ func NewShadow(cfg ShadowConfig) (*Shadow, error) {
 	}
 	cfg.Policy.Limits = append([]limit.Limit(nil), cfg.Policy.Limits...)
 	s := &Shadow{cfg: cfg}
-	s.queue.size, s.queue.workers, s.queue.work = shadowQueue, shadowWorkers, s.run
-	s.queue.init()
+	s.queue = workqueue.New(shadowQueue, shadowWorkers, s.run)
 	return s, nil
 }
 
@@ -142,7 +142,7 @@ func (s *Shadow) Counts() ShadowCounts {
 
 // Close ends the calls under way and drops the requests that wait.
 func (s *Shadow) Close() error {
-	s.queue.close()
+	s.queue.Close()
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (s *Shadow) enqueue(key string, task shadowTask) bool {
 	if task.shadow == nil {
 		return false
 	}
-	if !s.queue.enqueue(key, task) {
+	if !s.queue.Add(key, task) {
 		s.dropped.Add(1)
 		return false
 	}

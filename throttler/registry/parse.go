@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/prefixtable"
+	"github.com/sluice-go/sluice/internal/strictjson"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -90,7 +91,7 @@ func (d *document) read() {
 	if err := json.Unmarshal(d.data, &all); err != nil {
 		at := len(d.data)
 		if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
-			at = min(at, int(bad.Offset))
+			at = int(bad.Offset)
 		}
 		d.refuse(at, "document", strconv.Itoa(len(d.data))+" bytes", "must be one JSON object: "+err.Error())
 		return
@@ -199,24 +200,14 @@ func (d *document) object(v value, where string, member func(name string, v valu
 		d.refuse(v.at, where, kind(v), "must be an object")
 		return
 	}
-	dec := json.NewDecoder(bytes.NewReader(v.raw))
-	_, _ = dec.Token() // the document is valid JSON
-	seen := map[string]bool{}
-	for dec.More() {
-		token, _ := dec.Token()
-		name, _ := token.(string)
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			d.refuse(v.at, where, "an object", "must be valid: "+err.Error())
-			return
-		}
-		inner := value{raw: raw, at: v.at + int(dec.InputOffset()) - len(raw)}
-		if seen[name] {
+	members, _ := strictjson.Object(v.raw) // the document is valid JSON
+	for _, m := range members {
+		inner := value{raw: m.Value, at: v.at + m.At}
+		if m.Repeated {
 			d.refuse(inner.at, where, "a member", "is given twice")
 			continue
 		}
-		seen[name] = true
-		member(name, inner)
+		member(m.Name, inner)
 	}
 }
 
@@ -255,8 +246,7 @@ func (d *document) refuse(at int, field, value, bound string) {
 		d.more++
 		return
 	}
-	line := 1 + bytes.Count(d.data[:at], []byte("\n"))
-	d.errs = append(d.errs, &limit.Error{Field: fmt.Sprintf("line %d: %s", line, field), Value: value, Bound: bound})
+	d.errs = append(d.errs, &limit.Error{Field: fmt.Sprintf("line %d: %s", strictjson.Line(d.data, at), field), Value: value, Bound: bound})
 }
 
 func (d *document) problems() error {

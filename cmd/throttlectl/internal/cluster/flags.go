@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/internal/redisopts"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -151,8 +152,8 @@ func (f *Flags) credentials(ctx context.Context, c *Cluster, trusted *x509.CertP
 	}
 	c.Node = redis.Options{Username: f.user, Password: password, DB: f.db, TLSConfig: secure}
 	c.Sentinel = redis.Options{Username: f.sentinelUser, Password: sentinels, TLSConfig: secure}
-	harden(&c.Node, f.Timeout)
-	harden(&c.Sentinel, f.Timeout)
+	redisopts.Harden(&c.Node, f.Timeout)
+	redisopts.Harden(&c.Sentinel, f.Timeout)
 	return nil
 }
 

@@ -3,24 +3,12 @@ package cluster
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/internal/redisopts"
 )
-
-// harden keeps a client from sending a command twice, from outlasting its deadline, and from commands on connecting that an
-// ACL may forbid.
-func harden(opts *redis.Options, timeout time.Duration) {
-	opts.MaxRetries = -1
-	opts.DialerRetries = 1
-	opts.DialTimeout = timeout
-	opts.ContextTimeoutEnabled = true
-	opts.DisableIdentity = true
-	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-}
 
 // Options parses the URL of --redis. Errors leave the URL out: it may hold a password.
 func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options, error) {
@@ -37,7 +25,8 @@ func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options
 	case p.Given():
 		return nil, cli.Usage(errors.New("--redis: the URL has a password, and another is given"))
 	}
-	harden(opts, p.Timeout) // last: the URL may have parameters of its own
+	opts.DialTimeout = p.Timeout // last: the URL may have parameters of its own
+	redisopts.Harden(opts, p.Timeout)
 	return opts, nil
 }
 
@@ -51,10 +40,5 @@ func WithAddress(template redis.Options, address string) *redis.Options {
 }
 
 func (c *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
-	n := WithAddress(c.Node, "")
-	return redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: seeds, Username: n.Username, Password: n.Password, TLSConfig: n.TLSConfig, MaxRetries: n.MaxRetries, MaxRedirects: -1,
-		DialerRetries: n.DialerRetries, DialTimeout: n.DialTimeout, ContextTimeoutEnabled: n.ContextTimeoutEnabled,
-		DisableIdentity: n.DisableIdentity, MaintNotificationsConfig: n.MaintNotificationsConfig,
-	})
+	return redis.NewClusterClient(redisopts.Cluster(seeds, WithAddress(c.Node, ""), 0)) // Node is hardened
 }
