@@ -1,11 +1,11 @@
-// Package limit says what a rate limit is: a [Limit], and a [Policy] of several, with their text forms and their validation.
+// Package limit declares rate limits: a [Limit], and a [Policy] of several, with their text forms and validation.
 //
 //	policy := limit.Policy{Name: "api", Limits: []limit.Limit{
 //		limit.PerSecond(10),
 //		limit.Sliding(240, time.Hour, time.Minute),
 //	}}
 //
-// What is counted under a limit is the business of package limit/state.
+// Package limit/state counts under limits.
 //
 // # What a limit does not promise
 //

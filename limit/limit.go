@@ -46,7 +46,7 @@ const (
 // shorthand such as [PerSecond], or [Parse]. The zero value is not a valid limit. Limits are comparable.
 //
 // What a limit has counted belongs to its algorithm, window, precision and alignment: a changed Max or Burst
-// applies at once to the running window, a change of the others starts afresh.
+// applies at once to the running window; a change of another field starts with empty counts.
 type Limit struct {
 	Name      string // [a-z0-9_-]{1,32}, or empty
 	Max       int64  // per Window; for a bucket the tokens that come back per Window

@@ -10,8 +10,8 @@ import (
 const MaxLimits = 16
 
 // MaxPolicySubBuckets is the largest number of sub-buckets in a policy, those of all its sliding limits together. A server
-// reads and writes each of them when a caller's floor tells it news of a key, while every other call waits: 240 take it a
-// fifth of a millisecond, and 16 limits of [MaxSubBuckets] would take it several.
+// reads and writes each of them when a caller's floor is newer than its own state, while every other call waits: 240 take a
+// fifth of a millisecond, and 16 limits of [MaxSubBuckets] would take several.
 const MaxPolicySubBuckets = 240
 
 // Policy is a named list of limits. A request passes only if it passes all of them, whatever their order.
@@ -77,7 +77,7 @@ func (p *Policy) CheckCost(cost int64) error {
 	return nil
 }
 
-// counts is the limit without what a change of which keeps its counts.
+// counts returns the limit without the fields that can change without a loss of counts.
 func (l Limit) counts() Limit {
 	l.Name, l.Max, l.Burst = "", 0, 0
 	return l

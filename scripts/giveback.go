@@ -5,13 +5,13 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// RefundArgs are the arguments of Refund. Windows that are over are left out.
+// RefundArgs returns the arguments of Refund. It omits windows that are over.
 func RefundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) []any {
 	p := r.Policy()
 	args := moveArgs(make([]any, 0, 4+7*len(p.Limits)), now, move)
 	for i := range p.Limits {
 		l := &p.Limits[i]
-		end, position, fraction := r.Mark(i)
+		end, position, fraction := r.Charge(i)
 		if now.Micros >= end {
 			continue
 		}
@@ -29,7 +29,7 @@ func RefundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) [
 	return args
 }
 
-// ResetArgs are the arguments of Reset.
+// ResetArgs returns the arguments of Reset.
 func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any {
 	args := moveArgs(make([]any, 0, 4+2*len(p.Limits)), now, move)
 	for i := range p.Limits {
@@ -42,7 +42,7 @@ func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any {
 	return args
 }
 
-// moveArgs begin the arguments of what gives back.
+// moveArgs appends the first arguments of Refund and Reset.
 func moveArgs(args []any, now state.At, move state.Move) []any {
 	args = append(args, now.Micros)
 	if move.Version > 0 {
@@ -51,7 +51,7 @@ func moveArgs(args []any, now state.At, move state.Move) []any {
 	return args
 }
 
-// SealArgs are the arguments of Seal.
+// SealArgs returns the arguments of Seal.
 func SealArgs(now state.At, move state.Move) []any {
 	return []any{now.Micros, move.Mover.FenceID(), move.Version, move.End(now)}
 }

@@ -369,8 +369,8 @@ func (m *mirror) compareReceipts(t reporter, got, want state.Receipt) {
 		return
 	}
 	for i := range m.policy.Limits {
-		end, position, fraction := got.Mark(i)
-		wantEnd, wantPosition, wantFraction := want.Mark(i)
+		end, position, fraction := got.Charge(i)
+		wantEnd, wantPosition, wantFraction := want.Charge(i)
 		if end != wantEnd || position != wantPosition || fraction != wantFraction {
 			t.Errorf("the receipt names %d.%d until %d of limit %s, want %d.%d until %d",
 				position, fraction, end, m.policy.Limits[i], wantPosition, wantFraction, wantEnd)

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// spanClock measures spans of time, those in which this host was suspended included: the monotonic clock stops meanwhile,
-// and the wall clock is ahead afterwards. A wall clock that is stepped forward looks the same; backwards changes nothing. So
-// spans are never too short, and too long after such a step only.
+// spanClock measures spans of time, including those in which this host was suspended. The monotonic clock stops during a
+// suspension, and the wall clock is ahead of it afterwards. A forward step of the wall clock looks the same; a backward step
+// changes nothing. So spans are never too short, and too long only after a forward step.
 type spanClock struct {
 	start time.Time
-	next  atomic.Int64 // when to compare the clocks again, by the monotonic one
-	extra atomic.Int64 // what the wall clock has jumped ahead so far
+	next  atomic.Int64 // when to compare the clocks again, on the monotonic one
+	extra atomic.Int64 // sum of the forward jumps of the wall clock
 
 	mu   sync.Mutex // guards lead
-	lead int64      // of the wall clock before the monotonic one, when they were compared last
+	lead int64      // of the wall clock over the monotonic one at the last comparison
 }
 
 const (
-	spanCompared = int64(time.Millisecond) // how often; a host that resumes needs longer before any process runs
-	spanJitter   = int64(time.Millisecond) // what passes at most between the readings of the two, nearly always
+	spanCompared = int64(time.Millisecond) // interval of comparisons; a host that resumes needs longer before any process runs
+	spanJitter   = int64(time.Millisecond) // longest time between the two readings, nearly always
 )
 
 func newSpanClock() *spanClock { return &spanClock{start: time.Now()} }
 
-// now is in nanoseconds.
+// now returns nanoseconds since start.
 func (c *spanClock) now() int64 {
-	passed := int64(time.Since(c.start)) // half of the time that reading both clocks takes
+	passed := int64(time.Since(c.start)) // reading one clock takes half the time of reading both
 	if passed >= c.next.Load() {
 		c.compare(time.Now())
 	}

@@ -50,7 +50,7 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 					if r.Source == backend.Leased {
 						leased++
 						receipt := r.Receipt()
-						before, _, _ := receipt.Mark(0)
+						before, _, _ := receipt.Charge(0)
 						if l.Algorithm == limit.SlidingWindow {
 							before -= (l.Window - l.Precision).Microseconds()
 						}

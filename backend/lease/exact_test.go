@@ -126,7 +126,7 @@ func (l *ledger) admit(r *backend.Result, asked time.Time, cost, beyond int64) (
 		now = r.Now // it was decided earlier, and the reply was under way
 	}
 	receipt := r.Receipt()
-	slot, _, _ = receipt.Mark(0)
+	slot, _, _ = receipt.Charge(0)
 	spendable := slot
 	if l.limit.Algorithm == limit.SlidingWindow {
 		spendable -= (l.limit.Window - l.limit.Precision).Microseconds()

@@ -15,29 +15,29 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// remainder is what is left of a batch, on its way back.
-type remainder struct {
+// pendingReturn is the unspent part of a batch that is still to be given back.
+type pendingReturn struct {
 	hash    uint64
 	req     backend.Request
-	receipt state.Receipt // Cost is how much
+	receipt state.Receipt // its Cost is the amount
 
-	until int64 // from then on nothing of it counts
-	after int64 // it is not sent before
-	wait  int64 // how long it waited for the last try; 0 before the first
+	expiresAt int64 // none of it counts from then on
+	notBefore int64 // earliest time to send it
+	backoff   int64 // before the last retry; 0 before the first
 }
 
 const (
-	maxDue          = 1 << 12         // remainders that wait in a shard; what is more is lost
-	givingBack      = 16              // calls at once
-	closingIn       = 5 * time.Second // is how long Close gives back
-	givingBackAtEnd = 64              // calls at once, while closing
+	maxPendingReturns = 1 << 12         // for each shard; further ones are lost
+	maxReturns        = 16              // concurrent calls
+	closeTimeout      = 5 * time.Second // for returns
+	maxReturnsAtClose = 64              // concurrent calls while closing
 
-	// A return that was certainly not sent is tried again, each time after twice the wait.
-	firstReturnWait   = int64(100 * time.Millisecond)
-	longestReturnWait = int64(10 * time.Second)
+	// A return that was certainly not sent is retried with exponential backoff.
+	minReturnBackoff = int64(100 * time.Millisecond)
+	maxReturnBackoff = int64(10 * time.Second)
 )
 
-// endLocked ends a lease: what is left of it goes back. If that is half of it the next batch is half as large.
+// endLocked ends a lease and returns its unspent part. If that is at least half, the next batch is half as large.
 func (s *shard) endLocked(c *hashtable.Cell[view], now int64) {
 	v := &c.Value
 	b := &v.batch
@@ -46,21 +46,21 @@ func (s *shard) endLocked(c *hashtable.Cell[view], now int64) {
 	}
 	left := b.left
 	b.left, b.deadline = 0, 0
-	s.oweLocked(c, &b.charged, b.policy, left, now)
+	s.queueReturnLocked(c, &b.charged, b.policy, left, now)
 }
 
-// endAllLocked ends a lease, and the next one if that is there.
+// endAllLocked ends a lease, and drops the prefetched batch.
 func (s *shard) endAllLocked(c *hashtable.Cell[view], now int64) {
 	s.endLocked(c, now)
-	if f := c.Value.ahead; f != nil {
-		c.Value.ahead = nil
-		s.oweLocked(c, &f.charged, f.policy, f.spare, now)
+	if f := c.Value.prefetched; f != nil {
+		c.Value.prefetched = nil
+		s.queueReturnLocked(c, &f.charged, f.policy, f.unreserved, now)
 	}
 }
 
-// oweLocked has a part of what a batch was charged given back, as far as it still counts. Until that is done the key gets
-// no other batch: one for each process is what others may be denied for.
-func (s *shard) oweLocked(c *hashtable.Cell[view], charged *backend.Result, policy *limit.Policy, amount, now int64) {
+// queueReturnLocked queues a return of part of a batch, if the charge still counts. Until it is done the key gets no other
+// batch: each process makes at most one batch unavailable to others.
+func (s *shard) queueReturnLocked(c *hashtable.Cell[view], charged *backend.Result, policy *limit.Policy, amount, now int64) {
 	if amount == 0 {
 		return
 	}
@@ -68,30 +68,31 @@ func (s *shard) oweLocked(c *hashtable.Cell[view], charged *backend.Result, poli
 	if counts <= 0 {
 		return
 	}
-	if len(s.due) >= maxDue {
+	if len(s.pending) >= maxPendingReturns {
 		s.stats.Lost += amount
 		return
 	}
-	r := remainder{
-		hash: c.Value.hash, req: backend.Request{Key: c.Key(), Policy: policy}, receipt: charged.Receipt(), until: now + counts*1000,
+	r := pendingReturn{
+		hash: c.Value.hash, req: backend.Request{Key: c.Key(), Policy: policy},
+		receipt: charged.Receipt(), expiresAt: now + counts*1000,
 	}
 	r.receipt.Cost = amount
-	s.due = append(s.due, r)
-	s.owed += amount
-	c.Value.owing++
+	s.pending = append(s.pending, r)
+	s.pendingCost += amount
+	c.Value.pendingReturns++
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// sweep ends leases that are over, and gives back what is due.
+// sweep ends leases that are over, and sends pending returns.
 func (l *Lease) sweep() {
 	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
 	defer tick.Stop()
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	slots := make(chan struct{}, givingBack)
+	slots := make(chan struct{}, maxReturns)
 	for {
 		select {
 		case <-l.stop:
@@ -100,35 +101,31 @@ func (l *Lease) sweep() {
 		case <-tick.C:
 			l.end(func(deadline, now int64) bool { return now >= deadline })
 		}
-		all := l.due(l.clock())
+		all := l.takePending(l.clock())
 		for i := range all {
 			select {
 			case slots <- struct{}{}:
 			case <-l.stop:
-				l.giveBackLater(all[i:])
+				l.requeue(all[i:])
 				return
 			}
 			busy.Go(func() {
-				l.giveBack(context.Background(), &all[i], false)
+				l.sendReturn(context.Background(), &all[i], false)
 				<-slots
 			})
 		}
 	}
 }
 
-// end ends leases.
+// end ends the leases for which over returns true.
 func (l *Lease) end(over func(deadline, now int64) bool) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
 		now := l.clock()
-		for _, slot := range s.cells.Slots {
-			c := slot.Cell
-			if c == nil {
-				continue
-			}
-			if v := &c.Value; v.ahead != nil && over(v.ahead.deadline, now) {
-				s.endAllLocked(c, now) // the one before is over, too, or nearly
+		for c := range s.cells.All() {
+			if v := &c.Value; v.prefetched != nil && over(v.prefetched.deadline, now) {
+				s.endAllLocked(c, now) // the current one is over, too, or nearly
 			} else if v.batch.left > 0 && over(v.batch.deadline, now) {
 				s.endLocked(c, now)
 			}
@@ -137,64 +134,64 @@ func (l *Lease) end(over func(deadline, now int64) bool) {
 	}
 }
 
-// due returns what has to go back by now.
-func (l *Lease) due(now int64) []remainder {
-	var all []remainder
+// takePending removes and returns the returns whose notBefore has passed.
+func (l *Lease) takePending(now int64) []pendingReturn {
+	var all []pendingReturn
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		s.due = slices.DeleteFunc(s.due, func(r remainder) bool {
-			if r.after <= now {
+		s.pending = slices.DeleteFunc(s.pending, func(r pendingReturn) bool {
+			if r.notBefore <= now {
 				all = append(all, r)
 			}
-			return r.after <= now
+			return r.notBefore <= now
 		})
 		s.mu.Unlock()
 	}
 	return all
 }
 
-func (l *Lease) giveBackLater(all []remainder) {
+func (l *Lease) requeue(all []pendingReturn) {
 	for _, r := range all {
 		s := &l.shards[r.hash>>l.shift]
 		s.mu.Lock()
-		s.due = append(s.due, r)
+		s.pending = append(s.pending, r)
 		s.mu.Unlock()
 	}
 }
 
-// giveBackAll gives everything back, for as long as Close takes.
-func (l *Lease) giveBackAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), closingIn)
+// returnAll ends all leases and sends all returns, within closeTimeout.
+func (l *Lease) returnAll() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	l.end(func(int64, int64) bool { return true })
-	all := l.due(math.MaxInt64)
+	all := l.takePending(math.MaxInt64)
 	var next atomic.Int64
 	var busy sync.WaitGroup
-	for range min(givingBackAtEnd, len(all)) {
+	for range min(maxReturnsAtClose, len(all)) {
 		busy.Go(func() {
 			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
-				l.giveBack(ctx, &all[i-1], true)
+				l.sendReturn(ctx, &all[i-1], true)
 			}
 		})
 	}
 	busy.Wait()
 }
 
-// giveBack sends a return, which waits for another try if it was certainly not sent, unless this is the last one.
-func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
+// sendReturn sends a return. If it was certainly not sent it is queued again, unless last is set.
+func (l *Lease) sendReturn(ctx context.Context, r *pendingReturn, last bool) {
 	err := l.inner.(backend.Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost)
 	s := &l.shards[r.hash>>l.shift]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.clock()
-	if r.wait = min(max(2*r.wait, firstReturnWait), longestReturnWait); err != nil && !last && notSent(err) &&
-		len(s.due) < maxDue && now+r.wait < r.until {
-		r.after = now + r.wait
-		s.due = append(s.due, *r)
+	if r.backoff = min(max(2*r.backoff, minReturnBackoff), maxReturnBackoff); err != nil && !last && notSent(err) &&
+		len(s.pending) < maxPendingReturns && now+r.backoff < r.expiresAt {
+		r.notBefore = now + r.backoff
+		s.pending = append(s.pending, *r)
 		return
 	}
-	s.owed -= r.receipt.Cost
+	s.pendingCost -= r.receipt.Cost
 	if err != nil {
 		s.stats.Lost += r.receipt.Cost
 	} else {
@@ -202,20 +199,20 @@ func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
 	}
 	if c := s.cells.Find(r.hash, r.req.Policy.Name, r.req.Key); c != nil {
 		v := &c.Value
-		v.owing = max(v.owing-1, 0) // another view of the key may have been forgotten meanwhile
+		v.pendingReturns = max(v.pendingReturns-1, 0) // the view that queued it may have been evicted since
 		if err == nil {
-			v.recheck, v.resets = 0, 0
+			v.recheck, v.resetMicros = 0, 0
 		}
 	}
 }
 
-// nothingDone reports whether an error makes it certain that nothing was given back, as [backend.Refunder] says.
-func nothingDone(err error) bool {
+// notApplied reports whether nothing was refunded, certainly, as [backend.Refunder] defines it.
+func notApplied(err error) bool {
 	_, bad := errors.AsType[*limit.Error](err)
 	return bad || notSent(err) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported)
 }
 
-// notSent reports the same of an error after which another try may succeed.
+// notSent reports whether nothing was refunded, certainly, and a retry may succeed.
 func notSent(err error) bool {
 	if e, ok := errors.AsType[*backend.Error](err); ok {
 		return !e.MayHaveCharged

@@ -9,28 +9,28 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// leaseShard is a part of the views.
+// shard holds part of the views.
 type shard struct {
 	lease *Lease
 
-	mu     sync.Mutex // guards all below
-	cells  hashtable.Table[view]
-	max    int
-	steady bool
-	closed bool
-	due    []remainder // to be given back
-	owed   int64       // cost that is due, or on its way back
-	wake   chan struct{}
-	stats  Stats // Stranded and Keys are not kept
+	mu          sync.Mutex // guards all below
+	cells       hashtable.Table[view]
+	max         int
+	steady      bool
+	closed      bool
+	pending     []pendingReturn // not sent yet
+	pendingCost int64           // of pending returns and of those being sent
+	wake        chan struct{}
+	stats       Stats // without Stranded and Keys
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
 
-const forgetAmong = 16 // is how many views a full shard looks at to forget one
+const evictionSample = 16 // views that a full shard examines to evict one
 
-// addLocked forgets a view where it has to. It returns nil if it met only such as wait for a fetch.
+// addLocked adds a view, and evicts one if the shard is full. It returns nil if all views sampled have a fetch in flight.
 func (s *shard) addLocked(hash uint64, name *backend.Request, now int64) *hashtable.Cell[view] {
-	if s.cells.Len >= s.max && !s.forgetLocked(now) {
+	if s.cells.Len >= s.max && !s.evictLocked(now) {
 		return nil
 	}
 	c := hashtable.NewCell[view](name.Policy.Name, name.Key)
@@ -39,11 +39,12 @@ func (s *shard) addLocked(hash uint64, name *backend.Request, now int64) *hashta
 	return c
 }
 
-// forgetLocked makes room for a view. It reports whether it could.
-func (s *shard) forgetLocked(now int64) bool {
-	victim := -1
-	for seen := 0; seen < min(forgetAmong, s.cells.Len); {
-		c := s.cells.Next()
+// evictLocked evicts a view by the second-chance rule. It reports whether it could.
+func (s *shard) evictLocked(now int64) bool {
+	var victim *hashtable.Cell[view]
+	var slot int
+	for seen := 0; seen < min(evictionSample, s.cells.Len); {
+		i, c := s.cells.Next()
 		if c == nil {
 			continue
 		}
@@ -51,21 +52,21 @@ func (s *shard) forgetLocked(now int64) bool {
 		if c.Value.fetch != nil {
 			continue
 		}
-		victim = s.cells.Hand
-		if !c.Value.used {
+		slot, victim = i, c
+		if !c.Value.referenced {
 			break
 		}
-		c.Value.used = false // a second chance
+		c.Value.referenced = false // a second chance
 	}
-	if victim < 0 {
+	if victim == nil {
 		return false
 	}
-	s.endAllLocked(s.cells.Slots[victim].Cell, now)
-	s.cells.Remove(victim)
+	s.endAllLocked(victim, now)
+	s.cells.Remove(slot)
 	return true
 }
 
-func smallestQuota(p *limit.Policy) int64 {
+func minQuota(p *limit.Policy) int64 {
 	least := p.Limits[0].Quota()
 	for i := range p.Limits {
 		least = min(least, p.Limits[i].Quota())

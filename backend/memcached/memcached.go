@@ -23,37 +23,36 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// MemcachedConfig configures a Memcached. The zero value is ready to use.
+// Config configures a Memcached. The zero value is ready to use.
 type Config struct {
 	// Prefix starts the name of every item: [A-Za-z0-9_:.-]{1,16}. Empty: "sl:".
 	Prefix string
 
-	// Timeout is how long one call may take, all its tries included; an earlier deadline of the caller's context
-	// wins. Zero: 250 ms.
+	// Timeout bounds one call with all its tries; an earlier deadline of the caller's context wins. Zero: 250 ms.
 	Timeout time.Duration
 
-	// Tries is how often a call reads an item and tries to swap it before it gives up because others were faster: at most,
-	// for after three quarters of its time it tries no more. Zero: 16.
+	// Tries bounds how often a call reads an item and tries to swap it while others change it. No try starts after three
+	// quarters of Timeout. Zero: 16.
 	Tries int
 
-	// IdleConns is how many connections to a server are kept open. Zero: 16.
+	// IdleConns is the number of idle connections kept open to each server. Zero: 16.
 	IdleConns int
 
-	// MaxCalls is how many calls to a server may be under way at once; more wait for their turn, and calls to other
-	// servers don't. It bounds the connections to a server that hangs. Zero: 256.
+	// MaxCalls bounds the concurrent calls to each server; further calls to that server wait. It bounds the connections to a
+	// server that has stopped answering. Zero: 256.
 	MaxCalls int
 
-	// Now replaces the clock. Memcached has none that can be asked, so the hosts of all processes must keep the same
-	// time: a clock that is off by d opens and ends windows d too early or late. Nil: time.Now.
+	// Now replaces the clock. Memcached's own can't be read, so the clocks of all processes must agree: a clock that is off
+	// by d opens and ends windows d too early or late. Nil: time.Now.
 	Now func() time.Time
 }
 
 const (
-	defaultMemcachedTimeout = 250 * time.Millisecond
-	defaultMemcachedTries   = 16
-	defaultIdleConns        = 16
-	defaultMaxCalls         = 256
-	maxServers              = 2048 // what package ring has points for
+	defaultTimeout   = 250 * time.Millisecond
+	defaultTries     = 16
+	defaultIdleConns = 16
+	defaultMaxCalls  = 256
+	maxServers       = 2048 // as many as package ring has points for
 )
 
 func (c Config) withDefaults() Config {
@@ -61,10 +60,10 @@ func (c Config) withDefaults() Config {
 		c.Prefix = storedname.DefaultPrefix
 	}
 	if c.Timeout == 0 {
-		c.Timeout = defaultMemcachedTimeout
+		c.Timeout = defaultTimeout
 	}
 	if c.Tries == 0 {
-		c.Tries = defaultMemcachedTries
+		c.Tries = defaultTries
 	}
 	if c.IdleConns == 0 {
 		c.IdleConns = defaultIdleConns
@@ -99,13 +98,12 @@ func (c Config) validate() error {
 }
 
 // Memcached counts in a pool of Memcached servers, 1.4 or newer, over which a ring spreads the keys. All limits of a
-// policy for a key are one item in the encoding of package limit/state, changed by compare-and-swap: an eviction can't
-// part what belongs together, and costs at most one window.
+// policy for a key are one item in the encoding of package limit/state, changed by compare-and-swap: an eviction
+// drops all counts of a key together, and costs at most one window.
 //
-// It is there to be moved away from (see Dual): it has no replicas, its pool does not hand keys over when servers
-// come and go, and under contention a call may end without a verdict, as an Error of kind Contended that charged
-// nothing. Its servers don't tell what they lose by restarts and evictions: its decisions are exact as far as they keep
-// their items.
+// It serves migrations away from Memcached (see package dual). It has no replicas, a changed pool doesn't hand keys over, and
+// under contention a call may fail with an Error of kind Contended, which charged nothing. Memcached doesn't report what it
+// loses by restarts and evictions: decisions are exact only as far as it keeps its items.
 type Memcached struct {
 	cfg     Config
 	ring    *ring.Ring
@@ -124,17 +122,17 @@ var (
 	_ backend.Clock    = (*Memcached)(nil)
 )
 
-// NewMemcached counts on servers, each "host:port" or the path of a Unix socket. Every process must name them alike.
-// It does no network I/O; Ping does.
+// New returns a Memcached over servers, each "host:port" or the path of a Unix socket. Every process must use the same names.
+// New does no network I/O; Ping does.
 func New(servers []string, cfg Config) (*Memcached, error) {
 	cfg = cfg.withDefaults()
-	names, err := newMemcachedRing(servers)
+	names, err := newRing(servers)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
 	m := &Memcached{cfg: cfg, ring: names, servers: make(map[string]*server, len(servers))}
 	for _, name := range servers {
-		m.servers[name] = newMemcachedServer(name, &cfg)
+		m.servers[name] = newServer(name, &cfg)
 	}
 	return m, nil
 }
@@ -148,12 +146,12 @@ func (m *Memcached) Take(ctx context.Context, req backend.Request) (backend.Resu
 		return backend.Result{}, err
 	}
 	return change(ctx, m, "take", &req, func(req *backend.Request, s *state.State, now state.At) (backend.Result, bool, error) {
-		news, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true)
+		changed, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true)
 		if err != nil {
 			return backend.Result{}, false, err
 		}
 		v := s.Take(req.Policy, now, req.Cost)
-		return backend.Result{Verdict: v, Now: now.Micros, State: *s, Source: backend.Primary}, v.Allowed || news, nil
+		return backend.Result{Verdict: v, Now: now.Micros, State: *s, Source: backend.Primary}, v.Allowed || changed, nil
 	})
 }
 
@@ -237,12 +235,12 @@ func (m *Memcached) Peek(ctx context.Context, req backend.Request) (backend.Resu
 	return snapshot.Peek(&req), nil
 }
 
-// Ping implements [backend.Pinger]: it asks every server.
+// Ping implements [backend.Pinger]: it pings every server.
 func (m *Memcached) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return backend.ErrNilContext
 	}
-	if ctx.Err() != nil { // a server that is fast would hide it
+	if ctx.Err() != nil { // a fast server would hide it
 		return ctx.Err()
 	}
 	err := m.each(func(s *server) error { return s.ping(ctx) })
@@ -255,13 +253,13 @@ func (m *Memcached) Ping(ctx context.Context) error {
 // NowMicros implements [backend.Clock].
 func (m *Memcached) NowMicros() int64 { return m.cfg.Now().UnixMicro() }
 
-// Close waits for the calls under way, which end within three times the timeout, and closes the connections.
+// Close waits for the calls in flight, at most three times Timeout, and closes the connections.
 func (m *Memcached) Close() error {
 	return m.each((*server).close)
 }
 
-// each does something at all servers at once, so that a frozen one doesn't keep the others waiting. Errors come in the
-// order of the servers' names.
+// each calls do for all servers concurrently, so that a frozen one doesn't delay the others. Errors are in the order of the
+// servers' names.
 func (m *Memcached) each(do func(*server) error) error {
 	names := slices.Sorted(maps.Keys(m.servers))
 	errs := make([]error, len(names))
@@ -277,33 +275,33 @@ func (m *Memcached) name(req *backend.Request) string {
 	return storedname.Of(m.cfg.Prefix, req.Policy.Name, req.Key)
 }
 
-// server is where an item is stored.
+// serverOf returns the server that stores an item.
 func (m *Memcached) serverOf(name string) *server { return m.servers[m.ring.Owner(name)] }
 
-// change reads the state of a key, changes it and swaps it in if nobody else did meanwhile, else it begins again, unless three
-// quarters of its time have gone: one that ran out of it could not say that the server is well. A change that is not to be
-// written, or refused with an error, is only read. Once the caller has gone nothing more is written.
+// change reads the state of a key, applies do, and stores the result by compare-and-swap. After a conflict it starts again,
+// unless three quarters of its time have passed: a timeout would not show that the server is healthy. It stores nothing if do
+// returns false or an error, or once the context has ended.
 func change[T any](ctx context.Context, m *Memcached, op string, req *backend.Request,
 	do func(*backend.Request, *state.State, state.At) (result T, write bool, refusal error)) (T, error) {
-	name, own := m.name(req), req.Clone() // a call that was abandoned goes on for a while
+	name, own := m.name(req), req.Clone() // an abandoned call continues for a while
 	server := m.serverOf(name)
 	return traced(ctx, server, req.Trace, op, "", func(ctx context.Context) (T, error) {
-		var none T
+		var zero T
 		last := errContended
 		begin := time.Now()
 		end, _ := ctx.Deadline()
-		enough := end.Sub(begin) * 3 / 4
+		retryFor := end.Sub(begin) * 3 / 4
 		for try := range m.cfg.Tries {
 			if err := deadline.Sleep(ctx, backoff(try)); err != nil {
-				return none, callguard.Unsent(err)
+				return zero, callguard.Unsent(err)
 			}
 			item, st, err := server.get(name)
-			if isLost(err) { // an idle connection that the server had closed; others may be alive
+			if isLost(err) { // the server had closed this idle connection; others may work
 				last = err
 				continue
 			}
 			if err != nil {
-				return none, err
+				return zero, err
 			}
 			now := state.Moment(own.Policy, own.Key, m.NowMicros())
 			result, write, err := do(&own, &st, now)
@@ -311,29 +309,29 @@ func change[T any](ctx context.Context, m *Memcached, op string, req *backend.Re
 				return result, err
 			}
 			if err := ctx.Err(); err != nil {
-				return none, callguard.Unsent(err)
+				return zero, callguard.Unsent(err)
 			}
 			if err = server.swap(item, name, &st, now.Micros); err == nil {
 				return result, nil
 			}
 			if !isConflict(err) {
-				return none, err
+				return zero, err
 			}
-			if last = errContended; time.Since(begin) > enough {
+			if last = errContended; time.Since(begin) > retryFor {
 				break
 			}
 		}
-		return none, last
+		return zero, last
 	})
 }
 
-// isConflict reports whether somebody else was faster: the item came, changed or went between reading and swapping.
+// isConflict reports whether another caller added, changed or deleted the item between the read and the swap.
 func isConflict(err error) bool {
 	return errors.Is(err, memcache.ErrNotStored) || errors.Is(err, memcache.ErrCASConflict) ||
 		errors.Is(err, memcache.ErrCacheMiss)
 }
 
-// backoff is how long to wait before a try: others are at the same key, and must not be met again.
+// backoff returns a random wait before a try, so that contenders for a key spread.
 func backoff(try int) time.Duration {
 	if try == 0 {
 		return 0
@@ -342,11 +340,11 @@ func backoff(try int) time.Duration {
 }
 
 const (
-	relativeExpiry = 30 * 24 * 60 * 60 // longer ones are read as a Unix time
+	relativeExpiry = 30 * 24 * 60 * 60 // Memcached reads larger values as Unix times
 	expirySlack    = 2                 // seconds; the server's clock moves in steps of one
 )
 
-// expiration is a Memcached expiration that is not before until. It serves cleaning only, by the server's clock.
+// expiration returns a Memcached expiration that is not before until. It only frees memory, by the server's clock.
 func expiration(nowMicros, until int64) int32 {
 	seconds := (max(until-nowMicros, 0)+999_999)/1_000_000 + expirySlack
 	if seconds > relativeExpiry {
@@ -355,7 +353,7 @@ func expiration(nowMicros, until int64) int32 {
 	return int32(min(seconds, math.MaxInt32))
 }
 
-// checkExpiry refuses windows that end after the last Unix time that Memcached can express, in 2038.
+// checkExpiry rejects windows that end after the last Unix time that Memcached can express, in 2038.
 func checkExpiry(p *limit.Policy) error {
 	room := time.Duration(math.MaxInt32-time.Now().Unix()-expirySlack) * time.Second
 	if horizon := state.Horizon(p); horizon > room {

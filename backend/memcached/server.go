@@ -21,15 +21,15 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// memcachedServer is one server of a pool. Its client and the calls under way are its own, so that one that hangs or
-// restarts changes nothing for keys of the others.
+// server is one server of a pool. It has a client and a call guard of its own, so that a server that hangs or restarts
+// affects no keys of the others.
 type server struct {
 	name   string
 	client *memcache.Client
 	guard  *callguard.Guard
 }
 
-func newMemcachedServer(name string, cfg *Config) *server {
+func newServer(name string, cfg *Config) *server {
 	network := "tcp"
 	if strings.Contains(name, "/") {
 		network = "unix"
@@ -40,13 +40,13 @@ func newMemcachedServer(name string, cfg *Config) *server {
 	return &server{name: name, client: client, guard: callguard.New(callguard.Config{
 		Timeout: cfg.Timeout, MaxCalls: cfg.MaxCalls, IgnoresContext: true, Closed: backend.ErrClosed,
 		Wrap: func(ctx context.Context, op string, err error) error {
-			return backend.WrapError(ctx, op, name, err, classifyMemcached)
+			return backend.WrapError(ctx, op, name, err, classify)
 		},
 	})}
 }
 
-// newMemcachedRing is a ring of the servers' addresses.
-func newMemcachedRing(servers []string) (*ring.Ring, error) {
+// newRing returns a ring of the servers' addresses.
+func newRing(servers []string) (*ring.Ring, error) {
 	members := make([]ring.Member, len(servers))
 	var errs []error
 	switch n := len(servers); {
@@ -76,8 +76,7 @@ func newMemcachedRing(servers []string) (*ring.Ring, error) {
 	return ring.New(members, ring.Config{})
 }
 
-// address is a net.Addr that is resolved when it is dialled, not before; and the memcache.ServerSelector of a client that
-// knows no other server.
+// address is a net.Addr that is resolved when it is dialled, and the memcache.ServerSelector of a client with one server.
 type address struct{ network, text string }
 
 func (a address) Network() string                     { return a.network }
@@ -85,7 +84,7 @@ func (a address) String() string                      { return a.text }
 func (a address) PickServer(string) (net.Addr, error) { return a, nil }
 func (a address) Each(do func(net.Addr) error) error  { return do(a) }
 
-// traced makes a call and records it in a trace, if there is one.
+// traced makes a call, and records it if there is a trace.
 func traced[T any](ctx context.Context, s *server, t *backend.Trace, op, command string,
 	do func(context.Context) (T, error)) (T, error) {
 	if t == nil {
@@ -97,7 +96,7 @@ func traced[T any](ctx context.Context, s *server, t *backend.Trace, op, command
 	return reply, err
 }
 
-// close waits for the calls under way.
+// close waits for the calls in flight.
 func (s *server) close() error {
 	if !s.guard.Close() {
 		return nil
@@ -117,10 +116,10 @@ func (s *server) ping(ctx context.Context) error {
 	return err
 }
 
-// get reads an item; nil if there is none.
+// get reads an item. It returns nil if there is none.
 func (s *server) get(name string) (*memcache.Item, state.State, error) {
 	item, err := s.client.Get(name)
-	if isLost(err) { // so are its other idle connections, most likely: a restart
+	if isLost(err) { // after a restart, most likely, the other idle connections are lost, too
 		_ = s.client.Close() // only the idle ones
 		item, err = s.client.Get(name)
 	}
@@ -140,7 +139,7 @@ func isLost(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// swap stores the state where item was.
+// swap stores the state in place of item.
 func (s *server) swap(item *memcache.Item, name string, st *state.State, nowMicros int64) error {
 	value, err := st.AppendText(nil)
 	if err != nil {
@@ -164,13 +163,13 @@ var (
 	errNoRoom     = errors.New("memcache: the server has no room for the item")
 )
 
-// classifyMemcached is for [backend.WrapError].
-func classifyMemcached(err error) (kind backend.Kind, mayHaveRun bool, shown error) {
+// classify classifies the client's errors for [backend.WrapError].
+func classify(err error) (kind backend.Kind, mayHaveRun bool, shown error) {
 	mayHaveRun, shown = !callguard.IsUnsent(err), err
 	text := err.Error()
 	noRoom := strings.Contains(text, `: "SERVER_ERROR out of memory`) ||
 		strings.Contains(text, `: "SERVER_ERROR object too large`)
-	switch { // gomemcache quotes what the server sent, a key perhaps
+	switch { // gomemcache quotes the server's reply, which may hold a key
 	case noRoom:
 		shown = errNoRoom
 	case strings.Contains(text, "memcache: unexpected"):

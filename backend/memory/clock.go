@@ -1,11 +1,9 @@
 package memory
 
-import (
-	"time"
-)
+import "time"
 
-// processClock is the time of a backend without a server: the wall clock when the process made it, plus what has
-// passed since by the monotonic clock. Steps of the wall clock change nothing.
+// processClock is the time of a backend without a server: the wall clock at its creation, plus the time since by the
+// monotonic clock. Steps of the wall clock don't change it.
 type processClock struct {
 	startMicros int64
 	start       time.Time

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// MemoryConfig configures a Memory. The zero value is ready to use.
+// Config configures a Memory. The zero value is ready to use.
 type Config struct {
-	// MaxKeys bounds how many keys are remembered, about: the bound is kept per shard. A key takes some 250 bytes
-	// for one limit, and at most some 450: of one longer than 200 bytes a digest is kept. Keys whose windows are over are forgotten first; a full Memory that meets none among the few
-	// it looks at forgets a live one, that which ends soonest, and decisions that this may have loosened say Bounded.
-	// Zero: 1,048,576. Negative: no bound.
+	// MaxKeys bounds, approximately, how many keys are kept: the bound holds per shard. A key with one limit takes about 250
+	// bytes, and at most about 450: a key longer than 200 bytes is stored as a digest. Keys whose windows are over are evicted
+	// first. A full Memory that finds none among the few keys it samples evicts the live key that ends soonest, and decisions
+	// that this may have loosened are Bounded. Zero: 1,048,576. Negative: no bound.
 	MaxKeys int
 
 	// Now replaces the clock, for tests. Nil: the monotonic clock of the process.
@@ -29,14 +29,16 @@ type Config struct {
 const defaultMaxKeys = 1 << 20
 
 // Memory counts in this process. It is exact for one process, bounded in memory, and allocates only when it meets
-// a new key. It starts no goroutine: expired keys are swept a few at a time whenever a new key comes.
+// a new key. It starts no goroutine: each new key sweeps a few expired ones.
 type Memory struct {
 	now    func() int64
 	seed   maphash.Seed
-	shift  int // the shard is what remains of a hash after this shift
+	shift  int // a hash shifted right by this is the index of its shard
 	shards []shard
-	board  board
 	closed atomic.Bool
+
+	mu        sync.Mutex // guards published
+	published backend.Announcement
 }
 
 var (
@@ -55,20 +57,20 @@ var (
 
 type shard struct {
 	mu    sync.Mutex // guards all below
-	cells hashtable.Table[remembered]
+	cells hashtable.Table[entry]
 	max   int
-	lost  int64 // until when a key that was forgotten alive would have counted, Unix microseconds
+	lost  int64 // until when the counts of a key that was evicted alive would have counted, Unix microseconds
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
 
-// remembered is what is kept of one key: it fills a cache line with the rest of its cell.
-type remembered struct {
+// entry is the value of one key: with the rest of its cell it fills a cache line.
+type entry struct {
 	state state.State
-	doubt int64 // until when an earlier life of this key may be missing, Unix microseconds
+	doubt int64 // until when counts from before an eviction of this key may be missing, Unix microseconds
 }
 
-// NewMemory returns an empty Memory.
+// New returns an empty Memory.
 func New(cfg Config) (*Memory, error) {
 	max := cfg.MaxKeys
 	if max == 0 {
@@ -90,7 +92,7 @@ func New(cfg Config) (*Memory, error) {
 
 // Take implements [backend.Backend].
 func (m *Memory) Take(ctx context.Context, req backend.Request) (r backend.Result, err error) {
-	if err := m.refuse(req.CheckTake(ctx)); err != nil {
+	if err := m.checkOpen(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
 	key := req.Key
@@ -103,13 +105,13 @@ func (m *Memory) Take(ctx context.Context, req backend.Request) (r backend.Resul
 		return r, err
 	}
 	c.state.TakeTo(&r.Verdict, req.Policy, at, req.Cost)
-	c.vouch(&r, at)
+	c.fillResult(&r, at)
 	return r, nil
 }
 
 // Peek implements [backend.Peeker].
 func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Result, err error) {
-	if err := m.refuse(req.CheckTake(ctx)); err != nil {
+	if err := m.checkOpen(req.CheckTake(ctx)); err != nil {
 		return r, err
 	}
 	at := state.Moment(req.Policy, req.Key, m.now())
@@ -118,15 +120,15 @@ func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Resul
 	defer shard.mu.Unlock()
 	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
 	if c == nil {
-		c = &hashtable.Cell[remembered]{Value: remembered{doubt: shard.lost}}
+		c = &hashtable.Cell[entry]{Value: entry{doubt: shard.lost}}
 	}
 	r.Verdict = c.Value.state.Peek(req.Policy, at, req.Cost)
-	c.Value.vouch(&r, at)
+	c.Value.fillResult(&r, at)
 	return r, nil
 }
 
-// vouch says when and by whom it was decided, and how sure that is.
-func (c *remembered) vouch(r *backend.Result, at state.At) {
+// fillResult sets when and by whom the decision was made, and its guarantee.
+func (c *entry) fillResult(r *backend.Result, at state.At) {
 	r.Now, r.Source = at.Micros, backend.Local
 	if at.Micros < c.doubt {
 		r.Guarantee, r.Cause = backend.Bounded, backend.ErrEvicted
@@ -145,7 +147,7 @@ func (m *Memory) Reset(ctx context.Context, req backend.Request) error {
 
 // update changes the state of a key, if there is one.
 func (m *Memory) update(ctx context.Context, req *backend.Request, change func(*state.State, state.At)) error {
-	if err := m.refuse(req.Check(ctx)); err != nil {
+	if err := m.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
 	at := state.Moment(req.Policy, req.Key, m.now())
@@ -154,7 +156,7 @@ func (m *Memory) update(ctx context.Context, req *backend.Request, change func(*
 	defer shard.mu.Unlock()
 	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
 	if c == nil {
-		c = new(hashtable.Cell[remembered]) // of which nothing is kept
+		c = new(hashtable.Cell[entry]) // an empty state, which is not stored
 	}
 	if _, err := c.Value.state.Enter(at, req.Move.GiveBack()); err != nil {
 		return err
@@ -165,7 +167,7 @@ func (m *Memory) update(ctx context.Context, req *backend.Request, change func(*
 
 // Load implements [backend.Loader].
 func (m *Memory) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	if err := m.refuse(req.Check(ctx)); err != nil {
+	if err := m.checkOpen(req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
 	snapshot := backend.Snapshot{Now: m.now(), Source: backend.Local}
@@ -180,7 +182,7 @@ func (m *Memory) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 
 // Seed implements [backend.Seeder].
 func (m *Memory) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	if err := m.refuse(req.Check(ctx)); err != nil {
+	if err := m.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
 	at := state.Moment(req.Policy, req.Key, m.now())
@@ -194,7 +196,7 @@ func (m *Memory) Seed(ctx context.Context, req backend.Request, st state.State) 
 
 // Seal implements [backend.Sealer].
 func (m *Memory) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	if err := m.refuse(req.CheckSeal(ctx)); err != nil {
+	if err := m.checkOpen(req.CheckSeal(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
 	at := state.Moment(req.Policy, req.Key, m.now())
@@ -237,7 +239,7 @@ func (m *Memory) Ping(ctx context.Context) error {
 // NowMicros implements [backend.Clock].
 func (m *Memory) NowMicros() int64 { return m.now() }
 
-// Len returns how many keys are remembered, those included whose windows are over and that were not swept yet.
+// Len returns how many keys are kept, including expired ones that are not swept yet.
 func (m *Memory) Len() int {
 	n := 0
 	for i := range m.shards {
@@ -248,7 +250,7 @@ func (m *Memory) Len() int {
 	return n
 }
 
-// Close forgets everything.
+// Close drops all counts.
 func (m *Memory) Close() error {
 	if m.closed.Swap(true) {
 		return nil
@@ -256,21 +258,21 @@ func (m *Memory) Close() error {
 	for i := range m.shards {
 		s := &m.shards[i]
 		s.mu.Lock()
-		s.cells = hashtable.Table[remembered]{}
+		s.cells = hashtable.Table[entry]{}
 		s.mu.Unlock()
 	}
 	return nil
 }
 
-// refuse is err, or that the Memory is closed.
-func (m *Memory) refuse(err error) error {
+// checkOpen returns ErrClosed if the Memory is closed, and otherwise err.
+func (m *Memory) checkOpen(err error) error {
 	if m.closed.Load() {
 		return backend.ErrClosed
 	}
 	return err
 }
 
-// shard also makes the key of a request, which is the callee's own, one that tables keep.
+// shardOf returns the shard and the hash of a request's key. It replaces a long key in req by its digest.
 func (m *Memory) shardOf(req *backend.Request) (*shard, uint64) {
 	if len(req.Key) > keyhash.Longest {
 		req.Key = keyhash.Kept(req.Key)
@@ -279,11 +281,11 @@ func (m *Memory) shardOf(req *backend.Request) (*shard, uint64) {
 	return &m.shards[hash>>m.shift], hash
 }
 
-func (s *shard) findOrAddLocked(hash uint64, req *backend.Request, nowMicros int64) *remembered {
+func (s *shard) findOrAddLocked(hash uint64, req *backend.Request, nowMicros int64) *entry {
 	c := s.cells.Find(hash, req.Policy.Name, req.Key)
 	if c == nil {
 		s.sweepLocked(nowMicros)
-		c = hashtable.NewCell[remembered](req.Policy.Name, req.Key)
+		c = hashtable.NewCell[entry](req.Policy.Name, req.Key)
 		c.Value.doubt = s.lost
 		s.cells.Add(hash, c)
 	}
@@ -291,26 +293,26 @@ func (s *shard) findOrAddLocked(hash uint64, req *backend.Request, nowMicros int
 }
 
 const (
-	sweepSlots = 8  // enough to look at more than one cell for each new key, so that dead ones can't pile up
-	evictAmong = 16 // how many cells a full shard looks at to forget the one that ends soonest
+	sweepSlots     = 8  // visits more than one cell for each new key, so that expired ones can't pile up
+	evictionSample = 16 // cells that a full shard compares to evict the one that ends soonest
 )
 
-// sweepLocked makes room for one more cell: it forgets some whose windows are over and, if the shard is full all
-// the same, one that is alive.
+// sweepLocked makes room for one more cell: it removes some whose windows are over and, if the shard is still full,
+// evicts a live one.
 func (s *shard) sweepLocked(nowMicros int64) {
-	for range min(sweepSlots, len(s.cells.Slots)) {
-		if c := s.cells.Next(); c != nil && c.Value.state.Until() <= nowMicros {
-			s.cells.Remove(s.cells.Hand)
+	for range min(sweepSlots, s.cells.Cap()) {
+		if slot, c := s.cells.Next(); c != nil && c.Value.state.Until() <= nowMicros {
+			s.cells.Remove(slot)
 		}
 	}
 	if s.max <= 0 || s.cells.Len < s.max {
 		return
 	}
 	victim, soonest := 0, int64(math.MaxInt64)
-	for seen := 0; seen < min(evictAmong, s.cells.Len); {
-		if c := s.cells.Next(); c != nil {
+	for seen := 0; seen < min(evictionSample, s.cells.Len); {
+		if slot, c := s.cells.Next(); c != nil {
 			if seen++; c.Value.state.Until() < soonest {
-				victim, soonest = s.cells.Hand, c.Value.state.Until()
+				victim, soonest = slot, c.Value.state.Until()
 			}
 		}
 	}

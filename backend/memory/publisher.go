@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"sync"
 
 	"github.com/sluice-go/sluice/backend"
 )
@@ -17,9 +16,9 @@ func (m *Memory) Published(ctx context.Context) (backend.Announcement, error) {
 	case ctx.Err() != nil:
 		return backend.Announcement{}, ctx.Err()
 	}
-	m.board.mu.Lock()
-	defer m.board.mu.Unlock()
-	return m.board.notice, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.published, nil
 }
 
 // Publish implements [backend.Publisher], for the routers of one process.
@@ -36,24 +35,14 @@ func (m *Memory) Publish(ctx context.Context, n backend.Announcement) (backend.A
 	if err := ctx.Err(); err != nil {
 		return backend.Announcement{}, err
 	}
-	return m.board.post(n), nil
-}
-
-// board is where a notice is left.
-type board struct {
-	mu     sync.Mutex // guards notice
-	notice backend.Announcement
-}
-
-func (b *board) post(n backend.Announcement) backend.Announcement {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.notice.Version < n.Version && n.Text != "" {
-		b.notice = n
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.published.Version < n.Version && n.Text != "" {
+		m.published = n
 	}
-	there := b.notice
-	if there.Version <= n.Version {
-		there.Text = ""
+	current := m.published
+	if current.Version <= n.Version {
+		current.Text = ""
 	}
-	return there
+	return current, nil
 }

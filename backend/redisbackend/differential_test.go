@@ -517,7 +517,7 @@ func (c *contest) amount(op *operation, r *state.Receipt) int64 {
 func sayReceipt(r *state.Receipt) string {
 	text := fmt.Sprintf("receipt for %d under %v", r.Cost, r.Policy().Limits)
 	for i := range r.Policy().Limits {
-		end, position, fraction := r.Mark(i)
+		end, position, fraction := r.Charge(i)
 		text += fmt.Sprintf(" %d.%d until %d", position, fraction, end)
 	}
 	return text

@@ -198,7 +198,7 @@ func (w *bucketWorld) state(b []byte) []byte {
 		b = strconv.AppendInt(append(b, ','), c.cost, 10)
 		b = strconv.AppendBool(append(b, ','), c.back)
 		if !c.back {
-			end, position, fraction := c.receipt.Mark(0)
+			end, position, fraction := c.receipt.Charge(0)
 			for _, n := range []int64{end, position, fraction} {
 				b = strconv.AppendInt(append(b, ','), n, 10)
 			}

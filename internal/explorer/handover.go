@@ -371,7 +371,7 @@ func (m *message) append(b []byte) []byte {
 		b, _ = m.floor.AppendText(append(b, " floor "...))
 	}
 	if m.kind == 'r' {
-		_, position, _ := m.receipt.Mark(0)
+		_, position, _ := m.receipt.Charge(0)
 		b = strconv.AppendInt(append(b, " charge "...), position, 10)
 	}
 	return b
@@ -390,7 +390,7 @@ func (w *handoverWorld) state(b []byte) []byte {
 	for _, p := range w.processes {
 		b = append(b, '/', byte('0'+p.takes), byte('0'+p.refunds))
 		for i := range p.receipts {
-			_, position, _ := p.receipts[i].Mark(0)
+			_, position, _ := p.receipts[i].Charge(0)
 			b = strconv.AppendInt(append(b, ','), position, 10)
 		}
 		if r := p.request; r != nil {

@@ -242,7 +242,7 @@ func (w *leaseWorld) carryOut(m leaseMessage) *leaseAnswer {
 
 // over reports whether a charge no longer counts.
 func (w *leaseWorld) over(c *leaseCharge, now int64) bool {
-	end, _, _ := c.receipt.Mark(0)
+	end, _, _ := c.receipt.Charge(0)
 	return now >= end
 }
 
@@ -320,7 +320,7 @@ func (w *leaseWorld) state(b []byte) []byte {
 	}
 	for i := range w.charges {
 		c := &w.charges[i]
-		end, position, _ := c.receipt.Mark(0)
+		end, position, _ := c.receipt.Charge(0)
 		b = append(b, ';')
 		for _, n := range []int64{c.cost, c.returned, end, position} {
 			number(n)

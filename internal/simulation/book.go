@@ -65,7 +65,7 @@ func newBook(w *world) *book {
 }
 
 func (p *page) slotOf(receipt *state.Receipt, i int) slot {
-	end, position, fraction := receipt.Mark(i)
+	end, position, fraction := receipt.Charge(i)
 	if p.limit.Algorithm == limit.Bucket {
 		return slot{end, position, fraction}
 	}

@@ -326,6 +326,6 @@ func (w *fleet) refund(req *backend.Request, receipt *state.Receipt, amount int6
 	k := &w.keys[w.names[req.Key]]
 	w.backs++
 	k.state.Refund(state.At{Micros: time.Now().UnixMicro()}, receipt, amount)
-	end, _, _ := receipt.Mark(len(w.Policy.Limits) - 1)
+	end, _, _ := receipt.Charge(len(w.Policy.Limits) - 1)
 	w.move(k, end-1, -amount)
 }

@@ -159,7 +159,7 @@ func (l *link) Take(ctx context.Context, req backend.Request) (backend.Result, e
 
 // Refund implements [backend.Refunder].
 func (l *link) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	end, position, _ := receipt.Mark(0)
+	end, position, _ := receipt.Charge(0)
 	return l.change(ctx, "refund", req, fingerprint(end, position, amount), func(s *state.State, at state.At) {
 		s.Refund(at, &receipt, amount)
 	})

@@ -18,7 +18,7 @@ var ErrCorruptState = errors.New("sluice: corrupt state")
 //	f1m:1795225200123,57-53-50;            the first 50 by a reset
 //	s1h~1m:1795226400000,70,57-3,12,0,4;   sliding: end in ms, used in all, then the counts of each sub-bucket,
 //	                                       newest first
-//	b1s:1795225200123456.1,700000,100000;  bucket: peak in us and 1/rate us, how many us before it the life was born,
+//	b1s:1795225200123456.1,700000,100000;  bucket: peak in us and 1/rate us, how many us before it the generation began,
 //	                                       and how many before it the latest charge was made
 //	b1s:1795225200123456.1,700000,100000,1795225202123456.1,2000000.2;
 //	                                       once there is credit: that, arrival time and credit; else the peak is the
@@ -27,12 +27,12 @@ var ErrCorruptState = errors.New("sluice: corrupt state")
 //
 // The identity is a letter (f fixed, a aligned, g staggered, s sliding, b bucket), the window, and ~ and the
 // precision; a fence has the letter only. It can't be mistaken for a part of a body, which holds digits and ",-."
-// only. The first number is the end of the entry. A state has at most maxText bytes and maxEntries entries, and no
-// number more than 16 digits: whoever reads one looks at that first. Text was chosen by measurement against a hash and a packed string;
-// see package scripts.
+// only. The first number is the end of the entry. A state has at most maxText bytes and maxEntries entries, and no number
+// has more than 16 digits; readers check that first. Text was chosen by measurement against a hash and a packed string; see
+// package scripts.
 
-// What any state is far below: a value of a megabyte, or of a hundred thousand entries, is somebody else's, and reading it
-// would hold up a server. state.lua has the same bounds.
+// Bounds far above any state: a larger value was not written by Sluice, and parsing it would block a server. state.lua has
+// the same bounds.
 const (
 	maxText    = 128 << 10
 	maxEntries = 256
@@ -66,8 +66,8 @@ func (e *entry) appendText(b []byte) []byte {
 	case limit.Bucket:
 		peak := e.peak()
 		b = append(peak.appendText(b), ',')
-		b = append(strconv.AppendInt(b, peak.micros-e.birth, 10), ',')
-		b = strconv.AppendInt(b, peak.micros-e.seen, 10)
+		b = append(strconv.AppendInt(b, peak.micros-e.began, 10), ',')
+		b = strconv.AppendInt(b, peak.micros-e.lastCharge, 10)
 		if e.credit != (span{}) {
 			b = e.arrival.appendText(append(b, ','))
 			b = e.credit.appendText(append(b, ','))
@@ -158,7 +158,7 @@ type reader[T string | []byte] struct {
 	ok   bool
 }
 
-// next reports whether c comes next, and passes it.
+// next reports whether c comes next, and consumes it.
 func (r *reader[T]) next(c byte) bool {
 	if r.i < len(r.text) && r.text[r.i] == c {
 		r.i++
@@ -169,7 +169,7 @@ func (r *reader[T]) next(c byte) bool {
 
 func (r *reader[T]) expect(c byte) { r.ok = r.next(c) && r.ok }
 
-// left counts how often c comes until stop, or the end.
+// left counts the occurrences of c before stop, or the end.
 func (r *reader[T]) left(c, stop byte) int {
 	n := 0
 	for i := r.i; i < len(r.text) && r.text[i] != stop; i++ {
@@ -238,7 +238,7 @@ func (r *reader[T]) identity() identity {
 		r.expect('~')
 		id.precision = r.duration()
 	}
-	if r.ok { // one spelling for each identity, for whoever compares it as text
+	if r.ok { // one spelling for each identity, because scripts compare it as text
 		canonical := id.appendText(make([]byte, 0, 32))
 		r.ok = string(canonical[1:]) == string(r.text[start:r.i]) && id.valid()
 	}
@@ -294,10 +294,10 @@ func (r *reader[T]) entry() entry {
 		e.setPeak(peak)
 		e.arrival = peak
 		r.expect(',')
-		e.birth = peak.micros - r.number()
+		e.began = peak.micros - r.number()
 		r.expect(',')
-		e.seen = peak.micros - r.number()
-		r.ok = r.ok && 0 <= e.birth && e.birth <= e.seen && e.seen < e.end
+		e.lastCharge = peak.micros - r.number()
+		r.ok = r.ok && 0 <= e.began && e.began <= e.lastCharge && e.lastCharge < e.end
 		if r.next(',') {
 			e.arrival = r.span()
 			r.expect(',')

@@ -31,8 +31,8 @@ func floorTo(n, step int64) int64 {
 	return n - r
 }
 
-// shortFixed is how long a request of cost has to wait; 0 if it fits.
-func (e *entry) shortFixed(l *limit.Limit, now At, cost int64) int64 {
+// waitFixed is how long a request of cost has to wait; 0 if it fits.
+func (e *entry) waitFixed(l *limit.Limit, now At, cost int64) int64 {
 	if e.empty(now) || cost <= l.Max-e.count.used() && cost <= limit.MaxCount-e.count.charged {
 		return 0
 	}
@@ -63,7 +63,7 @@ func (e *entry) joinFixed(f *entry) bool {
 			joined = joined.atLeast(f.count.used())
 		}
 	}
-	learned := joined != e.count || end != e.end
+	changed := joined != e.count || end != e.end
 	e.end, e.count = end, joined
-	return learned
+	return changed
 }

@@ -40,29 +40,28 @@ func (m Mover) String() string {
 	return "migration"
 }
 
-// Move is the handover that a request acts under. The zero Move is for times when no key moves: only a frozen place refuses
-// it.
+// Move is the handover that a request acts under. The zero Move means that no key moves: only a frozen place rejects it.
 type Move struct {
 	Mover   Mover
-	Version int64         // from 1 to MaxCount; 0 for none. Of one key, each version has one place
-	Step    Step          // how far the handover has come
+	Version int64         // from 1 to MaxCount; 0 for none. For one key, each version has one place
+	Step    Step          // the stage of the handover
 	TTL     time.Duration // how long a fence is kept: at least as long as the handover may take everywhere
 }
 
-// Step is how far a handover has come.
+// Step is the stage of a handover.
 type Step uint8
 
 const (
-	// Ask: go on if the place has adopted the key under this version or a later one, else [ErrFloorWanted].
+	// Ask: proceed if the place has adopted the key under this version or a later one, else [ErrFloorWanted].
 	Ask Step = iota
 	// Adopt: the floor is what the old place held when it was sealed under this version.
 	Adopt
-	// WithoutFloor: go on without it, because the old place is unreachable. Nothing is adopted.
+	// WithoutFloor: proceed without the floor, because the old place is unreachable. Nothing is adopted.
 	WithoutFloor
 )
 
-// ErrFloorWanted is the answer of a place that has not adopted the key under the request's version: nothing was
-// charged. The caller seals the old place and comes again with what it held.
+// ErrFloorWanted is the reply of a place that has not adopted the key under the request's version: nothing was charged. The
+// caller seals the old place and retries with the state of that as the floor.
 var ErrFloorWanted = errors.New("sluice: the key's counts have not been handed over to this place")
 
 // MovedError is the answer of a place that the key has left, or to which it has come back, under a newer version than
@@ -114,17 +113,17 @@ func (m Move) Validate() error {
 // End is when a fence that is made at now expires, in Unix milliseconds.
 func (m Move) End(now At) int64 { return (now.Micros + m.TTL.Microseconds() + 999) / 1000 }
 
-// fenceed is the algorithm of the entries that hold fences; the mover is in their alignment. Its counts are versions:
+// fenced is the algorithm of the entries that hold fences; the mover is in their alignment. Its counts are versions:
 // charged is the one adopted, refunded the one sealed.
 const fenced limit.Algorithm = 'm'
 
 func fenceOf(m Mover) identity { return identity{algorithm: fenced, alignment: limit.Alignment(m)} }
 
-// Enter admits a request that acts under m, or says why not: [ErrFloorWanted] or a [*MovedError]. It comes before any
-// other change. It reports whether the fence has changed.
+// Enter admits a request that acts under m, or fails with [ErrFloorWanted] or a [*MovedError]. It precedes every other
+// change, and reports whether the fence has changed.
 func (s *State) Enter(now At, m Move) (changed bool, err error) { return s.enter(now, m, nil, true) }
 
-// enter is Enter for a take or a refund, which charges, or a seed, which doesn't, with what is known of the key.
+// enter is Enter with a floor. charges is true for takes and refunds, and false for seeds.
 func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, err error) {
 	if err := s.frozen(now, m, charges); err != nil {
 		return false, err
@@ -136,7 +135,7 @@ func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, 
 	case m.Step == Ask:
 		return false, ErrFloorWanted
 	}
-	if charges && floor != nil && m.Mover == Topology { // the fence of a migration moves along, and may freeze this place
+	if charges && floor != nil && m.Mover == Topology { // the fence of a migration moves with the key, and may freeze this place
 		mine, sealed := s.Fence(Migration, now)
 		theirs, sealedThere := floor.Fence(Migration, now)
 		if sealed = max(sealed, sealedThere); sealed > max(mine, theirs) {
@@ -147,8 +146,8 @@ func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, 
 	return true, nil
 }
 
-// frozen is the [*MovedError] for a request that acts under m at a place that the key has left, under either mover. A
-// topology may move what a migration has frozen.
+// frozen returns a [*MovedError] if the key has left this place under either mover and m doesn't follow it. A topology may
+// move a key that a migration has frozen.
 func (s *State) frozen(now At, m Move, charges bool) error {
 	for mover := Topology; ; mover-- {
 		version := int64(0)
@@ -165,22 +164,22 @@ func (s *State) frozen(now At, m Move, charges bool) error {
 	}
 }
 
-// Arrive is [State.Enter] and [State.Join] for a take, which charges, or a seed, which doesn't; floor is nil for none. With
-// an adoption come entries of limits that the policy doesn't have, too: two policies may be alive during a deploy. It
-// reports whether s has changed.
+// Arrive is [State.Enter] and [State.Join] for a take, which charges, or a seed, which doesn't; floor may be nil. An adoption
+// also merges entries of other limits than the policy's: two policies may be in use during a deploy. It reports whether s has
+// changed.
 func (s *State) Arrive(p *limit.Policy, now At, m Move, floor *State, charges bool) (changed bool, err error) {
 	adopts, err := s.enter(now, m, floor, charges)
 	if err != nil || floor == nil {
 		return adopts, err
 	}
-	learned := s.Join(p, now, floor)
+	changed = s.Join(p, now, floor)
 	if !adopts {
-		return learned, nil
+		return changed, nil
 	}
 	for i := range floor.entries {
 		f := &floor.entries[i]
 		if fence := f.id.algorithm == fenced; fence && Mover(f.id.alignment) < m.Mover || !fence && !has(p, f.id) {
-			s.learn(f, now)
+			s.mergeEntry(f, now)
 		}
 	}
 	return true, nil

@@ -43,7 +43,7 @@ func TestWhatScriptsAreTold(t *testing.T) {
 		l, cost := &w.policy.Limits[0], w.drawCost(t)
 		v := w.state.Take(w.policy, w.now, cost)
 		receipt := v.Receipt()
-		end, _, _ := receipt.Mark(0)
+		end, _, _ := receipt.Charge(0)
 		if l.Algorithm != limit.Bucket {
 			if state.End(l, w.now)*1000 != end || end <= w.now.Micros {
 				t.Fatalf("%s: End is %d, the charge went to %d", l, state.End(l, w.now), end)

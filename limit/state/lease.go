@@ -6,20 +6,20 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// A lease is a charge that is spent later, in parts, by whoever made it. It never admits too much as long as each part is
-// spent before a charge made at that moment would begin to count for longer than the lease does: within one window, or
-// one sub-bucket of a sliding limit. A bucket has no windows. Its tokens flow back while a lease on them is held, so that
-// its bound grows by what is leased; MaxBucketLease keeps that short.
+// A lease is a charge that its holder spends later, in parts. It never exceeds a limit as long as each part is spent before a
+// charge made at that time would count for longer than the lease does: within one window, or one sub-bucket of a sliding
+// limit. A bucket has no windows. Its tokens refill while they are leased, so its bound grows by the lease; MaxBucketLease
+// keeps that short.
 
 // MaxBucketLease is how long a lease on a token bucket may be held.
 const MaxBucketLease = time.Second
 
 // SpendBefore is the moment, in Unix microseconds, before which all that an admission at now charged must be spent,
-// should it be a lease.
+// if it is a lease.
 func (v *Verdict) SpendBefore(now int64) int64 {
 	before := never
 	for i := range v.policy.Limits {
-		l, end := &v.policy.Limits[i], v.facts(i).reset
+		l, end := &v.policy.Limits[i], v.outcome(i).reset
 		switch l.Algorithm {
 		case limit.SlidingWindow:
 			end -= (l.Window - l.Precision).Microseconds()
@@ -35,7 +35,7 @@ func (v *Verdict) SpendBefore(now int64) int64 {
 func (v *Verdict) CountsUntil() int64 {
 	var until int64
 	for i := range v.policy.Limits {
-		until = max(until, v.facts(i).reset)
+		until = max(until, v.outcome(i).reset)
 	}
 	return until
 }
@@ -51,8 +51,8 @@ func (v *Verdict) Offer(spare int64) (offer Verdict) {
 	offer.of(v.policy)
 	offer.Allowed, offer.binding, offer.spare = true, v.binding, spare
 	for i := range v.policy.Limits {
-		f := v.facts(i)
-		*offer.facts(i) = facts{remaining: f.remaining, reset: f.reset}
+		f := v.outcome(i)
+		*offer.outcome(i) = outcome{remaining: f.remaining, reset: f.reset}
 	}
 	return offer
 }
@@ -63,7 +63,7 @@ func (v *Verdict) Covers(r *Receipt) bool {
 		return false
 	}
 	for i := range v.policy.Limits {
-		if f := v.facts(i); (mark{f.reset, f.span}) != r.mark(i) {
+		if f := v.outcome(i); (chargeRef{f.reset, f.span}) != r.chargeRef(i) {
 			return false
 		}
 	}

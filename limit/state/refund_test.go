@@ -25,7 +25,7 @@ func TestRefundsGiveBackWhatWasCharged(t *testing.T) {
 				if l := status.Limit; l.Algorithm != limit.Bucket {
 					used := int64(0)
 					for _, c := range w.charges {
-						if end, _, _ := c.receipt.Mark(i); end > w.now.Micros {
+						if end, _, _ := c.receipt.Charge(i); end > w.now.Micros {
 							used += c.net()
 						}
 					}

@@ -20,11 +20,11 @@ func slidingEnd(id identity, now At) int64 {
 	return floorTo(now.Micros, id.precisionMicros()) + int64(id.window/time.Microsecond)
 }
 
-// leaves is when subs[j] leaves the window.
-func (e *entry) leaves(j int) int64 { return e.end - int64(j)*e.id.precisionMicros() }
+// subEnd returns when subs[j] leaves the window.
+func (e *entry) subEnd(j int) int64 { return e.end - int64(j)*e.id.precisionMicros() }
 
-// behind is by how many sub-buckets the newest one charged is older than that of now.
-func (e *entry) behind(now At) int64 {
+// lag returns by how many sub-buckets the newest one charged is older than that of now.
+func (e *entry) lag(now At) int64 {
 	return max(slidingEnd(e.id, now)-e.end, 0) / e.id.precisionMicros()
 }
 
@@ -33,7 +33,7 @@ func (e *entry) live(now At) (n int, used int64) {
 	if e.empty(now) {
 		return 0, 0
 	}
-	behind, size := e.behind(now), e.id.subBuckets()
+	behind, size := e.lag(now), e.id.subBuckets()
 	n, used = len(e.subs), e.used
 	for ; n > 0 && int64(n-1)+behind >= size; n-- {
 		used -= e.subs[n-1].used()
@@ -41,12 +41,12 @@ func (e *entry) live(now At) (n int, used int64) {
 	return n, used
 }
 
-// shortSliding is how long a request of cost has to wait until enough sub-buckets have left; 0 if it fits.
-func (e *entry) shortSliding(l *limit.Limit, now At, cost int64) int64 {
+// waitSliding is how long a request of cost has to wait until enough sub-buckets have left; 0 if it fits.
+func (e *entry) waitSliding(l *limit.Limit, now At, cost int64) int64 {
 	n, used := e.live(now)
 	var wait int64
-	if n > 0 && e.behind(now) == 0 && cost > limit.MaxCount-e.subs[0].charged { // the next sub-bucket can count it
-		wait = e.leaves(0) - int64(l.Window/time.Microsecond) + e.id.precisionMicros() - now.Micros
+	if n > 0 && e.lag(now) == 0 && cost > limit.MaxCount-e.subs[0].charged { // the next sub-bucket can count it
+		wait = e.subEnd(0) - int64(l.Window/time.Microsecond) + e.id.precisionMicros() - now.Micros
 	}
 	tooMany := cost - (l.Max - used)
 	if n == 0 || tooMany <= 0 {
@@ -58,14 +58,14 @@ func (e *entry) shortSliding(l *limit.Limit, now At, cost int64) int64 {
 			break
 		}
 	}
-	return max(wait, e.leaves(j)-now.Micros)
+	return max(wait, e.subEnd(j)-now.Micros)
 }
 
 func (e *entry) chargeSliding(now At, cost int64) {
 	if e.end == 0 {
 		e.end, e.subs = slidingEnd(e.id, now), append(e.subs[:0], count{})
 	}
-	if step := int(e.behind(now)); step > 0 {
+	if step := int(e.lag(now)); step > 0 {
 		n, used := e.live(now)
 		e.used = used
 		e.subs = slices.Grow(e.subs[:n], step)[:n+step]
@@ -87,10 +87,10 @@ func (e *entry) trim() {
 	e.subs = e.subs[:n]
 }
 
-func (e *entry) refundSliding(m mark, amount int64) {
-	j := (e.end - m.end) / e.id.precisionMicros()
+func (e *entry) refundSliding(c chargeRef, amount int64) {
+	j := (e.end - c.end) / e.id.precisionMicros()
 	if 0 <= j && j < int64(len(e.subs)) {
-		e.used -= e.subs[j].refund(m.position.micros, amount)
+		e.used -= e.subs[j].refund(c.position.micros, amount)
 	}
 }
 
@@ -99,7 +99,7 @@ func (e *entry) resetSliding(now At) int64 {
 	n, _ := e.live(now)
 	for j := range n {
 		if e.subs[j].used() > 0 {
-			return e.leaves(j)
+			return e.subEnd(j)
 		}
 	}
 	return e.end

@@ -6,27 +6,26 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// At is the moment of an operation, and the key's share of randomness: pure code has no clock and no hash.
+// At is the time of an operation and a hash of the key: pure code has no clock and no hash.
 type At struct {
-	Micros int64  // Unix time in microseconds, by the clock of whoever decides; not negative
+	Micros int64  // Unix time in microseconds, by the server's clock; not negative
 	Phase  uint64 // a hash of the key, the same in every process; used by staggered windows only
 }
 
-// State is what is remembered of one key: an entry for each limit. The zero value is a key that nothing is known
-// of. A State is not safe for concurrent use; copies made by assignment share memory, [State.Clone] does not.
+// State is the stored state of one key: an entry for each limit. The zero value is the state of an unknown key. A State is not safe for concurrent use; copies made by assignment share memory, [State.Clone] does not.
 type State struct {
 	entries []entry
 }
 
-// entry is the state of one limit, or the fence of a handover. Every algorithm has an end from which on the entry is over, and counts that
+// entry is the state of one limit, or the fence of a handover. In every algorithm the entry expires at end, and its counts
 // only grow until then.
 //
 //	fixed     end: the reset.                                        count: charged and refunded in the window
 //	sliding   end: when the newest sub-bucket leaves the window.     subs: the same per sub-bucket
-//	bucket    end, used: the peak, rounded up, and its fraction.     birth, seen, arrival, credit: see bucket.go
+//	bucket    end, used: the peak, rounded up, and its fraction.     began, lastCharge, arrival, credit: see bucket.go
 //	fence     end: until when it is kept.                            count: versions, see handover.go
 //
-// An entry with end 0 is empty, and one that is over counts as such.
+// An entry with end 0 is empty. An expired one counts as empty.
 type entry struct {
 	id    identity
 	end   int64 // Unix time in microseconds; of windows whole milliseconds
@@ -34,18 +33,18 @@ type entry struct {
 	used  int64   // sliding: what subs add up to; see above for a bucket
 	subs  []count // sliding: newest first, without a gap; the oldest has been charged
 
-	birth, seen     int64 // Unix time in microseconds
-	arrival, credit span
+	began, lastCharge int64 // Unix time in microseconds
+	arrival, credit   span
 }
 
-// count is what was charged and given back within one window or sub-bucket. Charges up to void were given back by a
-// reset: their receipts are worth nothing. All only grow.
+// count holds what was charged and refunded within one window or sub-bucket. A reset voids all charges so far: charges up to
+// void can't be refunded. All three only grow.
 type count struct{ charged, refunded, void int64 }
 
 func (c count) used() int64 { return c.charged - c.refunded }
 
-// refund gives back amount of the charge that brought charged to position, and returns how much that was: nothing if
-// the charge is not known here or was given back by a reset, and never more than is used.
+// refund refunds amount of the charge that raised charged to position, and returns how much it refunded: never more than is
+// used, and nothing if this copy lacks the charge or a reset voided it.
 func (c *count) refund(position, amount int64) int64 {
 	if position > c.charged || position <= c.void {
 		return 0
@@ -66,7 +65,7 @@ func (c count) join(o count) count {
 	return count{max(c.charged, o.charged), max(c.refunded, o.refunded), max(c.void, o.void)}
 }
 
-// empty reports whether nothing that counts at now is remembered.
+// empty reports whether nothing counts at now.
 func (e *entry) empty(now At) bool { return now.Micros >= e.end }
 
 func (e *entry) clear() {
@@ -88,9 +87,8 @@ func (e *entry) clone() entry {
 	return c
 }
 
-// Until is the moment, in Unix microseconds, from which on the whole state is over; 0 for an empty state. A copy
-// may be forgotten then and not before, also where everything has been given back: an older copy that comes back
-// as a floor must find the refund.
+// Until returns when the whole state expires, in Unix microseconds; 0 for an empty state. A copy may be dropped then and not
+// before, even if everything was refunded: an older copy that arrives as a floor must meet the refund.
 func (s *State) Until() int64 {
 	var until int64
 	for i := range s.entries {
@@ -99,10 +97,10 @@ func (s *State) Until() int64 {
 	return until
 }
 
-// Empty reports whether nothing is remembered.
+// Empty reports whether the state holds nothing.
 func (s *State) Empty() bool { return s.Until() == 0 }
 
-// Equal reports whether both remember the same, in whatever order.
+// Equal reports whether both hold the same entries, in any order.
 func (s *State) Equal(o *State) bool { return s.within(o) && o.within(s) }
 
 func (s *State) within(o *State) bool {
@@ -128,17 +126,17 @@ func (s *State) find(id identity) *entry {
 	return nil
 }
 
-// conform puts the entries into the policy's order, one for each limit. Entries of limits that the policy doesn't
-// have stay behind them: during a deploy two policies may be alive. It forgets nothing: a clock may step back.
-func (s *State) conform(p *limit.Policy) {
+// alignTo puts the entries into the policy's order, one for each limit. Entries of other limits stay behind them: during a
+// deploy two policies may be in use. It drops nothing: a clock may step back.
+func (s *State) alignTo(p *limit.Policy) {
 	for i := range p.Limits {
 		if id := identityOf(&p.Limits[i]); i >= len(s.entries) || s.entries[i].id != id {
-			s.place(i, id)
+			s.moveEntry(i, id)
 		}
 	}
 }
 
-// forget drops the entries behind the first n that are over.
+// forget drops expired entries behind the first n.
 func (s *State) forget(n int, now At) {
 	if len(s.entries) > n {
 		kept := slices.DeleteFunc(s.entries[n:], func(e entry) bool { return e.empty(now) })
@@ -146,11 +144,11 @@ func (s *State) forget(n int, now At) {
 	}
 }
 
-// Forget drops what is over.
+// Forget drops expired entries.
 func (s *State) Forget(now At) { s.forget(0, now) }
 
-// place brings the entry of id to position i, making it where there is none.
-func (s *State) place(i int, id identity) {
+// moveEntry moves the entry of id to position i, and creates it if needed.
+func (s *State) moveEntry(i int, id identity) {
 	for j := i + 1; j < len(s.entries); j++ {
 		if s.entries[j].id == id {
 			e := s.entries[j]
@@ -165,24 +163,24 @@ func (s *State) place(i int, id identity) {
 	s.entries = slices.Insert(s.entries, i, entry{id: id})
 }
 
-// Merge joins two copies of one key's state: what is over at now is ignored, the later window wins, and within one
-// window the larger charged and the larger refunded. At any one moment it is commutative, associative and idempotent,
-// so copies may be joined wherever they come from. The result shares no memory with a or b.
+// Merge merges two copies of one key's state. It ignores entries that are over at now; the later window wins, and within one
+// window the larger charged and the larger refunded. At any one time it is commutative, associative and idempotent, so copies
+// may be merged in any order. The result shares no memory with a or b.
 //
-// Two windows of one limit that overlap are those before and after a loss: what was used in the earlier one counts as charged
-// in the later one. Of three, what was given back in the second may count as given back in the third. Of two lives of a
-// bucket the later one wins, and it is not full before the latest moment at which the earlier was to be.
+// Overlapping windows of one limit are those before and after a loss: the use of the earlier one counts as charged in the
+// later one. With three such windows, refunds in the second may count as refunds in the third. Of two generations of a bucket
+// the later one wins, and it is not full before the latest time at which the earlier one was to be.
 func Merge(a, b State, now At) State {
 	m := a.Clone()
 	m.forget(0, now)
 	for i := range b.entries {
-		m.learn(&b.entries[i], now)
+		m.mergeEntry(&b.entries[i], now)
 	}
 	return m
 }
 
-// learn joins an entry of another copy, if it isn't over.
-func (s *State) learn(f *entry, now At) {
+// mergeEntry merges an entry of another copy, unless it has expired.
+func (s *State) mergeEntry(f *entry, now At) {
 	if f.empty(now) {
 		return
 	}
@@ -197,24 +195,24 @@ func (s *State) learn(f *entry, now At) {
 	e.join(f)
 }
 
-// Join merges into s what another copy knows of the policy's limits; it is Merge for a take that follows. It reports
-// whether s learned anything.
+// Join merges the entries of the policy's limits in floor into s; it is Merge for a take that follows. It reports whether s
+// has changed.
 func (s *State) Join(p *limit.Policy, now At, floor *State) bool {
-	s.conform(p)
-	learned := false
+	s.alignTo(p)
+	changed := false
 	for i := range p.Limits {
 		e := &s.entries[i]
 		if f := floor.find(e.id); f != nil && !f.empty(now) {
 			if e.empty(now) {
 				e.clear()
 			}
-			learned = e.join(f) || learned
+			changed = e.join(f) || changed
 		}
 	}
-	return learned
+	return changed
 }
 
-// join reports whether e learned anything from f.
+// join merges f into e, and reports whether e has changed.
 func (e *entry) join(f *entry) bool {
 	switch e.id.algorithm {
 	case limit.SlidingWindow:

@@ -38,7 +38,7 @@ func (e *entry) stored(now At) Stored {
 	switch e.id.algorithm {
 	case limit.Bucket:
 		unit := limit.Limit{Max: maxRate} // a rate tells fractions of a microsecond only
-		if reset = e.full(&unit, now).up(); reset == now.Micros {
+		if reset = e.fullAt(&unit, now).ceil(); reset == now.Micros {
 			reset = 0
 		}
 	case limit.SlidingWindow:

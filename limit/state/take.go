@@ -15,7 +15,7 @@ func (s *State) Take(p *limit.Policy, now At, cost int64) (v Verdict) {
 
 // TakeTo is Take into a zero verdict. Without the copy a take in memory takes 0.9 of the time.
 func (s *State) TakeTo(v *Verdict, p *limit.Policy, now At, cost int64) {
-	s.conform(p)
+	s.alignTo(p)
 	v.of(p)
 	if v.Allowed = s.admits(v, now, cost); v.Allowed {
 		for i := range p.Limits {
@@ -35,7 +35,7 @@ func (s *State) Peek(p *limit.Policy, now At, cost int64) (v Verdict) {
 
 // PeekTo is Peek into a zero verdict.
 func (s *State) PeekTo(v *Verdict, p *limit.Policy, now At, cost int64) {
-	s.conform(p)
+	s.alignTo(p)
 	v.of(p)
 	v.Allowed = s.admits(v, now, cost)
 	s.describe(v, now)
@@ -43,7 +43,7 @@ func (s *State) PeekTo(v *Verdict, p *limit.Policy, now At, cost int64) {
 
 // Taken is the verdict of a take that was decided elsewhere, such as in a script, and left s behind.
 func (s *State) Taken(p *limit.Policy, now At, cost int64, allowed bool) (v Verdict) {
-	s.conform(p)
+	s.alignTo(p)
 	v.of(p)
 	if v.Allowed = allowed; allowed {
 		v.cost = cost
@@ -62,9 +62,9 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 		return
 	}
 	p := r.policy
-	s.conform(p)
+	s.alignTo(p)
 	for i := range p.Limits {
-		e, l, m := &s.entries[i], &p.Limits[i], r.mark(i)
+		e, l, m := &s.entries[i], &p.Limits[i], r.chargeRef(i)
 		switch {
 		case now.Micros >= m.end || e.empty(now):
 		case l.Algorithm == limit.SlidingWindow:
@@ -80,7 +80,7 @@ func (s *State) Refund(now At, r *Receipt, amount int64) {
 // Reset gives back everything that is charged. The windows stay: a key that was reset is known to be so, and no
 // older copy can undo it.
 func (s *State) Reset(p *limit.Policy, now At) {
-	s.conform(p)
+	s.alignTo(p)
 	for i := range p.Limits {
 		e, l := &s.entries[i], &p.Limits[i]
 		switch {
@@ -102,7 +102,7 @@ func (s *State) Reset(p *limit.Policy, now At) {
 // policy with the finest precision whose window covers it, and that limit; false where no limit can tell. It
 // counts whole sub-buckets: the last ceil(interval / precision), so it is blurred by one precision.
 func (s *State) Usage(p *limit.Policy, now At, interval time.Duration) (used int64, by limit.Limit, ok bool) {
-	s.conform(p)
+	s.alignTo(p)
 	best := -1
 	for i := range p.Limits {
 		l := &p.Limits[i]
@@ -116,7 +116,7 @@ func (s *State) Usage(p *limit.Policy, now At, interval time.Duration) (used int
 	}
 	e, l := &s.entries[best], p.Limits[best]
 	n, _ := e.live(now)
-	behind, last := e.behind(now), int64((interval+l.Precision-1)/l.Precision)
+	behind, last := e.lag(now), int64((interval+l.Precision-1)/l.Precision)
 	for j := range n {
 		if int64(j)+behind < last {
 			used += e.subs[j].used()
@@ -129,26 +129,26 @@ func (s *State) Usage(p *limit.Policy, now At, interval time.Duration) (used int
 func (s *State) admits(v *Verdict, now At, cost int64) bool {
 	all := true
 	for i := range v.policy.Limits {
-		if wait := s.entries[i].short(&v.policy.Limits[i], now, cost); wait > 0 {
-			v.facts(i).span.micros = wait
+		if wait := s.entries[i].wait(&v.policy.Limits[i], now, cost); wait > 0 {
+			v.outcome(i).span.micros = wait
 			all = false
 		}
 	}
 	return all
 }
 
-// short is how many microseconds a request of cost has to wait for this limit; 0 if it fits.
-func (e *entry) short(l *limit.Limit, now At, cost int64) int64 {
+// wait returns how many microseconds a request of cost has to wait for this limit; 0 if it fits.
+func (e *entry) wait(l *limit.Limit, now At, cost int64) int64 {
 	if cost < 0 || cost > l.Quota() {
 		return never // the caller has not checked the cost
 	}
 	switch l.Algorithm {
 	case limit.SlidingWindow:
-		return e.shortSliding(l, now, cost)
+		return e.waitSliding(l, now, cost)
 	case limit.Bucket:
-		return e.shortBucket(l, now, cost)
+		return e.waitBucket(l, now, cost)
 	}
-	return e.shortFixed(l, now, cost)
+	return e.waitFixed(l, now, cost)
 }
 
 func (e *entry) charge(l *limit.Limit, now At, cost int64) {
@@ -168,17 +168,17 @@ func (e *entry) charge(l *limit.Limit, now At, cost int64) {
 // describe fills in remaining, reset and, of a charge, the position in every limit, and picks the binding one.
 func (s *State) describe(v *Verdict, now At) {
 	for i := range v.policy.Limits {
-		e, l, f := &s.entries[i], &v.policy.Limits[i], v.facts(i)
+		e, l, f := &s.entries[i], &v.policy.Limits[i], v.outcome(i)
 		var position span
 		switch empty := e.empty(now); {
 		case l.Algorithm == limit.Bucket:
-			full, present := e.full(l, now), span{micros: now.Micros}
-			f.remaining = tokens(l, spend(l, l.Burst).minus(full.minus(present, l.Max), l.Max))
+			full, present := e.fullAt(l, now), span{micros: now.Micros}
+			f.remaining = tokens(l, refillTime(l, l.Burst).minus(full.minus(present, l.Max), l.Max))
 			position = e.arrival
 			if full == present {
-				full = full.plus(spend(l, 1), l.Max)
+				full = full.plus(refillTime(l, 1), l.Max)
 			}
-			f.reset = full.up()
+			f.reset = full.ceil()
 		case empty:
 			f.remaining = l.Max
 			f.reset = e.firstEnd(now)
@@ -197,10 +197,10 @@ func (s *State) describe(v *Verdict, now At) {
 			f.span = position
 		}
 	}
-	v.bind()
+	v.pickBinding()
 }
 
-// firstEnd is the end of a window that the first charge at now would open.
+// firstEnd returns the end of a window that the first charge at now would open.
 func (e *entry) firstEnd(now At) int64 {
 	if e.id.algorithm == limit.SlidingWindow {
 		return slidingEnd(e.id, now)

@@ -16,56 +16,56 @@ type Verdict struct {
 	cost    int64 // what was charged
 	spare   int64 // charged in advance, and not spent
 	policy  *limit.Policy
-	inline  [inlineLimits]facts
-	more    []facts // the limits from inlineLimits on
+	inline  [inlineLimits]outcome
+	more    []outcome // the limits from inlineLimits on
 }
 
 const inlineLimits = 4
 
 const never = int64(limit.Never) // as microseconds, too
 
-// facts are what one limit says. They are small, for every decision copies them from layer to layer: a charge, which
-// waits for nothing, has its position where a denial has the wait, and ends with the window that it is reset in.
-type facts struct {
+// outcome is the part of a verdict for one limit. It is small, because every layer copies it: a charge has its position where
+// a denial has its wait, and ends with the window whose end reset is.
+type outcome struct {
 	remaining int64
 	reset     int64 // Unix microseconds
-	span      span  // of a charge: its position, see mark; of anything else: micros is how long it has to wait
+	span      span  // of a charge: its position, see chargeRef; of anything else: micros is how long it has to wait
 }
 
-// mark names a charge: where it came to lie, and from when on it no longer counts.
-type mark struct {
+// chargeRef identifies a charge: its position, and when it expires.
+type chargeRef struct {
 	end      int64 // of the window or sub-bucket, or when the bucket would have been full again; Unix microseconds
 	position span  // what was charged there so far, or the bucket's arrival time
 }
 
-// of makes room for what the policy's limits say.
+// of sets the policy and makes room for its limits' outcomes.
 func (v *Verdict) of(p *limit.Policy) {
 	v.policy = p
 	if n := len(p.Limits) - inlineLimits; n > 0 {
-		v.more = make([]facts, n)
+		v.more = make([]outcome, n)
 	}
 }
 
-func (v *Verdict) facts(i int) *facts {
+func (v *Verdict) outcome(i int) *outcome {
 	if i < inlineLimits {
 		return &v.inline[i]
 	}
 	return &v.more[i-inlineLimits]
 }
 
-// wait is how many microseconds a limit makes the request wait.
-func (v *Verdict) wait(f *facts) int64 {
+// wait returns how many microseconds a limit makes the request wait.
+func (v *Verdict) wait(f *outcome) int64 {
 	if v.cost > 0 {
 		return 0
 	}
 	return f.span.micros
 }
 
-// bind picks the binding limit: of a denial the one that lets the request pass last; of an admission the one with
+// pickBinding picks the binding limit: of a denial the one that lets the request pass last; of an admission the one with
 // the least left, and of equals the one that resets last.
-func (v *Verdict) bind() {
+func (v *Verdict) pickBinding() {
 	for i := 1; i < len(v.policy.Limits); i++ {
-		f, b := v.facts(i), v.facts(int(v.binding))
+		f, b := v.outcome(i), v.outcome(int(v.binding))
 		var closer bool
 		switch wait, bound := v.wait(f), v.wait(b); {
 		case wait != bound:
@@ -116,7 +116,7 @@ func (v *Verdict) All() iter.Seq[limit.Status] {
 
 // parts are those of the status of limit i.
 func (v *Verdict) parts(i int) (l *limit.Limit, remaining int64, resetAt time.Time, retryAfter time.Duration) {
-	f := v.facts(i)
+	f := v.outcome(i)
 	retryAfter = limit.Never
 	if wait := v.wait(f); wait != never {
 		retryAfter = time.Duration(wait) * time.Microsecond
@@ -129,8 +129,8 @@ type Receipt struct {
 	Cost int64 // what was charged; 0 if nothing was
 
 	policy *limit.Policy
-	inline [inlineLimits]mark
-	more   []mark
+	inline [inlineLimits]chargeRef
+	more   []chargeRef
 }
 
 // Receipt returns the receipt of an admitted take; its Cost is 0 for anything else.
@@ -140,8 +140,8 @@ func (v *Verdict) Receipt() Receipt {
 		return r
 	}
 	for i := range v.policy.Limits {
-		f := v.facts(i)
-		if m := (mark{f.reset, f.span}); i < inlineLimits {
+		f := v.outcome(i)
+		if m := (chargeRef{f.reset, f.span}); i < inlineLimits {
 			r.inline[i] = m
 		} else {
 			r.more = append(r.more, m)
@@ -166,18 +166,18 @@ func (r *Receipt) Refundable(amount int64) int64 {
 // Policy is the policy that was charged; nil for a receipt of nothing.
 func (r *Receipt) Policy() *limit.Policy { return r.policy }
 
-func (r *Receipt) mark(i int) mark {
+func (r *Receipt) chargeRef(i int) chargeRef {
 	if i < inlineLimits {
 		return r.inline[i]
 	}
 	return r.more[i-inlineLimits]
 }
 
-// Mark names the charge of limit i of the policy. From end on it is over, and there is nothing to give back. Of a
+// Charge identifies the charge under limit i of the policy. From end on it is over, and there is nothing to give back. Of a
 // window or sub-bucket, end is its own and position is what was charged there so far; of a bucket, end is when it
 // would have been full again and position is the arrival time. End and arrival time are Unix microseconds, fraction
 // is in 1/Max microseconds.
-func (r *Receipt) Mark(i int) (end, position, fraction int64) {
-	m := r.mark(i)
+func (r *Receipt) Charge(i int) (end, position, fraction int64) {
+	m := r.chargeRef(i)
 	return m.end, m.position.micros, m.position.frac
 }

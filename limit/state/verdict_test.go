@@ -135,7 +135,7 @@ func TestManyLimits(t *testing.T) {
 			t.Errorf("%d limits: the receipt of a denial is for %d", n, r.Cost)
 		}
 		for i := range p.Limits {
-			if end, position, fraction := r.Mark(i); fraction != 0 || end == 0 || position == 0 {
+			if end, position, fraction := r.Charge(i); fraction != 0 || end == 0 || position == 0 {
 				t.Errorf("of %d limits, number %d is marked %d.%d", n, i, end, fraction)
 			}
 		}

@@ -1,0 +1,94 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/typednil"
+	"github.com/sluice-go/sluice/limit"
+)
+
+// Config configures a Lease. The zero value of each field is a documented default.
+type Config struct {
+	// Processes is how many processes hold leases on the same keys. A batch is at most half of a limit's remaining quota,
+	// divided by it. Zero: 10.
+	Processes int
+
+	// Batch is the size of a key's first batch; later sizes follow the demand. Zero: a thousandth of the smallest limit of
+	// the key's policy, at least 1. Negative: no leases, only the local view.
+	Batch int64
+
+	// Steady keeps batches at their first size. Near the end of a limit they still shrink.
+	Steady bool
+
+	// Life is the longest time a lease is held; the rest is returned then. Only keys that were used within the last Life are
+	// leased. On a token bucket a lease lives at most state.MaxBucketLease. Zero: 5 s.
+	Life time.Duration
+
+	// Recheck is the interval at which one request for a locally denied key is forwarded: a refund or a reset by another
+	// process may have made room. Zero: 1 s. Negative: the local view denies nothing.
+	Recheck time.Duration
+
+	// MaxKeys bounds, approximately, the number of views. A view takes about 700 bytes, and at most about 900.
+	// Zero: 65,536.
+	MaxKeys int
+
+	// Now replaces the clock, for tests. Only differences of its readings matter. Nil: the monotonic clock of the process,
+	// with the wall clock to detect that the host was suspended.
+	Now func() time.Time
+}
+
+const (
+	defaultLeaseProcesses = 10
+	defaultLeaseLife      = 5 * time.Second
+	defaultLeaseRecheck   = time.Second
+	defaultLeaseKeys      = 1 << 16
+	firstBatchDivisor     = 1000 // the first batch is the smallest limit divided by it
+)
+
+func (c Config) withDefaults() Config {
+	if c.Processes == 0 {
+		c.Processes = defaultLeaseProcesses
+	}
+	if c.Life == 0 {
+		c.Life = defaultLeaseLife
+	}
+	if c.Recheck == 0 {
+		c.Recheck = defaultLeaseRecheck
+	}
+	if c.MaxKeys == 0 {
+		c.MaxKeys = defaultLeaseKeys
+	}
+	return c
+}
+
+func (c Config) validate(inner backend.Backend) error {
+	var errs []error
+	refuse := func(field string, value any, bound string) {
+		errs = append(errs, &limit.Error{Field: "lease: " + field, Value: fmt.Sprint(value), Bound: bound})
+	}
+	if typednil.Is(inner) {
+		refuse("inner", typednil.Name(inner), "must not be nil")
+	} else if _, refunds := inner.(backend.Refunder); !refunds && c.Batch >= 0 {
+		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
+	}
+	if c.Processes < 0 {
+		refuse("Processes", c.Processes, "must not be negative")
+	}
+	if c.Batch > limit.MaxCount {
+		refuse("Batch", c.Batch, fmt.Sprintf("must be at most %d", limit.MaxCount))
+	}
+	if c.Life < 0 || c.Life > limit.MaxWindow {
+		refuse("Life", c.Life, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
+	}
+	if c.Recheck > limit.MaxWindow {
+		refuse("Recheck", c.Recheck, fmt.Sprintf("must be at most %s", limit.MaxWindow))
+	}
+	if c.MaxKeys < 0 {
+		refuse("MaxKeys", c.MaxKeys, "must not be negative")
+	}
+	return errors.Join(errs...)
+}
