@@ -5,8 +5,9 @@
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
-// and for backends that hold backends. Apart from Take and Close everything is optional and found by a type
-// assertion: [Peeker], [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
+// and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
+// [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Publisher], [Heartbeater], [Doubter], [Clock]. For each there is a function,
+// such as [Refund], that calls it if the backend has it; [Supports] reports whether it has.
 //
 // # Promises
 //
@@ -169,25 +170,25 @@ type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
 }
 
-// Poster keeps one notice for all who share it, such as the topology that a router's processes have to agree on.
+// Publisher keeps one announcement for all who share it, such as the topology that a router's processes have to agree on.
 type Publisher interface {
-	// Look returns the notice that is there, whole; its Version is 0 if there is none. It changes nothing, and asks for no
+	// Published returns the announcement that is there, whole; its Version is 0 if there is none. It changes nothing, and needs no
 	// right but to read.
 	Published(ctx context.Context) (Announcement, error)
 
-	// Post leaves a notice, unless one of its version or a newer one is there, and returns what is there then: without
-	// its text, unless it is newer than the given one. A notice without a text is not left.
-	Publish(ctx context.Context, n Announcement) (Announcement, error)
+	// Publish stores an announcement, unless one of its version or a newer one is there, and returns what is there then: without
+	// its text, unless it is newer than the given one. An announcement without a text is not stored.
+	Publish(ctx context.Context, a Announcement) (Announcement, error)
 }
 
-// Notice is what a [Poster] keeps.
+// Announcement is what a [Publisher] keeps.
 type Announcement struct {
-	Version int64  // from 1 to limit.MaxCount; 0 where there is no notice
+	Version int64  // from 1 to limit.MaxCount; 0 where there is none
 	Digest  string // of the text, without spaces: two texts of one version can be told apart by it
 	Text    string
 }
 
-// Validate rejects a notice that can't be kept.
+// Validate rejects an announcement that can't be kept.
 func (n *Announcement) Validate() error {
 	switch {
 	case n.Version < 1 || n.Version > limit.MaxCount:
@@ -218,11 +219,9 @@ func (s *Snapshot) Peek(req *Request) Result {
 		Now:     s.Now, State: s.State, Source: s.Source,
 	}
 	if r.Allowed && s.Source == Replica {
-		r.Guarantee, r.Cause = Bounded, ErrReplicaMayLag
+		r.Lower(ErrReplicaMayLag)
 	}
-	if s.Lacks != nil {
-		r.Guarantee, r.Cause = Bounded, errors.Join(s.Lacks, r.Cause)
-	}
+	r.Lower(s.Lacks)
 	return r
 }
 
@@ -233,19 +232,15 @@ type Doubter interface {
 	Doubt(req Request) error
 }
 
-// DoubtOf is what a backend says of a request, if it is a [Doubter].
-func DoubtOf(b Backend, req Request) error {
-	if d, ok := b.(Doubter); ok {
-		return d.Doubt(req)
-	}
-	return nil
-}
-
 // Lower makes a result say that it is not exact, for a reason; nil changes nothing.
 func (r *Result) Lower(cause error) {
-	if cause != nil {
-		r.Guarantee, r.Cause = max(r.Guarantee, Bounded), errors.Join(cause, r.Cause)
+	switch {
+	case cause == nil:
+		return
+	case r.Cause != nil:
+		cause = errors.Join(cause, r.Cause)
 	}
+	r.Guarantee, r.Cause = max(r.Guarantee, Bounded), cause
 }
 
 // Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.

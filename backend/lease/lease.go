@@ -79,7 +79,7 @@ func (c Config) validate(inner backend.Backend) error {
 	}
 	if typednil.Is(inner) {
 		refuse("inner", typednil.Name(inner), "must not be nil")
-	} else if _, refunds := inner.(backend.Refunder); !refunds && c.Batch >= 0 {
+	} else if c.Batch >= 0 && !backend.Supports(inner, backend.OpRefund) {
 		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
 	if c.Processes < 0 {
@@ -230,12 +230,8 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 
 // Peek implements [backend.Peeker]; [backend.ErrUnsupported] if what the Lease holds can't. What others have leased counts as used.
 func (l *Lease) Peek(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	peeker, ok := l.inner.(backend.Peeker)
 	if err := l.refuse(req.CheckTake(ctx)); err != nil {
 		return result, err
-	}
-	if !ok {
-		return result, backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
 	s.mu.Lock()
@@ -244,7 +240,7 @@ func (l *Lease) Peek(ctx context.Context, req backend.Request) (result backend.R
 		return result, nil
 	}
 	s.mu.Unlock()
-	return peeker.Peek(ctx, req)
+	return backend.Peek(ctx, l.inner, req)
 }
 
 // knowsLocked looks without a call, where a take would need none.
@@ -260,11 +256,10 @@ func (l *Lease) knowsLocked(s *shard, c *hashtable.Cell[view], req *backend.Requ
 
 // Refund implements [backend.Refunder].
 func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	refunder, ok := l.inner.(backend.Refunder)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
+	if !backend.Supports(l.inner, backend.OpRefund) {
 		return backend.ErrUnsupported
 	}
 	if amount = receipt.Refundable(amount); amount < 1 {
@@ -278,7 +273,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	if unspent {
 		return nil
 	}
-	err := refunder.Refund(ctx, req, receipt, amount)
+	err := backend.Refund(ctx, l.inner, req, receipt, amount)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -299,11 +294,10 @@ func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error)
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if what the Lease holds can't. It drops this process's lease on the key.
 func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
-	resetter, ok := l.inner.(backend.Resetter)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
+	if !backend.Supports(l.inner, backend.OpReset) { // before the lease ends
 		return backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
@@ -313,7 +307,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 		c.Value.fetch = nil // what it brings goes back
 	}
 	s.mu.Unlock()
-	err := resetter.Reset(ctx, req)
+	err := backend.Reset(ctx, l.inner, req)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -326,38 +320,27 @@ func (l *Lease) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return backend.ErrNilContext
 	}
-	if pinger, ok := l.inner.(backend.Pinger); ok {
-		return pinger.Ping(ctx)
-	}
-	return ctx.Err()
+	return backend.Ping(ctx, l.inner)
 }
 
 // Load implements [backend.Loader]; [backend.ErrUnsupported] if what the Lease holds can't.
 func (l *Lease) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	loader, ok := l.inner.(backend.Loader)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	if !ok {
-		return backend.Snapshot{}, backend.ErrUnsupported
-	}
-	return loader.Load(ctx, req)
+	return backend.Load(ctx, l.inner, req)
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if what the Lease holds can't.
 func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	seeder, ok := l.inner.(backend.Seeder)
 	if err := l.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
-		return backend.ErrUnsupported
-	}
-	return seeder.Seed(ctx, req, st)
+	return backend.Seed(ctx, l.inner, req, st)
 }
 
 // Doubt implements [backend.Doubter].
-func (l *Lease) Doubt(req backend.Request) error { return backend.DoubtOf(l.inner, req) }
+func (l *Lease) Doubt(req backend.Request) error { return backend.Doubt(l.inner, req) }
 
 // Stats returns what the Lease has done so far, and what it holds.
 func (l *Lease) Stats() Stats {

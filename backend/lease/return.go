@@ -183,7 +183,7 @@ func (l *Lease) giveBackAll() {
 
 // giveBack sends a return, which waits for another try if it was certainly not sent, unless this is the last one.
 func (l *Lease) giveBack(ctx context.Context, r *remainder, last bool) {
-	err := l.inner.(backend.Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost)
+	err := backend.Refund(ctx, l.inner, r.req, r.receipt, r.receipt.Cost)
 	s := &l.shards[r.hash>>l.shift]
 	s.mu.Lock()
 	defer s.mu.Unlock()
