@@ -5,9 +5,10 @@
 //
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
-// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler and for
-// backends that hold backends. Apart from Take and Close everything is optional and found by a type assertion: [Peeker],
-// [Refunder], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Heartbeater], [Clock].
+// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
+// and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
+// [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Publisher], [Heartbeater], [Doubter], [Clock]. For each there is a function,
+// such as [Refund], that calls it if the backend has it; [Supports] reports whether it has.
 //
 // # Promises
 //
@@ -221,11 +222,9 @@ func (s *Snapshot) Peek(req *Request) Result {
 		Now:     s.Now, State: s.State, Source: s.Source,
 	}
 	if r.Allowed && s.Source == Replica {
-		r.Guarantee, r.Cause = Bounded, ErrReplicaMayLag
+		r.Lower(ErrReplicaMayLag)
 	}
-	if s.Lacks != nil {
-		r.Guarantee, r.Cause = Bounded, errors.Join(s.Lacks, r.Cause)
-	}
+	r.Lower(s.Lacks)
 	return r
 }
 
@@ -236,19 +235,15 @@ type Doubter interface {
 	Doubt(req Request) error
 }
 
-// DoubtOf is what a backend says of a request, if it is a [Doubter].
-func DoubtOf(b Backend, req Request) error {
-	if d, ok := b.(Doubter); ok {
-		return d.Doubt(req)
-	}
-	return nil
-}
-
 // Lower makes a result say that it is not exact, for a reason; nil changes nothing.
 func (r *Result) Lower(cause error) {
-	if cause != nil {
-		r.Guarantee, r.Cause = max(r.Guarantee, Bounded), errors.Join(cause, r.Cause)
+	switch {
+	case cause == nil:
+		return
+	case r.Cause != nil:
+		cause = errors.Join(cause, r.Cause)
 	}
+	r.Guarantee, r.Cause = max(r.Guarantee, Bounded), cause
 }
 
 // Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.

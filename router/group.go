@@ -24,21 +24,16 @@ type group struct {
 	watcher *sentinelWatcher // of a group with sentinels
 	pending bool             // whether none of them has named the primary yet: calls go to what ready returns
 
-	clock       backend.Clock // the primary's; nil if it has none
 	maxLag      time.Duration
 	readTimeout time.Duration
 	timeout     time.Duration // of a call that waits for a primary, or hands over a key; 0 for the nodes' own
 }
 
 func newGroup(name string, weight int, primary *node, replicas []*node, cfg Config) *group {
-	g := &group{
+	return &group{
 		name: name, weight: weight, primary: primary, replicas: replicas,
 		maxLag: cfg.MaxLag, readTimeout: cfg.ReadTimeout, timeout: cmp.Or(cfg.Backend.Timeout, defaultReadTimeout),
 	}
-	if primary != nil {
-		g.clock, _ = primary.backend.(backend.Clock)
-	}
-	return g
 }
 
 // doubt says why the group may lack counts of a request's key.
@@ -46,7 +41,7 @@ func (g *group) doubt(req backend.Request) error {
 	if err := g.primary.promotionDoubt(req.Policy); err != nil {
 		return err
 	}
-	return backend.DoubtOf(g.primary.backend, req)
+	return backend.Doubt(g.primary.backend, req)
 }
 
 // Writes go to the primary, once.
@@ -77,37 +72,29 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 	return result, nil
 }
 
-func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	refunder, ok := g.primary.backend.(backend.Refunder)
-	if !ok {
-		return backend.ErrUnsupported
+// change makes a write that the primary may not support.
+func (g *group) change(ctx context.Context, op backend.Op, do func(backend.Backend) error) error {
+	if !backend.Supports(g.primary.backend, op) {
+		return backend.ErrUnsupported // it says nothing about the node
 	}
-	return g.write(ctx, "refund", func() error { return refunder.Refund(ctx, req, receipt, amount) })
+	return g.write(ctx, string(op), func() error { return do(g.primary.backend) })
+}
+
+func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	return g.change(ctx, backend.OpRefund, func(b backend.Backend) error { return backend.Refund(ctx, b, req, receipt, amount) })
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
-	resetter, ok := g.primary.backend.(backend.Resetter)
-	if !ok {
-		return backend.ErrUnsupported
-	}
-	return g.write(ctx, "reset", func() error { return resetter.Reset(ctx, req) })
+	return g.change(ctx, backend.OpReset, func(b backend.Backend) error { return backend.Reset(ctx, b, req) })
 }
 
-func (g *group) seed(ctx context.Context, req backend.Request, state state.State) error {
-	seeder, ok := g.primary.backend.(backend.Seeder)
-	if !ok {
-		return backend.ErrUnsupported
-	}
-	return g.write(ctx, "seed", func() error { return seeder.Seed(ctx, req, state) })
+func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
+	return g.change(ctx, backend.OpSeed, func(b backend.Backend) error { return backend.Seed(ctx, b, req, st) })
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (sealed backend.Snapshot, err error) {
-	sealer, ok := g.primary.backend.(backend.Sealer)
-	if !ok {
-		return backend.Snapshot{}, backend.ErrUnsupported
-	}
-	err = g.write(ctx, "seal", func() (err error) {
-		sealed, err = sealer.Seal(ctx, req)
+	err = g.change(ctx, backend.OpSeal, func(b backend.Backend) (err error) {
+		sealed, err = backend.Seal(ctx, b, req)
 		return err
 	})
 	if err != nil {
@@ -133,18 +120,13 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	if loaded, ok := g.loadFromReplica(limited, req); ok {
 		return loaded.Peek(&req), nil
 	}
-	peeker, ok := g.primary.backend.(backend.Peeker)
-	if !ok {
-		loaded, err := g.loadFromPrimary(ctx, limited, req)
-		if err != nil {
-			return backend.Result{}, err
-		}
-		return loaded.Peek(&req), nil
+	if !backend.Supports(g.primary.backend, backend.OpPeek) {
+		return backend.Result{}, backend.ErrUnsupported
 	}
 	var result backend.Result
 	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
 	err := g.primary.call(limited, read, "peek", func() (err error) {
-		result, err = peeker.Peek(limited, req)
+		result, err = backend.Peek(limited, g.primary.backend, req)
 		return err
 	})
 	if err != nil {
@@ -154,8 +136,8 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	result.Lower(g.primary.promotionDoubt(req.Policy))
 	if g.primary.demoted() {
 		result.Source = backend.Replica
-		if result.Allowed && result.Guarantee == backend.Exact {
-			result.Guarantee, result.Cause = backend.Bounded, backend.ErrReplicaMayLag
+		if result.Allowed {
+			result.Lower(backend.ErrReplicaMayLag)
 		}
 	}
 	return result, nil
@@ -201,10 +183,8 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 			continue
 		}
 		loaded.Source = backend.Replica
-		if g.clock != nil {
-			if now := g.clock.NowMicros(); now != 0 { // the clock by which the primary charges
-				loaded.Now = now
-			}
+		if now := backend.NowMicros(g.primary.backend); now != 0 { // the clock by which the primary charges
+			loaded.Now = now
 		}
 		return loaded, true
 	}

@@ -75,12 +75,11 @@ func (n *node) ping(ctx context.Context, timeout time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	now := &beat{at: time.Now()}
-	heart, tells := n.backend.(backend.Heartbeater)
 	var err error
-	if tells {
-		now.Heartbeat, err = heart.Heartbeat(limited)
+	if n.heartbeats {
+		now.Heartbeat, err = backend.HeartbeatOf(limited, n.backend)
 	} else {
-		err = n.backend.(backend.Pinger).Ping(limited)
+		err = backend.Ping(limited, n.backend)
 	}
 	err = n.asTimeout(ctx, "ping", err)
 	n.unreachable.Store(kindOf(err) == backend.Unavailable)
@@ -88,7 +87,7 @@ func (n *node) ping(ctx context.Context, timeout time.Duration) error {
 		return err
 	}
 	last := n.lastBeat.Swap(now)
-	if !tells {
+	if !n.heartbeats {
 		return nil
 	}
 	n.compare(last, now)

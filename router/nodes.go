@@ -66,7 +66,7 @@ func validateNodes(groups []NodeGroup) error {
 			return
 		}
 		kind := fmt.Sprintf("%T", b)
-		if _, ok := b.(backend.Loader); replica && !ok {
+		if replica && !backend.Supports(b, backend.OpLoad) {
 			v.refuse(field, kind, "must be a backend.Loader: a replica is there to be read")
 		}
 		if !reflect.TypeOf(b).Comparable() {

@@ -31,14 +31,13 @@ func (t *routingTable) announcement() (backend.Announcement, error) {
 // syncWith compares the topology in force with the one that a node holds, and takes over a newer one. Where there is an older one or
 // none, it publishes its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
-	publisher, ok := n.backend.(backend.Publisher)
 	t := r.table.Load()
-	if !ok || t.version() == 0 {
+	if t.version() == 0 || !backend.Supports(n.backend, backend.OpPublish) {
 		return backend.ErrUnsupported
 	}
-	there, err := n.announced(ctx, publisher)
-	if err == nil && there.Version < t.version() && publish && t.stopped == nil && r.publish(ctx, n, publisher, t) {
-		there, err = n.announced(ctx, publisher)
+	there, err := n.announced(ctx)
+	if err == nil && there.Version < t.version() && publish && t.stopped == nil && r.publish(ctx, n, t) {
+		there, err = n.announced(ctx)
 	}
 	switch {
 	case err != nil:
@@ -66,9 +65,9 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 }
 
 // announced reads what a node holds.
-func (n *node) announced(ctx context.Context, publisher backend.Publisher) (there backend.Announcement, err error) {
+func (n *node) announced(ctx context.Context) (there backend.Announcement, err error) {
 	err = n.call(ctx, read, "look", func() (err error) {
-		there, err = publisher.Published(ctx)
+		there, err = backend.Published(ctx, n.backend)
 		return err
 	})
 	return there, err
@@ -76,7 +75,7 @@ func (n *node) announced(ctx context.Context, publisher backend.Publisher) (ther
 
 // publish publishes the topology at a node, and reports whether it did. It is no fault if this process may not write there: others
 // publish.
-func (r *Router) publish(ctx context.Context, n *node, publisher backend.Publisher, t *routingTable) bool {
+func (r *Router) publish(ctx context.Context, n *node, t *routingTable) bool {
 	if n.deniedEpoch.Load() == t.version() {
 		return false
 	}
@@ -93,7 +92,7 @@ func (r *Router) publish(ctx context.Context, n *node, publisher backend.Publish
 		return false
 	}
 	return n.call(ctx, read, "post", func() error {
-		_, err := publisher.Publish(ctx, announcement)
+		_, err := backend.Publish(ctx, n.backend, announcement)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
 			n.deniedEpoch.Store(t.version())
 			return nil

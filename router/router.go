@@ -254,12 +254,7 @@ func (r *Router) Ping(ctx context.Context) error {
 	if t.stopped != nil {
 		return &backend.Error{Op: "ping", Kind: backend.Misconfigured, Err: t.stopped}
 	}
-	return each(nodesOf(t.groups), func(n *node) error { // those of previous topologies may be shut down
-		if pinger, ok := n.backend.(backend.Pinger); ok {
-			return pinger.Ping(ctx)
-		}
-		return nil
-	})
+	return each(nodesOf(t.groups), func(n *node) error { return backend.Ping(ctx, n.backend) }) // those of previous topologies may be shut down
 }
 
 // Close stops the heartbeats, waits for them, and closes all nodes, those that were given to New, too.

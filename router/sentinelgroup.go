@@ -177,10 +177,7 @@ func (p pendingPrimary) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if pinger, ok := g.primary.backend.(backend.Pinger); ok {
-		return pinger.Ping(ctx)
-	}
-	return nil
+	return backend.Ping(ctx, g.primary.backend)
 }
 
 func (pendingPrimary) Close() error { return nil }

@@ -114,7 +114,7 @@ func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error
 		refund := backend.Request{Key: c.req.Key, Policy: c.req.Policy, Cost: amount}
 		ctx, e = t.startEvent(ctx, OpRefund, t.now(), nil, &refund)
 	}
-	err := c.backend.(backend.Refunder).Refund(ctx, c.req, c.receipt, amount)
+	err := backend.Refund(ctx, c.backend, c.req, c.receipt, amount)
 	if err == nil && c.settler != nil {
 		c.settler.GivenBack(amount)
 	}

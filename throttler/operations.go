@@ -13,16 +13,12 @@ import (
 // Peek looks without charging: Allowed is whether a request of cost 1 would pass. A replica that lags may answer it. In an
 // outage it fails: the failure policy decides requests only.
 func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
-	peeker, ok := t.backend.(backend.Peeker)
-	if !ok {
-		return Decision{}, fmt.Errorf("throttler: peek: %w", ErrUnsupported)
-	}
 	var d Decision
 	err := t.operate(ctx, OpPeek, key, &d, func(ctx context.Context, view PolicyView, req backend.Request) error {
 		if t.listed(view, key, nil, &d) {
 			return nil
 		}
-		result, err := peeker.Peek(ctx, req)
+		result, err := backend.Peek(ctx, t.backend, req)
 		if err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
@@ -36,17 +32,13 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 // finest precision whose window covers the interval. It is blurred by that precision, and a replica may answer it. If no
 // sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate limiting with Redis").
 func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (used int64, err error) {
-	loader, ok := t.backend.(backend.Loader)
-	if !ok {
-		return 0, fmt.Errorf("throttler: usage: %w", ErrUnsupported)
-	}
 	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		var nothing state.State
 		if _, _, ok := nothing.Usage(req.Policy, state.At{}, interval); !ok {
 			return &limit.Error{Field: "interval", Value: interval.String(),
 				Bound: "must be positive and within the window of a sliding limit of the policy"}
 		}
-		snapshot, err := loader.Load(ctx, req)
+		snapshot, err := backend.Load(ctx, t.backend, req)
 		if err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
@@ -58,12 +50,8 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 
 // Reset gives a key its full quota back, under the policy that it has now.
 func (t *Throttler) Reset(ctx context.Context, key string) error {
-	resetter, ok := t.backend.(backend.Resetter)
-	if !ok {
-		return fmt.Errorf("throttler: reset: %w", ErrUnsupported)
-	}
 	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
-		if err := resetter.Reset(ctx, req); err != nil {
+		if err := backend.Reset(ctx, t.backend, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
 		if t.fallback.memory == nil {

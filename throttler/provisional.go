@@ -202,8 +202,7 @@ func anyUnknown(parts []part) bool {
 
 // peekUnknown peeks at the unknown keys, concurrently. Keys whose Peek fails stay unknown.
 func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []part, cost int64) {
-	peeker, ok := t.backend.(backend.Peeker)
-	if !ok || t.outages.on.Load() {
+	if t.outages.on.Load() {
 		return
 	}
 	ctx, stop := t.timeout(ctx)
@@ -223,7 +222,7 @@ func (t *Throttler) peekUnknown(ctx context.Context, view PolicyView, parts []pa
 			if t.listed(view, p.key, p.err, &d) || p.err != nil {
 				return
 			}
-			if result, err := peeker.Peek(ctx, req); err == nil {
+			if result, err := backend.Peek(ctx, t.backend, req); err == nil {
 				d.fill(&result)
 				t.provisionals.record(p, &d, false)
 			}

@@ -110,13 +110,9 @@ func (t *Throttler) Ping(ctx context.Context) error {
 	if err := t.usable(ctx); err != nil {
 		return err
 	}
-	pinger, ok := t.backend.(backend.Pinger)
-	if !ok {
-		return nil
-	}
 	ctx, cancel := t.timeout(ctx)
 	defer cancel()
-	if err := pinger.Ping(ctx); err != nil {
+	if err := backend.Ping(ctx, t.backend); err != nil {
 		return fmt.Errorf("throttler: %w", err)
 	}
 	return nil

@@ -84,10 +84,7 @@ func (c Config) validate() error {
 		if typednil.Is(b) {
 			refuse(name, typednil.Name(b), "must not be nil")
 		} else if c.CarryOver {
-			_, seals := b.(backend.Sealer)
-			_, seeds := b.(backend.Seeder)
-			_, loads := b.(backend.Loader)
-			if !(seals && seeds && loads) {
+			if !backend.Supports(b, backend.OpSeal) || !backend.Supports(b, backend.OpSeed) || !backend.Supports(b, backend.OpLoad) {
 				refuse(name, fmt.Sprintf("%T", b), "must be a Sealer, a Seeder and a Loader to carry over")
 			}
 		}
@@ -204,7 +201,7 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 		w.doubt(&result)
 	}
 	if w.Move.Version != 0 { // what the other side had lost was not handed over
-		result.Lower(backend.DoubtOf(w.other().Backend, req))
+		result.Lower(backend.Doubt(w.other().Backend, req))
 	}
 	result.State.Unfence(state.Migration)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
@@ -219,30 +216,21 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
-		if refunder, ok := b.(backend.Refunder); ok {
-			return refunder.Refund(ctx, req, receipt, amount)
-		}
-		return backend.ErrUnsupported
+		return backend.Refund(ctx, b, req, receipt, amount)
 	})
 }
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Reset(ctx context.Context, req backend.Request) error {
 	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
-		if resetter, ok := b.(backend.Resetter); ok {
-			return resetter.Reset(ctx, req)
-		}
-		return backend.ErrUnsupported
+		return backend.Reset(ctx, b, req)
 	})
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Seed(ctx context.Context, req backend.Request, st state.State) error {
 	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
-		if seeder, ok := b.(backend.Seeder); ok {
-			return seeder.Seed(ctx, req, st)
-		}
-		return backend.ErrUnsupported
+		return backend.Seed(ctx, b, req, st)
 	})
 }
 
@@ -261,7 +249,7 @@ func (d *Dual) update(ctx context.Context, req backend.Request, do func(backend.
 			return err
 		}
 		if w.Move.Step == state.Adopt {
-			if err = w.side().Backend.(backend.Seeder).Seed(ctx, w.Request, *w.Floor); err != nil {
+			if err = backend.Seed(ctx, w.side().Backend, w.Request, *w.Floor); err != nil {
 				continue
 			}
 			d.handovers.Add(1)
@@ -285,8 +273,8 @@ func (d *Dual) Peek(ctx context.Context, req backend.Request) (backend.Result, e
 		return backend.Result{}, err
 	}
 	w.trace()
-	if peeker, ok := w.side().Backend.(backend.Peeker); ok && !d.cfg.CarryOver {
-		return peeker.Peek(ctx, w.Request)
+	if !d.cfg.CarryOver {
+		return backend.Peek(ctx, w.side().Backend, w.Request)
 	}
 	snapshot, err := w.load(ctx)
 	if err != nil {
@@ -310,7 +298,7 @@ func (d *Dual) Load(ctx context.Context, req backend.Request) (backend.Snapshot,
 
 // Doubt implements [backend.Doubter], for both sides.
 func (d *Dual) Doubt(req backend.Request) error {
-	return errors.Join(backend.DoubtOf(d.cfg.Old, req), backend.DoubtOf(d.cfg.New, req))
+	return errors.Join(backend.Doubt(d.cfg.Old, req), backend.Doubt(d.cfg.New, req))
 }
 
 // Ping implements [backend.Pinger]: it asks both sides.
@@ -323,9 +311,7 @@ func (d *Dual) Ping(ctx context.Context) error {
 	}
 	var errs []error
 	for i := range d.sides {
-		if pinger, ok := d.sides[i].Backend.(backend.Pinger); ok {
-			errs = append(errs, pinger.Ping(ctx))
-		}
+		errs = append(errs, backend.Ping(ctx, d.sides[i].Backend))
 	}
 	return errors.Join(errs...)
 }

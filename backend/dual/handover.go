@@ -122,7 +122,7 @@ func (w *handover) redirect(version int64) {
 // side is out of reach the request goes on without it.
 func (w *handover) fetch(ctx context.Context) error {
 	sealed, err := w.other().ask(ctx, func(ctx context.Context, b backend.Backend) (backend.Snapshot, error) {
-		return b.(backend.Sealer).Seal(ctx, w.Request)
+		return backend.Seal(ctx, b, w.Request)
 	})
 	moved, elsewhere := errors.AsType[*state.MovedError](err)
 	if elsewhere && moved.Mover != state.Migration {
@@ -216,11 +216,7 @@ func (w *handover) doubt(r *backend.Result) {
 
 // load is what the key's side knows, joined with what the other side knows if the key may not have been handed over.
 func (w *handover) load(ctx context.Context) (backend.Snapshot, error) {
-	loader, ok := w.side().Backend.(backend.Loader)
-	if !ok {
-		return backend.Snapshot{}, backend.ErrUnsupported
-	}
-	snapshot, err := loader.Load(ctx, w.Request)
+	snapshot, err := backend.Load(ctx, w.side().Backend, w.Request)
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
@@ -228,7 +224,7 @@ func (w *handover) load(ctx context.Context) (backend.Snapshot, error) {
 	adopted, sealed := snapshot.State.Fence(state.Migration, now)
 	if w.dual.cfg.CarryOver && (sealed > adopted || adopted < w.Move.Version) {
 		there, err := w.other().ask(ctx, func(ctx context.Context, b backend.Backend) (backend.Snapshot, error) {
-			return b.(backend.Loader).Load(ctx, w.Request)
+			return backend.Load(ctx, b, w.Request)
 		})
 		if err != nil {
 			snapshot.Lacks = errors.Join(backend.ErrNotHandedOver, err, snapshot.Lacks)

@@ -72,7 +72,7 @@ func (c Config) validate(inner backend.Backend) error {
 	}
 	if typednil.Is(inner) {
 		refuse("inner", typednil.Name(inner), "must not be nil")
-	} else if _, refunds := inner.(backend.Refunder); !refunds && c.Batch >= 0 {
+	} else if c.Batch >= 0 && !backend.Supports(inner, backend.OpRefund) {
 		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
 	if c.Processes < 0 {

@@ -146,12 +146,8 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 // Peek implements [backend.Peeker]; it fails with [backend.ErrUnsupported] if the inner backend can't peek. Leases of
 // other processes count as used.
 func (l *Lease) Peek(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	peeker, ok := l.inner.(backend.Peeker)
 	if err := l.checkOpen(req.CheckTake(ctx)); err != nil {
 		return result, err
-	}
-	if !ok {
-		return result, backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
 	s.mu.Lock()
@@ -160,7 +156,7 @@ func (l *Lease) Peek(ctx context.Context, req backend.Request) (result backend.R
 		return result, nil
 	}
 	s.mu.Unlock()
-	return peeker.Peek(ctx, req)
+	return backend.Peek(ctx, l.inner, req)
 }
 
 // peekLocked answers from the view if a take would.
@@ -176,11 +172,10 @@ func (l *Lease) peekLocked(s *shard, c *hashtable.Cell[view], req *backend.Reque
 
 // Refund implements [backend.Refunder].
 func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	refunder, ok := l.inner.(backend.Refunder)
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
+	if !backend.Supports(l.inner, backend.OpRefund) {
 		return backend.ErrUnsupported
 	}
 	if amount = receipt.Refundable(amount); amount < 1 {
@@ -194,7 +189,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	if unspent {
 		return nil
 	}
-	err := refunder.Refund(ctx, req, receipt, amount)
+	err := backend.Refund(ctx, l.inner, req, receipt, amount)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -216,11 +211,10 @@ func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error)
 // Reset implements [backend.Resetter]; it fails with [backend.ErrUnsupported] if the inner backend can't reset. It
 // drops this process's lease on the key.
 func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
-	resetter, ok := l.inner.(backend.Resetter)
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
+	if !backend.Supports(l.inner, backend.OpReset) { // before the lease ends
 		return backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
@@ -230,7 +224,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 		c.Value.fetch = nil // its batch is returned
 	}
 	s.mu.Unlock()
-	err := resetter.Reset(ctx, req)
+	err := backend.Reset(ctx, l.inner, req)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -243,38 +237,27 @@ func (l *Lease) Ping(ctx context.Context) error {
 	if ctx == nil {
 		return backend.ErrNilContext
 	}
-	if pinger, ok := l.inner.(backend.Pinger); ok {
-		return pinger.Ping(ctx)
-	}
-	return ctx.Err()
+	return backend.Ping(ctx, l.inner)
 }
 
 // Load implements [backend.Loader]; it fails with [backend.ErrUnsupported] if the inner backend can't load.
 func (l *Lease) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	loader, ok := l.inner.(backend.Loader)
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	if !ok {
-		return backend.Snapshot{}, backend.ErrUnsupported
-	}
-	return loader.Load(ctx, req)
+	return backend.Load(ctx, l.inner, req)
 }
 
 // Seed implements [backend.Seeder]; it fails with [backend.ErrUnsupported] if the inner backend can't seed.
 func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	seeder, ok := l.inner.(backend.Seeder)
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !ok {
-		return backend.ErrUnsupported
-	}
-	return seeder.Seed(ctx, req, st)
+	return backend.Seed(ctx, l.inner, req, st)
 }
 
 // Doubt implements [backend.Doubter].
-func (l *Lease) Doubt(req backend.Request) error { return backend.DoubtOf(l.inner, req) }
+func (l *Lease) Doubt(req backend.Request) error { return backend.Doubt(l.inner, req) }
 
 // Stats returns the counters of the Lease, summed over its shards.
 func (l *Lease) Stats() Stats {

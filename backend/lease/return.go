@@ -180,7 +180,7 @@ func (l *Lease) returnAll() {
 
 // sendReturn sends a return. If it was certainly not sent it is queued again, unless last is set.
 func (l *Lease) sendReturn(ctx context.Context, r *pendingReturn, last bool) {
-	err := l.inner.(backend.Refunder).Refund(ctx, r.req, r.receipt, r.receipt.Cost)
+	err := backend.Refund(ctx, l.inner, r.req, r.receipt, r.receipt.Cost)
 	s := &l.shards[r.hash>>l.shift]
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,153 @@
+package backend
+
+import (
+	"context"
+
+	"github.com/sluice-go/sluice/limit/state"
+)
+
+// Op names an optional operation of a backend, in the words of [Error].
+type Op string
+
+const (
+	OpPeek      Op = "peek" // by a Peeker or a Loader
+	OpRefund    Op = "refund"
+	OpReset     Op = "reset"
+	OpPing      Op = "ping"
+	OpLoad      Op = "load"
+	OpSeed      Op = "seed"
+	OpSeal      Op = "seal"
+	OpPublish   Op = "post"
+	OpHeartbeat Op = "heartbeat"
+)
+
+// Supports reports whether a backend has an operation: for callers that have to know before they charge. A backend that holds others
+// may have it and still return [ErrUnsupported], if one of those lacks it.
+func Supports(b Backend, op Op) (ok bool) {
+	switch op {
+	case OpPeek:
+		if _, ok = b.(Peeker); !ok {
+			_, ok = b.(Loader)
+		}
+	case OpRefund:
+		_, ok = b.(Refunder)
+	case OpReset:
+		_, ok = b.(Resetter)
+	case OpPing:
+		_, ok = b.(Pinger)
+	case OpLoad:
+		_, ok = b.(Loader)
+	case OpSeed:
+		_, ok = b.(Seeder)
+	case OpSeal:
+		_, ok = b.(Sealer)
+	case OpPublish:
+		_, ok = b.(Publisher)
+	case OpHeartbeat:
+		_, ok = b.(Heartbeater)
+	}
+	return ok
+}
+
+// Peek calls the backend's Peek, or else judges what its Load returns. Without either it fails with [ErrUnsupported].
+func Peek(ctx context.Context, b Backend, req Request) (Result, error) {
+	if p, ok := b.(Peeker); ok {
+		return p.Peek(ctx, req)
+	}
+	if err := req.CheckTake(ctx); err != nil {
+		return Result{}, err
+	}
+	loaded, err := Load(ctx, b, req)
+	if err != nil {
+		return Result{}, err
+	}
+	return loaded.Peek(&req), nil
+}
+
+// Refund calls the backend's Refund. Without one it fails with [ErrUnsupported].
+func Refund(ctx context.Context, b Backend, req Request, receipt state.Receipt, amount int64) error {
+	if r, ok := b.(Refunder); ok {
+		return r.Refund(ctx, req, receipt, amount)
+	}
+	return ErrUnsupported
+}
+
+// Reset calls the backend's Reset. Without one it fails with [ErrUnsupported].
+func Reset(ctx context.Context, b Backend, req Request) error {
+	if r, ok := b.(Resetter); ok {
+		return r.Reset(ctx, req)
+	}
+	return ErrUnsupported
+}
+
+// Ping calls the backend's Ping. A backend without one has no server that could be down: the error is the context's own.
+func Ping(ctx context.Context, b Backend) error {
+	if p, ok := b.(Pinger); ok {
+		return p.Ping(ctx)
+	}
+	return ctx.Err()
+}
+
+// Load calls the backend's Load. Without one it fails with [ErrUnsupported].
+func Load(ctx context.Context, b Backend, req Request) (Snapshot, error) {
+	if l, ok := b.(Loader); ok {
+		return l.Load(ctx, req)
+	}
+	return Snapshot{}, ErrUnsupported
+}
+
+// Seed calls the backend's Seed. Without one it fails with [ErrUnsupported].
+func Seed(ctx context.Context, b Backend, req Request, st state.State) error {
+	if s, ok := b.(Seeder); ok {
+		return s.Seed(ctx, req, st)
+	}
+	return ErrUnsupported
+}
+
+// Seal calls the backend's Seal. Without one it fails with [ErrUnsupported].
+func Seal(ctx context.Context, b Backend, req Request) (Snapshot, error) {
+	if s, ok := b.(Sealer); ok {
+		return s.Seal(ctx, req)
+	}
+	return Snapshot{}, ErrUnsupported
+}
+
+// Published calls the backend's Published. Without one it fails with [ErrUnsupported].
+func Published(ctx context.Context, b Backend) (Announcement, error) {
+	if p, ok := b.(Publisher); ok {
+		return p.Published(ctx)
+	}
+	return Announcement{}, ErrUnsupported
+}
+
+// Publish calls the backend's Publish. Without one it fails with [ErrUnsupported].
+func Publish(ctx context.Context, b Backend, a Announcement) (Announcement, error) {
+	if p, ok := b.(Publisher); ok {
+		return p.Publish(ctx, a)
+	}
+	return Announcement{}, ErrUnsupported
+}
+
+// HeartbeatOf calls the backend's Heartbeat. Without one it fails with [ErrUnsupported].
+func HeartbeatOf(ctx context.Context, b Backend) (Heartbeat, error) {
+	if h, ok := b.(Heartbeater); ok {
+		return h.Heartbeat(ctx)
+	}
+	return Heartbeat{}, ErrUnsupported
+}
+
+// Doubt calls the backend's Doubt. Without one it is nil.
+func Doubt(b Backend, req Request) error {
+	if d, ok := b.(Doubter); ok {
+		return d.Doubt(req)
+	}
+	return nil
+}
+
+// NowMicros calls the backend's NowMicros. Without one it is 0.
+func NowMicros(b Backend) int64 {
+	if c, ok := b.(Clock); ok {
+		return c.NowMicros()
+	}
+	return 0
+}
