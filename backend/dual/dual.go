@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// DualConfig configures a Dual. Old, New and Decide are required.
+// Config configures a Dual. Old, New and Decide are required.
 type Config struct {
 	// Old and New are the two sides. The Dual owns them: Close closes them.
 	Old, New backend.Backend
@@ -155,7 +155,7 @@ var (
 	_ backend.Doubter  = (*Dual)(nil)
 )
 
-// NewDual returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
+// New returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
 // everything that is wrong.
 func New(cfg Config) (*Dual, error) {
 	cfg = cfg.withDefaults()
@@ -358,7 +358,7 @@ func (d *Dual) refuse(err error) error {
 	return err
 }
 
-// DualStats is what a Dual has counted since its start.
+// Stats is what a Dual has counted since its start.
 type Stats struct {
 	Old       int64 `json:"old"`        // decisions by the old side
 	New       int64 `json:"new"`        // and by the new one

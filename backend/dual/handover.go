@@ -26,7 +26,7 @@ type moving struct {
 	first
 }
 
-// first is where this process believes a key to be.
+// first is where a request is made first: at the side where this process believes its key to be.
 type first struct {
 	version int64 // of this process's answer
 	move    state.Move
