@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// DualConfig configures a Dual. Old, New and Decide are required.
+// Config configures a Dual. Old, New and Decide are required.
 type Config struct {
 	// Old and New are the two sides. The Dual owns them: Close closes them.
 	Old, New backend.Backend
@@ -155,7 +155,7 @@ var (
 	_ backend.Doubter  = (*Dual)(nil)
 )
 
-// NewDual returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
+// New returns a Dual that owns both sides. They stay the caller's if it fails; its error joins a [*limit.Error] for
 // everything that is wrong.
 func New(cfg Config) (*Dual, error) {
 	cfg = cfg.withDefaults()
@@ -178,34 +178,29 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	if err := d.refuse(req.CheckTake(ctx)); err != nil {
 		return backend.Result{}, err
 	}
-	w, err := d.handover(req)
+	f, err := d.first(&req)
 	if err != nil {
 		return backend.Result{}, err
 	}
-	result, err := w.side().Take(ctx, w.Request)
-	for state.IsRedirect(err) {
-		if err = w.handle(ctx, err); err == nil {
-			result, err = w.side().Take(ctx, w.Request)
+	place, other := &d.sides[f.side()], &d.sides[1-f.side()]
+	req.Move = f.move
+	result, err := place.Take(ctx, req)
+	req.Move = state.Move{}
+	if state.IsRedirect(err) {
+		place, other, err = d.takeMoving(ctx, f, req, err, &result)
+	} else {
+		d.trace(req.Trace, place, f.version, false)
+		if err == nil && f.move.Version != 0 { // what the other side had lost was not handed over
+			result.Lower(backend.Doubt(other.Backend, req))
 		}
+		result.State.Unfence(state.Migration)
 	}
-	w.trace()
 	if err != nil {
 		return backend.Result{}, err
 	}
-	w.side().decided.Add(1)
-	switch w.Move.Step {
-	case state.Adopt:
-		d.handovers.Add(1)
-	case state.WithoutFloor:
-		d.bounded.Add(1)
-		w.doubt(&result)
-	}
-	if w.Move.Version != 0 { // what the other side had lost was not handed over
-		result.Lower(backend.Doubt(w.other().Backend, req))
-	}
-	result.State.Unfence(state.Migration)
+	place.decided.Add(1)
 	if d.shadows != nil && d.cfg.Shadow(req.Key) {
-		d.shadows.ask(w.other(), &req, &result)
+		d.shadows.ask(other, &req, &result)
 		if req.Trace != nil {
 			req.Trace.Shadowed = true
 		}
@@ -213,54 +208,80 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	return result, nil
 }
 
+func (d *Dual) takeMoving(ctx context.Context, f first, req backend.Request, answer error, into *backend.Result) (place, other *side, err error) {
+	m := d.moving(f, req, false)
+	var result backend.Result
+	err = m.do(ctx, answer, func(ctx context.Context, b backend.Backend, req backend.Request) (err error) {
+		result, err = b.Take(ctx, req)
+		return err
+	})
+	d.trace(req.Trace, m.Owner.side, max(m.version, m.Move.Version), m.HandedOver)
+	if err == nil {
+		if m.Move.Step == state.WithoutFloor {
+			d.bounded.Add(1)
+		}
+		m.Finish(&result)
+		*into = result
+	}
+	return m.Owner.side, m.other(), err
+}
+
+// trace notes to which side the request went.
+func (d *Dual) trace(t *backend.Trace, s *side, version int64, handedOver bool) {
+	if t == nil {
+		return
+	}
+	t.Side, t.Flag = "old", d.cfg.Flag
+	if s == &d.sides[1] {
+		t.Side = "new"
+	}
+	if d.cfg.CarryOver {
+		t.FlagVersion = flagVersion(version) // another process may have known a newer one
+	}
+	if handedOver {
+		t.HandOver()
+	}
+}
+
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
+	return d.change(ctx, req, func(ctx context.Context, b backend.Backend, req backend.Request) error {
 		return backend.Refund(ctx, b, req, receipt, amount)
 	})
 }
 
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Reset(ctx context.Context, req backend.Request) error {
-	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
+	return d.change(ctx, req, func(ctx context.Context, b backend.Backend, req backend.Request) error {
 		return backend.Reset(ctx, b, req)
 	})
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the key's side can't.
 func (d *Dual) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	return d.update(ctx, req, func(b backend.Backend, req backend.Request) error {
+	return d.change(ctx, req, func(ctx context.Context, b backend.Backend, req backend.Request) error {
 		return backend.Seed(ctx, b, req, st)
 	})
 }
 
-// update makes a change where the key is. What has not been handed over yet is brought there first.
-func (d *Dual) update(ctx context.Context, req backend.Request, do func(backend.Backend, backend.Request) error) error {
+// change makes a change where the key is. What has not been handed over yet is brought there first.
+func (d *Dual) change(ctx context.Context, req backend.Request, do func(context.Context, backend.Backend, backend.Request) error) error {
 	if err := d.refuse(req.Check(ctx)); err != nil {
 		return err
 	}
-	w, err := d.handover(req)
+	f, err := d.first(&req)
 	if err != nil {
 		return err
 	}
-	err = do(w.side().Backend, w.Request)
-	for state.IsRedirect(err) {
-		if err = w.handle(ctx, err); err != nil {
-			return err
-		}
-		if w.Move.Step == state.Adopt {
-			if err = backend.Seed(ctx, w.side().Backend, w.Request, *w.Floor); err != nil {
-				continue
-			}
-			d.handovers.Add(1)
-			w.Move.Step, w.Floor = state.Ask, w.floor
-		}
-		err = do(w.side().Backend, w.Request)
+	req.Move = f.move
+	if err = do(ctx, d.sides[f.side()].Backend, req); !state.IsRedirect(err) {
+		return err
 	}
-	if err == nil && w.sealErr != nil { // what is to be changed may be there
-		err = &backend.Error{Op: opMove, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, w.sealErr)}
+	m := d.moving(f, req, true)
+	if err = m.do(ctx, err, do); err != nil {
+		return err
 	}
-	return err
+	return m.Incomplete()
 }
 
 // Peek implements [backend.Peeker]. It looks at both sides where the key may not have been handed over.
@@ -268,19 +289,21 @@ func (d *Dual) Peek(ctx context.Context, req backend.Request) (backend.Result, e
 	if err := d.refuse(req.CheckTake(ctx)); err != nil {
 		return backend.Result{}, err
 	}
-	w, err := d.handover(req)
+	f, err := d.first(&req)
 	if err != nil {
 		return backend.Result{}, err
 	}
-	w.trace()
+	place := &d.sides[f.side()]
+	d.trace(req.Trace, place, f.version, false)
 	if !d.cfg.CarryOver {
-		return backend.Peek(ctx, w.side().Backend, w.Request)
+		req.Move = state.Move{}
+		return backend.Peek(ctx, place.Backend, req)
 	}
-	snapshot, err := w.load(ctx)
+	loaded, err := d.moving(f, req, false).Load(ctx)
 	if err != nil {
 		return backend.Result{}, err
 	}
-	return snapshot.Peek(&req), nil
+	return loaded.Peek(&req), nil
 }
 
 // Load implements [backend.Loader]; [backend.ErrUnsupported] if the key's side can't. Where the key may not have been handed over it joins
@@ -289,11 +312,11 @@ func (d *Dual) Load(ctx context.Context, req backend.Request) (backend.Snapshot,
 	if err := d.refuse(req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	w, err := d.handover(req)
+	f, err := d.first(&req)
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
-	return w.load(ctx)
+	return d.moving(f, req, false).Load(ctx)
 }
 
 // Doubt implements [backend.Doubter], for both sides.
@@ -335,7 +358,7 @@ func (d *Dual) refuse(err error) error {
 	return err
 }
 
-// DualStats is what a Dual has counted since its start.
+// Stats is what a Dual has counted since its start.
 type Stats struct {
 	Old       int64 `json:"old"`        // decisions by the old side
 	New       int64 `json:"new"`        // and by the new one

@@ -111,7 +111,9 @@ func (r *recorded) Load(ctx context.Context, req backend.Request) (backend.Snaps
 }
 
 func (r *recorded) Seed(ctx context.Context, req backend.Request, st state.State) error {
-	if err := r.call(ctx, "seed", &req); err != nil {
+	shown := req
+	shown.Floor = &st // what the step looks at
+	if err := r.call(ctx, "seed", &shown); err != nil {
 		return err
 	}
 	return r.Memory.Seed(ctx, req, st)

@@ -42,7 +42,7 @@ var rules = map[string]rule{
 	"featureflag":             {imports: own("internal/keyhash", "internal/smallfile", "internal/strictjson", "internal/typednil")},
 	"featureflag/redis.go":    {imports: []string{goRedis}},
 	"backend":                 {imports: own("limit", "limit/state", "internal/deadline")},
-	"backend/dual":            {imports: own("backend", "limit", "limit/state", "internal/deadline", "internal/typednil", "internal/workqueue")},
+	"backend/dual":            {imports: own("backend", "limit", "limit/state", "internal/handover", "internal/typednil", "internal/workqueue")},
 	"backend/lease":           {imports: own("backend", "limit", "limit/state", "internal/deadline", "internal/hashtable", "internal/keyhash", "internal/typednil")},
 	"backend/memcached":       {imports: append(own("backend", "ring", "limit", "limit/state", "internal/callguard", "internal/deadline", "internal/storedname"), gomemcache)},
 	"backend/memory":          {imports: own("backend", "limit", "limit/state", "internal/hashtable", "internal/keyhash")},
