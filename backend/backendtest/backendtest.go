@@ -314,7 +314,6 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *state.State) backend.R
 	return got
 }
 
-
 func testInterfaces(t *testing.T, s *subject) {
 	for _, required := range s.required {
 		if !reflect.TypeOf(s.Backend).Implements(required) {
