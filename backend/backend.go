@@ -1,7 +1,6 @@
-// Package backend is the contract of what a Throttler counts in. Everything is a [Backend]: memory.Memory, one
-// redisbackend.Redis node and a pool of memcached.Memcached servers are leaves; others, such as dual.Dual, hold backends
-// and are backends, so that any composition works. Every implementation passes the same conformance suite, package
-// backendtest.
+// Package backend is the contract of what a Throttler counts in, a [Backend]. memory.Memory, redisbackend.Redis and
+// memcached.Memcached store counts; others, such as dual.Dual, hold backends and are backends, so they compose freely. Every
+// implementation passes the conformance suite, package backendtest.
 //
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
@@ -12,16 +11,15 @@
 //
 // # Promises
 //
-// A take is sent at most once: no implementation retries one. Where the outcome is not known the error says so
-// ([Error.MayHaveCharged]). Bad input is refused before any I/O, with a [*limit.Error]. Implementations are safe for
+// A take is sent at most once: no implementation retries one. If the outcome is unknown the error says so
+// ([Error.MayHaveCharged]). Bad input is rejected before any I/O, with a [*limit.Error]. Implementations are safe for
 // concurrent use, and return by the context's end or their own timeout, whichever is first.
 //
 // # What it does not promise
 //
-// A server that loses its memory has forgotten counts: only the floor of a later request ([Request.Floor]) brings back what
-// its caller knows, and decisions are Bounded until their windows are over ([ErrCountsLost]). Nothing here falls back to
-// another place or decides without its server: that is the failure policy of the Throttler. A Throttler leaves its backend
-// open; dual.Dual and lease.Lease close what they hold.
+// A server that loses its memory loses counts: only the floor of a later request ([Request.Floor]) restores what its caller
+// knows, and decisions are Bounded until the windows are over ([ErrCountsLost]). No backend decides without its server: that
+// is the Throttler's failure policy. A Throttler leaves its backend open; dual.Dual and lease.Lease close what they hold.
 package backend
 
 import (
@@ -47,22 +45,22 @@ type Backend interface {
 	Close() error
 }
 
-// Request is one question to a backend. It is a value; nothing of it is kept after the call.
+// Request is a request to a backend. It is a value; backends keep nothing of it after the call.
 type Request struct {
-	Key    string        // what is limited; any bytes, not empty
+	Key    string        // the key that is limited; any bytes, not empty
 	Policy *limit.Policy // valid, and not changed while in use
-	Cost   int64         // from 1 to what every limit can hold; ignored by what doesn't charge
+	Cost   int64         // from 1 to what every limit can hold; ignored by operations that don't charge
 
-	// Floor is what the caller knows of the key, from an earlier Result or another place. A take joins it with
-	// what is stored before it decides. Nil for nothing.
+	// Floor is the state that the caller knows, from an earlier Result or another place. A take merges it into the stored
+	// state before it decides. It may be nil.
 	Floor *state.State
 
-	// Move is the hand-over that the request acts under, if the key may be on its way from one place to another. Whatever
-	// charges or gives back may then be answered by state.ErrFloorWanted or a *state.MovedError: nothing has happened,
-	// and the caller must go on as they say. A place that the key has left says so even if Move is zero.
+	// Move is the handover that the request acts under, if the key may be moving. An operation that charges or refunds may
+	// then fail with state.ErrFloorWanted or a *state.MovedError: nothing was changed, and the caller must act on the error.
+	// A place that the key has left returns a *state.MovedError even if Move is zero.
 	Move state.Move
 
-	// Trace is told which way the request goes; nil if nobody wants to know. It isn't for other goroutines than the caller's.
+	// Trace records where the request is sent. It may be nil. Only the caller's goroutine uses it.
 	Trace *Trace
 }
 
@@ -70,15 +68,15 @@ type Request struct {
 type Result struct {
 	state.Verdict
 
-	// Now is the moment of the decision by the clock of whoever decided, in Unix microseconds.
+	// Now is the time of the decision by the clock that decided, in Unix microseconds.
 	Now int64
 
 	// Behind is by how much that clock may have been ahead of Now, because it is read over a network. Now is never
-	// ahead of it. Zero where the decider has the clock.
+	// ahead of it. Zero if the clock is local.
 	Behind time.Duration
 
-	// State is what is known of the key after the decision, to be the floor of a later take. It is empty where the
-	// backend can't lose what it knows.
+	// State is the key's state after the decision, for use as the floor of a later take. It is empty if the backend can't
+	// lose state.
 	State state.State
 
 	Source    Source
@@ -86,18 +84,18 @@ type Result struct {
 	Cause     error // why the guarantee is not Exact; nil otherwise
 }
 
-// Source says who decided.
+// Source says where a decision was made.
 type Source uint8
 
 const (
-	Unknown   Source = iota // nobody
+	Unknown   Source = iota // not decided
 	Local                   // this process's memory
 	Primary                 // the primary of the key's group
-	Replica                 // a replica: it may deny or show, it never admits
+	Replica                 // a replica: it may deny or peek, it never admits
 	Fallback                // the failure policy, because the backend gave no verdict
 	Leased                  // this process, from a batch that was charged in advance: see lease.Lease
-	LocalDeny               // this process, by what it knows of the key: see lease.Lease
-	Listed                  // an allow or deny list: no backend was asked
+	LocalDeny               // this process, by the last known state of the key: see lease.Lease
+	Listed                  // an allow or deny list: no backend was called
 )
 
 func (s Source) String() string {
@@ -128,66 +126,63 @@ func (g Guarantee) String() string {
 	return "guarantee?"
 }
 
-// Peeker can look without charging: the verdict that a take would give, with what remains now. It may answer from
-// a copy that lags behind.
+// Peeker returns the verdict that a take would give, without charging, with what remains now. It may read a copy that lags.
 type Peeker interface {
 	Peek(ctx context.Context, req Request) (Result, error)
 }
 
-// Refunder can give back up to amount of the charge that the receipt of an admitted take names. Key and Policy of
+// Refunder refunds up to amount of the charge that the receipt of an admitted take names. Key and Policy of
 // req are those of the take. A refund for a window that is over changes nothing. A receipt must be used once only.
 //
-// It may be used again after an error that says that nothing was given back: an [*Error] says so by MayHaveCharged; and so do
-// [ErrClosed], [ErrUnsupported], state.ErrFloorWanted, a [*state.MovedError], a [*limit.Error] and the context's own errors
-// where there is no [*Error] around them. These are for what is found before anything is sent, or for a place that refuses: what may have been
-// carried out must fail with an [*Error].
+// It may be used again after an error which means that nothing was refunded: an [*Error] without MayHaveCharged, and
+// [ErrClosed], [ErrUnsupported], state.ErrFloorWanted, a [*state.MovedError], a [*limit.Error] and the context's own errors if no
+// [*Error] wraps them. The latter are for failures before anything is sent, and for places that reject the request: if the
+// refund may have run, the error must be an [*Error].
 type Refunder interface {
 	Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error
 }
 
-// Resetter can give back everything that is charged to a key.
+// Resetter refunds everything that is charged to a key.
 type Resetter interface {
 	Reset(ctx context.Context, req Request) error
 }
 
-// Pinger can be asked whether it would answer.
+// Pinger checks that a backend answers.
 type Pinger interface {
 	Ping(ctx context.Context) error
 }
 
-// Loader returns what is remembered of a key, as it is stored: entries that are over may still be in it.
+// Loader returns the stored state of a key, which may include expired entries.
 type Loader interface {
 	Load(ctx context.Context, req Request) (Snapshot, error)
 }
 
-// Seeder joins what the caller knows of a key with what is stored, without charging.
+// Seeder merges a state that the caller knows into the stored one, without charging.
 type Seeder interface {
 	Seed(ctx context.Context, req Request, st state.State) error
 }
 
-// Sealer can freeze what it holds of a key under req.Move, because the key moves elsewhere, and returns the frozen
-// state. What was sealed under the same version already is returned as it is. A [*state.MovedError] says that the key
-// has come here, or gone elsewhere, under a newer version.
+// Sealer freezes a key's state under req.Move, because the key is handed over, and returns the frozen state. A state that is
+// already sealed under the same version is returned unchanged. A [*state.MovedError] means that the key was adopted here, or
+// sealed, under a newer version.
 type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
 }
 
-// Publisher keeps one announcement for all processes that share it, such as the topology on which a router's processes
-// have to agree.
+// Publisher stores one announcement for all processes that share it, such as the topology that routers must agree on.
 type Publisher interface {
-	// Published returns the whole announcement that is stored; its Version is 0 if there is none. It changes nothing and
-	// needs only the right to read.
+	// Published returns the stored announcement; its Version is 0 if there is none. It needs permission to read only.
 	Published(ctx context.Context) (Announcement, error)
 
-	// Publish stores an announcement, unless one of its version or a newer one is stored, and returns what is stored then: without
-	// its text, unless it is newer than the given one. An announcement without a text is not stored.
+	// Publish stores an announcement, unless one of its version or a newer one is stored, and returns what is stored then:
+	// without its text, unless it is newer than the given one. An announcement without a text is not stored.
 	Publish(ctx context.Context, n Announcement) (Announcement, error)
 }
 
-// Announcement is what a [Publisher] keeps.
+// Announcement is what a [Publisher] stores.
 type Announcement struct {
 	Version int64  // from 1 to limit.MaxCount; 0 if there is no announcement
-	Digest  string // of the text, without spaces: two texts of one version can be told apart by it
+	Digest  string // of the text, without spaces: it distinguishes two texts of one version
 	Text    string
 }
 
@@ -203,7 +198,7 @@ func (n *Announcement) Validate() error {
 	return nil
 }
 
-// Snapshot is a loaded state, with the moment of the load by the clock of whoever loaded it, in Unix microseconds.
+// Snapshot is a loaded state, with the time of the load by the server's clock, in Unix microseconds.
 type Snapshot struct {
 	State  state.State
 	Now    int64

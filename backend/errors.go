@@ -12,7 +12,7 @@ import (
 // ErrClosed is returned by every call after Close.
 var ErrClosed = errors.New("sluice: closed")
 
-// ErrUnsupported is returned where a backend, or one that it holds, lacks an optional operation.
+// ErrUnsupported is returned if a backend, or one that it holds, lacks an optional operation.
 var ErrUnsupported = errors.New("sluice: operation not supported by this backend")
 
 // ErrEvicted is the cause of a decision that is not exact because a full memory.Memory evicted keys, or because a Redis server
@@ -23,16 +23,16 @@ var ErrEvicted = errors.New("sluice: memory is full, and keys whose windows are 
 // over: it restarted, was promoted, was emptied or has evicted keys, or it doesn't say which process it is.
 var ErrCountsLost = errors.New("sluice: the server may have lost counts: it restarted, was promoted, was emptied or evicted keys")
 
-// ErrReplicaMayLag is the cause of a result that is not exact because a replica gave it: it may not know yet what its
-// primary has charged.
+// ErrReplicaMayLag is the cause of a result that is not exact because it is a replica's, which may lag behind its
+// primary.
 var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag behind its primary")
 
 // ErrBucketLeased is the cause of a decision that is not exact because it was admitted from a lease on a token bucket,
-// whose bound grows by what is leased.
+// whose bound grows by the lease.
 var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucket")
 
-// ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not ask the side that a key comes
-// from for its counts.
+// ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not get the counts of the side
+// that a key comes from.
 var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")
 
 // ErrOverloaded is in the chain of an [*Error] of kind Unavailable: too many calls were waiting for the server. Nothing
@@ -47,9 +47,8 @@ const (
 	Unavailable Kind = iota + 1
 	// Interrupted: the caller's own context ended first. It says nothing about the server.
 	Interrupted
-	// Misconfigured: the server answers, but refuses, or is refused: credentials, permissions, a certificate that one side
-	// doesn't accept, a foreign value at the key, a Memcached without room for the item. No try succeeds until somebody
-	// fixes it.
+	// Misconfigured: the server rejects calls, or is rejected: credentials, permissions, a certificate that one side doesn't
+	// accept, a foreign value at the key, a Memcached without room for the item. Retries fail until an operator fixes it.
 	Misconfigured
 	// Corrupt: what is stored at the key is not a state.
 	Corrupt
@@ -71,8 +70,7 @@ type Error struct {
 	Node string // the server's address or name; empty for memory
 	Kind Kind
 
-	// MayHaveCharged is false if it is certain that nothing was charged (or given back), so that the call may be
-	// made again. True means the outcome is not known; the call is counted at most once.
+	// MayHaveCharged is false if nothing was charged (or refunded), certainly, so that the call may be retried. True means the outcome is not known; the call is counted at most once.
 	MayHaveCharged bool
 
 	Err error // the cause
@@ -100,8 +98,8 @@ func (e *Error) Unwrap() error { return e.Err }
 
 const opTake, opRefund, opReset = "take", "refund", "reset"
 
-// WrapError makes an [*Error] of what the client of a server returned. Nil, an [*Error] and the redirect of a request's Move stay
-// what they are. Classify says what the client's error means, whether the call may have run, and the error to show: one without keys.
+// WrapError wraps the error of a server's client in an [*Error]. It returns nil, an [*Error] and a redirect unchanged. classify
+// returns the kind, whether the call may have run, and the error to show, which holds no key.
 func WrapError(ctx context.Context, op, node string, err error,
 	classify func(error) (kind Kind, mayHaveRun bool, shown error)) error {
 	if err == nil || state.IsRedirect(err) {

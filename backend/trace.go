@@ -6,19 +6,18 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Trace is the way that one request takes: the backends that it passes write into it where they sent it. Whoever wants to
-// know sets [Request.Trace] to an empty one and reads it after the call. It is written by the goroutine that makes the
-// call, never after that has returned.
+// Trace is the path of one request: each backend on it records where it sent the request. To trace a request, set
+// [Request.Trace] to an empty Trace and read it after the call. Only the calling goroutine writes it, before the call returns.
 //
-// It goes with the request rather than with the context. Looking it up in the context of an HTTP request took 20 to 50 ns,
-// traced or not; this takes those that nobody traces a comparison with nil.
+// It is part of the request, because a lookup in the context of an HTTP request took 20 to 50 ns, traced or not; an untraced
+// request costs a comparison with nil.
 type Trace struct {
 	Side        string // of a dual.Dual that the request went to: "old" or "new"
 	Flag        string // that chose the side, as its DualConfig names it
-	FlagVersion uint64 // of the answer that decided; 0 if nothing is carried over
-	Shadowed    bool   // whether the other side was asked, too, without deciding
+	FlagVersion uint64 // of the flag's answer; 0 if no counts are handed over
+	Shadowed    bool   // whether the other side was called, too, without deciding
 
-	HandedOver bool // whether the key came from another side, or group, with the counts of that
+	HandedOver bool // whether the key and its counts were handed over from another side or group
 
 	Group, Node string // of a router, that the request went to last
 	Role        Source // of that node: Primary or Replica
@@ -28,13 +27,13 @@ type Trace struct {
 	Calls []Call // to servers, in their order
 }
 
-// LeaseUse is what a lease.Lease did with a request that it passed on. Where it decided by itself the Source says so.
+// LeaseUse is what a lease.Lease did with a request that it did not decide itself. Its own decisions have a Source.
 type LeaseUse uint8
 
 const (
 	NoLease LeaseUse = iota
 	Fetched          // admitted or denied with a batch that was fetched for it and others
-	Passed           // sent on by itself
+	Passed           // forwarded by itself
 )
 
 func (u LeaseUse) String() string {
@@ -57,17 +56,17 @@ type Call struct {
 
 	Start    time.Time
 	Duration time.Duration
-	Err      error // nil for every answer of the server that says what became of the request, a denial too
+	Err      error // nil if the server's reply tells the outcome, as a denial does
 }
 
-// Visit notes to which node the request goes. Like all methods of a Trace it does nothing if that is nil.
+// Visit records the node that the request goes to. It does nothing if t is nil.
 func (t *Trace) Visit(group, node string, role Source) {
 	if t != nil {
 		t.Group, t.Node, t.Role = group, node, role
 	}
 }
 
-// HandOver notes that the key came from elsewhere, with its counts.
+// HandOver records that the key was handed over. It does nothing if t is nil.
 func (t *Trace) HandOver() {
 	if t != nil {
 		t.HandedOver = true

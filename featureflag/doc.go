@@ -23,9 +23,9 @@
 // # What is not promised
 //
 // Processes don't change in the same instant: each one looks at its source every [Config.Refresh], and Redis tells of
-// changes at once where it can. Whoever moves data along with a flag therefore needs the version, too: [Flag.Decide].
+// changes at once where it can. A caller that moves data along with a flag therefore needs the version, too: [Flag.Decide].
 //
-// The hash is public: whoever chooses keys can choose on which side of a flag they fall.
+// The hash is public: a client that chooses keys can choose their side of a flag.
 //
 // # Versions
 //
@@ -34,14 +34,14 @@
 //   - A source stores a version, the generation, beside the percentage. Of two processes, the one that has seen the
 //     newer generation has the larger version.
 //   - What changes in one process alone, through [Flag.Override] or because the flag became stale, raises its version
-//     by 1: above the generation it departs from, below the next one. A process that starts again has forgotten it.
+//     by 1: above the generation it departs from, below the next one. A restart loses it.
 //   - So two processes whose version is the same multiple of 16384 give the same answers.
 //
 // The version is generation x 16384 + the number of local changes since (which stops counting at 16383), at most 2^52-1, so
 // that a script's floating-point numbers hold it. How far generations can be compared is up to the source:
 //
 //	Static   always generation 1. A change is a deploy: old and new processes have equal versions meanwhile.
-//	File     as the file says. [Set], [Kill] and [Revive] raise it; whoever edits by hand must. Comparable between all
+//	File     as the file says. [Set], [Kill] and [Revive] raise it; an edit by hand must. Comparable between all
 //	         who read the file or a copy of it.
 //	Redis    as the hash says. [Set], [Kill] and [Revive] raise it in one atomic step. Comparable between all who
 //	         read the key.
@@ -51,10 +51,10 @@
 // versions go on growing where the stored one was lost: a deleted file, a flushed Redis, a failover that lost the last
 // write. (Unless the next write comes within the same hundredth, or from a clock that is behind.)
 //
-// A flag never goes back. Content that changed without a larger version is refused, the last good value stays, and
-// [Config.OnError] gets [ErrVersion]. One thing is never refused: a kill.
+// A flag never goes back. Content that changed without a larger version is rejected, the last good value stays, and
+// [Config.OnError] gets [ErrVersion]. A kill is never rejected.
 //
-// # When the source is gone
+// # When the source is unavailable
 //
 // Before the first load, [Config.Default] applies and the version is 0; [Flag.Ready] waits for it. Later the last good
 // value stays, whether the source is out of reach, empty, half-written or wrong. If [Config.StaleAfter] is set,

@@ -9,7 +9,7 @@ var (
 	// ErrNotFound says that the source holds no flag of that name.
 	ErrNotFound = errors.New("no such flag")
 
-	// ErrVersion says that a source's content changed without a larger version, and so was refused.
+	// ErrVersion reports that a source's content was rejected because it changed without a larger version.
 	ErrVersion = errors.New("changed without a larger version")
 
 	// ErrReadOnly says that a source can't be written.
@@ -19,9 +19,9 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// Error reports one value that was refused, in a configuration or in what a source holds. It never holds a key.
+// Error reports one invalid value, in a configuration or in what a source holds. It never holds a key.
 type Error struct {
-	Field string // what was refused: "Refresh", `"use-redis": percent`
+	Field string // the name of the value: "Refresh", `"use-redis": percent`
 	Value string // the value as given
 	Bound string // what would be accepted
 }
@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s = %s: %s", e.Field, e.Value, e.Bound)
 }
 
-func refuse(field string, value any, format string, args ...any) error {
+func invalid(field string, value any, format string, args ...any) error {
 	return &Error{Field: field, Value: fmt.Sprint(value), Bound: fmt.Sprintf(format, args...)}
 }
 

@@ -22,7 +22,7 @@ const maxFile = 1 << 20
 //	  "new-limits": {"percent": 100, "version": 179012340000}
 //	}
 //
-// Percent is 0 to 100. Version is 1 to 2^38-1, and whoever edits by hand must raise it; [Set], [Kill] and [Revive] do.
+// Percent is 0 to 100. Version is 1 to 2^38-1, and an edit by hand must raise it; [Set], [Kill] and [Revive] do.
 // Killed may be missing. A file that is wrong in any part, has fields beyond these or a name twice, is ignored as a
 // whole, so one that is half-written does no harm.
 //
@@ -34,7 +34,7 @@ type file string
 
 func (f file) validate() error {
 	if f == "" {
-		return refuse("Source: path", `""`, "must not be empty")
+		return invalid("Source: path", `""`, "must not be empty")
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func (f file) Load(_ context.Context, name string) (Value, error) {
 }
 
 func (f file) read() (map[string]Value, error) {
-	data, err := smallfile.Read(string(f), maxFile, func(field, value, bound string) error { return refuse(field, value, "%s", bound) })
+	data, err := smallfile.Read(string(f), maxFile, func(field, value, bound string) error { return invalid(field, value, "%s", bound) })
 	if err != nil {
 		return nil, err // it names the path
 	}
@@ -112,7 +112,7 @@ func follow(path string) (string, error) {
 			path = dir + string(filepath.Separator) + target
 		}
 	}
-	return path, nil // whoever reads it is told that there are too many
+	return path, nil // reading it fails with too many links
 }
 
 const maxLinks = 40 // as in Linux
@@ -130,7 +130,7 @@ func (c change) apply(v Value, found bool, now time.Time) (Value, error) {
 	}
 	v.Version = max(v.Version+1, uint64(max(now.UnixMilli()/10, 0)))
 	if v.Version > maxGeneration {
-		return Value{}, refuse("version", v.Version, "must be at most %d: is the clock right?", uint64(maxGeneration))
+		return Value{}, invalid("version", v.Version, "must be at most %d: is the clock right?", uint64(maxGeneration))
 	}
 	return v, nil
 }

@@ -34,10 +34,10 @@ type Config struct {
 	Default float64
 
 	// OnChange is called with the new state after a change of Version, Reason, Stale or Override. Changes in quick
-	// succession may be told as one. Nil: nobody is told.
+	// succession may be reported as one. Nil: no call.
 	OnChange func(State)
 
-	// OnError is called with the error of every load that failed and of every push that broke. Nil: nobody is told.
+	// OnError is called with the error of every load that failed and of every push that broke. Nil: no call.
 	OnError func(error)
 }
 
@@ -67,13 +67,13 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	errs := []error{checkName(c.Name), checkSource(c.Source), checkPercent("Default", c.Default)}
 	if c.Refresh < minRefresh {
-		errs = append(errs, refuse("Refresh", c.Refresh, "must be at least %v, or 0 for %v", minRefresh, defaultRefresh))
+		errs = append(errs, invalid("Refresh", c.Refresh, "must be at least %v, or 0 for %v", minRefresh, defaultRefresh))
 	}
 	if c.Timeout < 0 {
-		errs = append(errs, refuse("Timeout", c.Timeout, "must not be negative; 0 is %v", defaultTimeout))
+		errs = append(errs, invalid("Timeout", c.Timeout, "must not be negative; 0 is %v", defaultTimeout))
 	}
 	if c.StaleAfter > 0 && c.StaleAfter <= c.Refresh {
-		errs = append(errs, refuse("StaleAfter", c.StaleAfter, "must be more than Refresh, which is %v", c.Refresh))
+		errs = append(errs, invalid("StaleAfter", c.StaleAfter, "must be more than Refresh, which is %v", c.Refresh))
 	}
 	return report(errs...)
 }
@@ -157,7 +157,7 @@ func (f *Flag) Override(to Override) {
 // if the flag is closed first, it is [ErrClosed].
 func (f *Flag) Ready(ctx context.Context) error {
 	if ctx == nil {
-		return wrap(refuse("ctx", "nil", "must not be nil"), "")
+		return wrap(invalid("ctx", "nil", "must not be nil"), "")
 	}
 	select {
 	case <-f.ready:
@@ -177,7 +177,7 @@ func (f *Flag) Ready(ctx context.Context) error {
 	}
 }
 
-// Close stops all refreshes and waits until the flag's goroutines are gone: at most for the load or the callback under
+// Close stops all refreshes and waits until the flag's goroutines have ended: at most for the load or the callback under
 // way. It may be called more than once. Its error is always nil.
 func (f *Flag) Close() error {
 	f.cancel()
@@ -208,11 +208,11 @@ func (f *Flag) run(ctx context.Context) {
 		}
 	}
 
-	told := f.State()
+	reported := f.State()
 	load()
 	for ctx.Err() == nil {
-		if s := f.State(); changed(&s, &told) {
-			told = s
+		if s := f.State(); changed(&s, &reported) {
+			reported = s
 			f.cfg.OnChange(s)
 		}
 		select {

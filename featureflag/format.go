@@ -22,7 +22,7 @@ func quote(s string) string {
 }
 
 // parseFlags reads a file of flags. It is strict where encoding/json is not: names of fields are case-sensitive, unknown
-// and repeated ones are refused. One flag that is wrong makes the whole file wrong: an edit that went astray once may
+// and repeated ones are rejected. One flag that is wrong makes the whole file wrong: an edit that went astray once may
 // have done so twice. The error joins an [*Error] for each thing wrong, or tells the line where it stops to be JSON.
 func parseFlags(data []byte) (map[string]Value, error) {
 	flags := make(map[string]Value)
@@ -50,7 +50,7 @@ func parseValue(name string, data []byte) (Value, error) {
 			percent = true
 			// Of the values of JSON only numbers are taken for one by ParseFloat.
 			if v.Percent, err = strconv.ParseFloat(string(raw), 64); err != nil {
-				return refuse(at, quote(string(raw)), "must be a number from 0 to 100")
+				return invalid(at, quote(string(raw)), "must be a number from 0 to 100")
 			}
 			v.Percent += 0 // -0 becomes 0
 			return checkPercent(at, v.Percent)
@@ -58,23 +58,23 @@ func parseValue(name string, data []byte) (Value, error) {
 			version = true
 			v.Version, err = strconv.ParseUint(string(raw), 10, 64)
 			if err != nil || v.Version < 1 || v.Version > maxGeneration {
-				return refuse(at, quote(string(raw)), "must be a whole number from 1 to %d", uint64(maxGeneration))
+				return invalid(at, quote(string(raw)), "must be a whole number from 1 to %d", uint64(maxGeneration))
 			}
 		case "killed":
 			v.Killed = string(raw) == "true"
 			if !v.Killed && string(raw) != "false" {
-				return refuse(at, quote(string(raw)), "must be true or false")
+				return invalid(at, quote(string(raw)), "must be true or false")
 			}
 		default:
-			return refuse(what, quote(field), "unknown: want percent, version and killed")
+			return invalid(what, quote(field), "unknown: want percent, version and killed")
 		}
 		return nil
 	})
 	if err == nil && !percent {
-		err = refuse(what+": percent", "missing", "must be there")
+		err = invalid(what+": percent", "missing", "must be there")
 	}
 	if err == nil && !version {
-		err = refuse(what+": version", "missing", "must be there")
+		err = invalid(what+": version", "missing", "must be there")
 	}
 	return v, err
 }
@@ -86,12 +86,12 @@ func parseObject(what string, data []byte, field func(name string, raw json.RawM
 		return fmt.Errorf("line %d: %w", strictjson.Line(data, int(at.Offset)), err)
 	}
 	if err != nil {
-		return refuse(what, quote(string(bytes.TrimSpace(data))), "%v", err)
+		return invalid(what, quote(string(bytes.TrimSpace(data))), "%v", err)
 	}
 	var errs []error
 	for _, m := range members {
 		if m.Repeated {
-			errs = append(errs, refuse(what, quote(m.Name), "is there twice"))
+			errs = append(errs, invalid(what, quote(m.Name), "is there twice"))
 		}
 		errs = append(errs, field(m.Name, m.Value))
 	}

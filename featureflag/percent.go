@@ -3,7 +3,7 @@ package featureflag
 import "github.com/sluice-go/sluice/internal/keyhash"
 
 // Keys fall on 2^53 points, all of which a float64 holds exactly. With 100,000 buckets instead, a percentage would have
-// to be rounded or refused; here any two percentages have thresholds in the same order, and that is all of the proof
+// to be rounded or rejected; here any two percentages have thresholds in the same order, and that is all of the proof
 // that a raise only adds keys. At 100 the threshold is above every point.
 const pointBits = 53
 
@@ -20,10 +20,10 @@ func threshold(percent float64) uint64 {
 	return uint64(percent * (1 << pointBits) / 100)
 }
 
-// checkPercent refuses NaN, too: it compares with nothing.
+// checkPercent rejects NaN, too: every comparison with it is false.
 func checkPercent(field string, percent float64) error {
 	if percent >= 0 && percent <= 100 {
 		return nil
 	}
-	return refuse(field, percent, "must be 0 to 100")
+	return invalid(field, percent, "must be 0 to 100")
 }

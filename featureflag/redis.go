@@ -23,7 +23,7 @@ var setScript = redis.NewScript(setSource)
 //
 // [Set], [Kill] and [Revive] change a flag in one atomic step, raise its version, and publish its name on the channel
 // that is named like the key. Every [Flag] subscribes to it and sees a change at once; where the subscription is broken
-// or refused, at the next [Config.Refresh].
+// or rejected, at the next [Config.Refresh].
 //
 // The client stays the caller's. It must be made with ContextTimeoutEnabled: true, or a load could outlast its timeout;
 // and it can't be a redis.Ring, which moves the keys of a dead node to another. An ACL needs ~KEY &KEY +ping,
@@ -47,7 +47,7 @@ func (s *redisHash) validate() error {
 	case nil:
 		none = true
 	case *redis.Ring:
-		errs = append(errs, refuse("Source: client", "Ring", "must not be a Ring: it moves keys of a dead node to another"))
+		errs = append(errs, invalid("Source: client", "Ring", "must not be a Ring: it moves keys of a dead node to another"))
 	case *redis.Client:
 		none = c == nil
 		unbounded = !none && !c.Options().ContextTimeoutEnabled
@@ -56,13 +56,13 @@ func (s *redisHash) validate() error {
 		unbounded = !none && !c.Options().ContextTimeoutEnabled
 	}
 	if none {
-		errs = append(errs, refuse("Source: client", "nil", "must not be nil"))
+		errs = append(errs, invalid("Source: client", "nil", "must not be nil"))
 	}
 	if unbounded {
-		errs = append(errs, refuse("Source: client: ContextTimeoutEnabled", false, "must be true: without it a load outlives its context"))
+		errs = append(errs, invalid("Source: client: ContextTimeoutEnabled", false, "must be true: without it a load outlives its context"))
 	}
 	if s.key == "" {
-		errs = append(errs, refuse("Source: key", `""`, "must not be empty"))
+		errs = append(errs, invalid("Source: key", `""`, "must not be empty"))
 	}
 	return errors.Join(errs...)
 }
@@ -105,14 +105,14 @@ func (s *redisHash) value(ctx context.Context, name, text string, err error) (Va
 	return v, nil
 }
 
-// overdue asks the clock, because a connection may notice the deadline before the context does.
+// overdue reads the clock, because a connection may notice the deadline before the context does.
 func overdue(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && !time.Now().Before(deadline)
 }
 
 // A subscription is read in rounds, because no context ends a read that is under way, and so that one whose other end
-// has gone without a word is noticed: after pingAfter silent rounds it is asked for a sign, and given up after as many
+// has vanished is noticed: after pingAfter silent rounds it is pinged, and given up after as many
 // again.
 const (
 	subscriptionRound = time.Second

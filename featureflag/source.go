@@ -58,7 +58,7 @@ func (f function) Load(ctx context.Context, _ string) (Value, error) { return f(
 
 func (f function) validate() error {
 	if f == nil {
-		return refuse("Source: function", "nil", "must not be nil")
+		return invalid("Source: function", "nil", "must not be nil")
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func (f function) validate() error {
 // Set stores a percentage under a larger version, and returns what is stored now. A killed flag stays killed. A flag
 // that isn't there is made. Only [File] and [Redis] can be written, others return [ErrReadOnly].
 //
-// A file is replaced by a new one of the same owner, group, permissions and access list, so that whoever could read it
-// still can. Only root can keep the owner of another's file: anybody else is refused with an [*Error].
+// A file is replaced by a new one of the same owner, group, permissions and access list, so that its readers
+// keep access. Only root can keep the owner of another user's file: other users get an [*Error].
 func Set(ctx context.Context, s Source, name string, percent float64) (Value, error) {
 	return write(ctx, s, name, change{percent: &percent})
 }
@@ -99,7 +99,7 @@ type setter interface {
 func write(ctx context.Context, s Source, name string, c change) (Value, error) {
 	errs := []error{checkName(name), checkSource(s)}
 	if ctx == nil {
-		errs = append(errs, refuse("ctx", "nil", "must not be nil"))
+		errs = append(errs, invalid("ctx", "nil", "must not be nil"))
 	}
 	if c.percent != nil {
 		*c.percent += 0 // -0 becomes 0
@@ -121,7 +121,7 @@ func checkSource(s Source) error {
 		return v.validate()
 	}
 	if typednil.Is(s) {
-		return refuse("Source", "nil", "must not be nil")
+		return invalid("Source", "nil", "must not be nil")
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func checkName(name string) error {
 		}
 	}
 	if !ok {
-		return refuse("Name", quote(name), "must be 1 to 128 of A-Z a-z 0-9 _ - . : /")
+		return invalid("Name", quote(name), "must be 1 to 128 of A-Z a-z 0-9 _ - . : /")
 	}
 	return nil
 }

@@ -91,13 +91,13 @@ func (r *record) accept(v Value) error {
 	}
 	switch {
 	case v.Version > maxGeneration:
-		return refuse("version", v.Version, "must be 1 to %d", uint64(maxGeneration))
+		return invalid("version", v.Version, "must be 1 to %d", uint64(maxGeneration))
 	case v.Version > r.value.Version:
 		r.value, r.killed = v, false
 	case v == r.value:
 		r.killed = false
 	default:
-		// Whoever throws a kill switch in a hurry and by hand must not fail for a number.
+		// A kill by hand, in a hurry, must not fail because of its version.
 		r.killed = r.killed || v.Killed
 		return fmt.Errorf("%w: percent %v, killed %t, version %d after percent %v, killed %t, version %d", ErrVersion,
 			v.Percent, v.Killed, v.Version, r.value.Percent, r.value.Killed, r.value.Version)

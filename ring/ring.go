@@ -12,7 +12,7 @@
 // [Ring.Shares] tells what they are.
 //
 // A Ring doesn't know who is alive and doesn't look at traffic: a dead member still owns its keys, and one hot key
-// is one member's load. The hash is public, so whoever chooses keys can choose their owner.
+// is one member's load. The hash is public, so a client that chooses keys can choose their owner.
 //
 // A Ring never changes, so any number of goroutines may use it. To change members, build another and swap.
 //
@@ -56,7 +56,7 @@ const (
 )
 
 // The other way to look up is to walk the points themselves, through an index with an entry for every one or two of
-// them. Two dependent cache misses and a branch that nobody can predict make it take twice the time of the table of
+// them. Two dependent cache misses and an unpredictable branch make it take twice the time of the table of
 // slots at 10 members and three times at 100 (30 and 48 ns against 13 and 14: go test -run '^$' -bench Owner ./ring).
 // The number of slots: with 2^18, 100 members are spread worse (max/mean 1.042 on average over 60 seeds, against 1.033
 // with 2^19 and 1.028 with 2^20); with 2^20 the table alone fills a core's second-level cache.
@@ -73,7 +73,7 @@ const (
 type ConfigError struct {
 	Field  string // what was wrong: "Points", "len(members)", "members[3].Weight"
 	Value  any    // what it was
-	Reason string // why it was refused, with the bound if there is one
+	Reason string // why it was rejected, with the bound if there is one
 }
 
 func (e *ConfigError) Error() string {
@@ -137,38 +137,38 @@ func New(members []Member, cfg Config) (*Ring, error) {
 
 func validate(members []Member, cfg Config) error {
 	var errs []error
-	refuse := func(field string, value any, format string, args ...any) {
+	invalid := func(field string, value any, format string, args ...any) {
 		errs = append(errs, &ConfigError{Field: field, Value: value, Reason: fmt.Sprintf(format, args...)})
 	}
 
 	points := int64(cmp.Or(cfg.Points, defaultPoints))
 	if points < 0 || points > maxPoints {
-		refuse("Points", cfg.Points, "want 1 to %d, or 0 for %d", maxPoints, defaultPoints)
+		invalid("Points", cfg.Points, "want 1 to %d, or 0 for %d", maxPoints, defaultPoints)
 		points = 0
 	}
 	if n := len(members); n == 0 || n > maxMembers {
-		refuse("len(members)", n, "want 1 to %d", maxMembers)
+		invalid("len(members)", n, "want 1 to %d", maxMembers)
 	}
 	var total int64
 	first := make(map[string]int, len(members))
 	for i, m := range members {
 		if m.Weight < 0 || m.Weight > maxWeight {
-			refuse(fmt.Sprintf("members[%d].Weight", i), m.Weight, "want 1 to %d, or 0 for 1", maxWeight)
+			invalid(fmt.Sprintf("members[%d].Weight", i), m.Weight, "want 1 to %d, or 0 for 1", maxWeight)
 		} else {
 			total += points * int64(cmp.Or(m.Weight, 1))
 		}
 		if m.Name == "" {
-			refuse(fmt.Sprintf("members[%d].Name", i), m.Name, "want a name")
+			invalid(fmt.Sprintf("members[%d].Name", i), m.Name, "want a name")
 			continue
 		}
 		if j, taken := first[m.Name]; taken {
-			refuse(fmt.Sprintf("members[%d].Name", i), m.Name, "members[%d] has it already", j)
+			invalid(fmt.Sprintf("members[%d].Name", i), m.Name, "members[%d] has it already", j)
 			continue
 		}
 		first[m.Name] = i
 	}
 	if total > maxTotalPoints {
-		refuse("Points x total weight", total, "want at most %d", maxTotalPoints)
+		invalid("Points x total weight", total, "want at most %d", maxTotalPoints)
 	}
 	return errors.Join(errs...)
 }

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// PostArgs are the arguments of Post.
+// PostArgs returns the arguments of Post.
 func PostArgs(version int64, digest, text string) []any { return []any{version, digest, text} }
 
-// ParsePost decodes what Post has stored, or its reply: a notice, or its first line. The version is 0 if it can't be read.
+// ParsePost decodes a stored announcement, or a reply of Post: all of it or its first line. The version is 0 if it is
+// malformed.
 func ParsePost(reply string) (version int64, digest, text string) {
 	head, text, _ := strings.Cut(reply, "\n")
 	number, digest, _ := strings.Cut(head, " ")

@@ -1,13 +1,12 @@
--- post: keep a notice for all clients of this server, such as the topology that they share, unless there is a newer one.
+-- post: store an announcement for all clients of this server, such as their topology, unless a newer one is stored.
 --
--- KEYS[1]  where it is kept: the version, a space, the digest, a newline, the text
+-- KEYS[1]  the announcement: the version, a space, the digest, a newline, the text
 -- ARGV[1]  version, from 1 to 2^53-1
 -- ARGV[2]  digest of the text, without spaces
--- ARGV[3]  text; empty to look only
+-- ARGV[3]  text; empty to read only
 --
--- Reply    what is there afterwards: all of it if its version is above the given one, else its first line, or '' for
---          nothing
--- Errors   CORRUPT: the stored value is no notice. Nothing is written.
+-- Reply    what is stored afterwards: all of it if its version is above ARGV[1], else its first line; '' if nothing is
+-- Errors   CORRUPT: the stored value is no announcement. Nothing is written.
 
 local stored = redis.call('GET', KEYS[1]) or ''
 local head, version = string.match(stored, '^((%d+) %S+)\n')

@@ -1,4 +1,4 @@
--- refund: give back a part of one charge, window by window.
+-- refund: refund part of one charge, window by window.
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
@@ -13,7 +13,7 @@
 -- Errors   CORRUPT: the stored value is no state. SEALED m n: the key has moved under version n of m. FLOOR: the key has not
 --          been adopted here under the request's version. Nothing is written.
 --
--- The TTL stays: the state must outlive every copy that doesn't know of the refund. The same as
+-- The TTL stays: the state must outlive every copy that lacks the refund. The same as
 -- state.State.Refund; a test holds them equal.
 
 local now = tonumber(ARGV[1])
@@ -28,7 +28,7 @@ else
 end
 if refusal then return redis.error_reply(refusal) end
 
--- given is the refunded that a refund leaves: a charge that is not known here, or that a reset gave back, adds none.
+-- given returns the new refunded count. It is unchanged if the charge is not known here, or was voided by a reset.
 local function given(spent, back, void, amount, position)
   if position > spent or position <= void then return back end
   return math.min(spent, back + amount)

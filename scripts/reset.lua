@@ -1,15 +1,15 @@
--- reset: give back everything that is charged, under the limits named.
+-- reset: refund everything that is charged under the limits given.
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
 -- then, under a move, its mover ('m' or 't'), version, step (0 or 2): see enter in state.lua
 -- then for each limit: id, and for a bucket (b) its rate
 --
--- Reply    1 if anything was given back, else 0.
+-- Reply    1 if anything was refunded, else 0.
 -- Errors   CORRUPT: the stored value is no state. SEALED m n: the key has moved under version n of m. FLOOR: the key has not
 --          been adopted here under the request's version. Nothing is written.
 --
--- Nothing is deleted and the TTL stays: an older copy that comes back as a floor must find the refund. The same as
+-- Nothing is deleted and the TTL stays: an older copy that arrives as a floor must meet the refund. The same as
 -- state.State.Reset; a test holds them equal.
 
 local now = tonumber(ARGV[1])

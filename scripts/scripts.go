@@ -1,7 +1,6 @@
 // Package scripts holds the Lua scripts that run on the Redis primary of a key, and the Go that encodes their arguments and
 // decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the
-// one key it is given and so is safe on Redis Cluster, except takes and takesfixed, which are given several keys of one
-// server. No script reads the server's clock: now is an argument, so that a test's clock works on a real server.
+// one key it is given, so it is safe on Redis Cluster; takes and takesfixed get several keys of one server. No script reads the server's clock: now is an argument, so that a test's clock works on a real server.
 //
 // # Encoding
 //
@@ -24,7 +23,7 @@
 // in us (2000 keys at random, medians of seven interleaved runs; for the last two lines of two fixed limits and a sliding
 // one, take.lua costs 18 and 22):
 //
-//	                                     alone   8 together   32 together
+//	                                    single   8 together   32 together
 //	one fixed limit                        5.4          2.8           2.4
 //	two fixed, one sliding of one         11.5          5.7           4.9
 //	two fixed, one sliding of sixty       12.6          6.7           5.7
@@ -76,7 +75,7 @@ var All = []Script{Take, Takes, TakesFixed, Refund, Reset, Seal, Post}
 
 func script(name, source string) Script { return plain(name, stateLua+"\n"+source) }
 
-// plain is a script that does without state.lua.
+// plain returns a script without state.lua.
 func plain(name, source string) Script {
 	sum := sha1.Sum([]byte(source))
 	return Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}

@@ -1,11 +1,11 @@
--- The encoding of a key's state, as package limit/state writes it (limit/codec.go). Every script starts with this part.
+-- The encoding of a key's state, as package limit/state writes it (limit/state/codec.go). Every script starts with this part.
 --
 --   f1m:1795225200123,57-3;              fixed: reset in ms, counts
 --   s1h~1m:1795226400000,70,57-3,12,0;   sliding: end in ms, used, counts of each sub-bucket, newest first
 --   b1s:1795225200123456.1,700000,100000;             bucket: peak in us and 1/rate us, birth and latest charge in us before it
 --   b1s:1795225200123456.1,700000,100000,1795225200123458.1,2.2;    once there is credit: that, arrival, credit
---   m:1795225200123,7,6;                 stamp of a migration: end in ms, version adopted, version sealed
---   t:1795225200123,2,0;                 stamp of a topology, the same
+--   m:1795225200123,7,6;                 fence of a migration: end in ms, version adopted, version sealed
+--   t:1795225200123,2,0;                 fence of a topology, the same
 --
 -- Counts are charged, charged-refunded, or charged-refunded-void, void being what a reset gave back.
 -- An entry is over from its first number on. Numbers are whole and at most 2^53-1, which Lua's doubles hold; they
@@ -19,12 +19,12 @@ local MAX_COUNT = 9007199254740991
 local MAX_CREDIT = 4503599627370496
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
 
--- What a state has at most, of bytes and of entries, and more digits in a row than any number in it.
+-- Bounds of a state's bytes and entries, and a run of digits longer than any number in it.
 local MAX_TEXT, MAX_ENTRIES, TOO_LONG = 131072, 256, '%f[%d]' .. string.rep('%d', 18)
 
--- parse returns the bodies of all entries by id, and how many there are; nil if text is no state. The whole server waits
--- for it, whatever is stored: it is anchored, because a search would take the square of the length of a foreign value, and
--- it refuses what would take COUNT the cube of a number's length, which tries all ways to share digits among its parts.
+-- parse returns the bodies of all entries by id, and their number; nil if text is no state. It blocks the server, whatever is
+-- stored. So the pattern is anchored: a search would take quadratic time on a foreign value. And long runs of digits are
+-- rejected: COUNT would take cubic time on them, because it tries all ways to divide the digits among its parts.
 local function parse(text)
   if #text > MAX_TEXT or string.find(text, TOO_LONG) then return nil end
   local bodies, n, i = {}, 0, 1
@@ -61,7 +61,7 @@ local function parse_sliding(body)
   return tonumber(stop), charged, refunded, void
 end
 
--- format_sliding is the inverse; it drops what was never charged from the old end.
+-- format_sliding is the inverse; it drops sub-buckets from the old end that were never charged.
 local function format_sliding(stop, charged, refunded, void)
   local n, used, list = #charged, 0, {}
   while n > 1 and charged[n] == 0 do n = n - 1 end
@@ -92,29 +92,29 @@ local function format_bucket(a, af, c, cf, p, pf, born, seen)
   return format('%s,%s,%s', life, span(a, af), span(c, cf))
 end
 
--- parse_stamp returns the end of a stamp (ms), the version adopted and the version sealed; zeros once it is over.
-local function parse_stamp(body, now)
+-- parse_fence returns the end of a fence (ms), the version adopted and the version sealed; zeros once it is over.
+local function parse_fence(body, now)
   if not body then return 0, 0, 0 end
   local stop, adopted, sealed = match(body, '^(%d+),(%d+),(%d+)$')
   if stop * 1000 <= now then return 0, 0, 0 end
   return tonumber(stop), tonumber(adopted), tonumber(sealed)
 end
 
-local function format_stamp(stop, adopted, sealed)
+local function format_fence(stop, adopted, sealed)
   return format('%.0f,%.0f,%.0f', stop, adopted, sealed)
 end
 
--- frozen returns the error for a request under a version at a place that the key has left; nil for none.
+-- frozen returns the error for a request under a version at a place that the key has left; otherwise nil.
 local function frozen(mover, adopted, sealed, version)
   if sealed > adopted and version <= sealed then return format('SEALED %s %.0f', mover, sealed) end
 end
 
--- enter judges a request that acts under a move: its mover, its version (0 for none), its step (0 ask, 1 adopt, 2 alone),
--- until when a stamp is kept (ms), and whether it charges or gives back. It returns the error that refuses the request, nil
--- for none, and the stamp to store, nil if it stays. The same as state.State.Enter.
+-- enter checks a request that acts under a move: its mover, its version (0 for none), its step (0 ask, 1 adopt, 2 without floor),
+-- until when a fence is kept (ms), and whether it charges or refunds. It returns the error, nil if the request is admitted, and
+-- the fence to store, nil if it is unchanged. The same as state.State.Enter.
 local function enter(bodies, now, mover, version, step, keep, charges)
-  local stop, adopted, sealed = parse_stamp(bodies[MIGRATION], now)
-  local tstop, tadopted, tsealed = parse_stamp(bodies[TOPOLOGY], now)
+  local stop, adopted, sealed = parse_fence(bodies[MIGRATION], now)
+  local tstop, tadopted, tsealed = parse_fence(bodies[TOPOLOGY], now)
   local refusal
   if mover == TOPOLOGY then
     refusal = frozen(TOPOLOGY, tadopted, tsealed, version) or charges and frozen(MIGRATION, adopted, sealed, 0)
@@ -125,7 +125,7 @@ local function enter(bodies, now, mover, version, step, keep, charges)
   if refusal then return refusal end
   if version <= adopted or step == 2 then return nil end
   if step == 0 then return 'FLOOR wanted' end
-  return nil, format_stamp(math.max(stop, keep), version, sealed)
+  return nil, format_fence(math.max(stop, keep), version, sealed)
 end
 
 -- plus and minus work on times of us and 1/rate us.
@@ -150,8 +150,8 @@ local function time_to_live(last, now)
   return format('%.0f', math.ceil((last - now) / 1000) + 1000)
 end
 
--- store writes the bodies back under the same TTL, in the order they were stored in; over ones, false in bodies,
--- are left out. It returns 1 if that changed anything.
+-- store writes the bodies back in their stored order, with the same TTL. It omits expired ones, which are false in bodies. It
+-- returns 1 if that changed anything.
 local function store(stored, bodies)
   local out = {}
   for id in gmatch(stored, '([^:]+):[^;]+;') do

@@ -2,16 +2,16 @@
 --
 -- KEYS[1]  the key's state
 -- ARGV[1]  now, Unix us
--- ARGV[2]  cost; 0 charges nothing and only stores what the floor knows
--- ARGV[3]  floor: what the caller knows of the key, as a state; empty for nothing
--- then, under a move, its mover ('m' or 't'), version, step, until when a stamp is kept (Unix ms): see enter in state.lua
+-- ARGV[2]  cost; 0 only merges the floor
+-- ARGV[3]  floor: the state of the key as the caller knows it; may be empty
+-- then, under a move, its mover ('m' or 't'), version, step, until when a fence is kept (Unix ms): see enter in state.lua
 -- then for each limit, by the first letter of its id
 --   f a g  id, max, reset of a window that starts now (Unix ms)
 --   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
 --   b      id, time that cost refills in (us, 1/rate us), time that the burst refills in (us, 1/rate us), rate
 --
--- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take stores nothing
---          but what the floor knew and the store did not.
+-- Reply    '1' and the state after the charge, or '0' and the state that denied it. A denied take only
+--          merges the floor.
 -- Errors   CORRUPT: the stored value, or the floor, is no state. SEALED m n: the key has moved under version n of m. FLOOR:
 --          the key has not been adopted here under the request's version. Nothing is written.
 --
@@ -26,21 +26,21 @@ if not (bodies and floors) then return redis.error_reply('CORRUPT state') end
 
 local allowed, learned = cost > 0, false
 
-local first, mover, stamp = 4, MOVERS[ARGV[4]] and ARGV[4], nil
+local first, mover, fence = 4, MOVERS[ARGV[4]] and ARGV[4], nil
 if mover or bodies[MIGRATION] or bodies[TOPOLOGY] then
   local version, step, keep, refusal = 0, 0, 0, nil
   if mover then first, version, step, keep = 8, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]) end
-  refusal, stamp = enter(bodies, now, mover or MIGRATION, version, step, keep, cost > 0)
-  if stamp and mover == TOPOLOGY then -- the stamp of a migration comes along, and may freeze this place
-    local stop, adopted, sealed = parse_stamp(bodies[MIGRATION], now)
-    local fstop, fadopted, fsealed = parse_stamp(floors[MIGRATION], now)
+  refusal, fence = enter(bodies, now, mover or MIGRATION, version, step, keep, cost > 0)
+  if fence and mover == TOPOLOGY then -- the fence of a migration moves with the key, and may freeze this place
+    local stop, adopted, sealed = parse_fence(bodies[MIGRATION], now)
+    local fstop, fadopted, fsealed = parse_fence(floors[MIGRATION], now)
     stop, adopted, sealed = math.max(stop, fstop), math.max(adopted, fadopted), math.max(sealed, fsealed)
     refusal = cost > 0 and frozen(MIGRATION, adopted, sealed, 0)
-    bodies[MIGRATION] = format_stamp(stop, adopted, sealed) -- which is left out where there is none: it is over
+    bodies[MIGRATION] = format_fence(stop, adopted, sealed) -- which is left out where there is none: it is over
   end
   if refusal then return redis.error_reply(refusal) end
 end
-if stamp then bodies[mover], learned = stamp, true end
+if fence then bodies[mover], learned = fence, true end
 
 -- join_* return what two bodies of one entry know together.
 
@@ -186,12 +186,12 @@ local out = {}
 for j = 1, n do
   if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
 end
-if stamp then -- with an adoption come entries that are not this policy's
+if fence then -- with an adoption come entries that are not this policy's
   for j = 1, n do floors[ids[j]] = nil end
   floors[MIGRATION], floors[TOPOLOGY] = nil, nil
   for id, floor in pairs(floors) do bodies[id] = join(id, bodies[id], floor) end
 end
-if stamp or entries > mine then -- others' entries: a stamp, another policy's; two may be alive during a deploy
+if fence or entries > mine then -- others' entries: a fence, another policy's; two may be alive during a deploy
   for j = 1, n do bodies[ids[j]] = nil end
   for id, body in pairs(bodies) do
     local stop = ends(id, body)

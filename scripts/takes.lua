@@ -8,28 +8,27 @@
 -- then for each limit, by the first letter of its id
 --   f a    id, max, reset of a window that starts now (Unix ms)
 --   s      id, max, end of the sub-bucket of now (Unix ms), precision (ms), sub-buckets in the window
--- then     the cost for each key; none if all cost 1 and there is no floor
--- then     the floor for each key: what the caller knows of it, as a state, empty for nothing; none if there is no floor
+-- then     the cost for each key; absent if all cost 1 and there is no floor
+-- then     the floor for each key, as for take; absent if there is no floor
 --
--- Reply    one text, for each key: a space and '1' and the state after the charge; or a space and '0' and the state that
---          denied it; or a space, '-' and the error, with tabs for spaces; or a space only where it is for take to say.
---          Nothing was done to those.
+-- Reply    one text. For each key it has a space, then '1' and the state after the charge; or '0' and the state that denied
+--          it; or '-' and the error, with tabs for spaces; or nothing, if the key is left to take and unchanged.
 --
--- A SET that Redis refuses, as it does for want of memory or of rights, fails for that key only. So an error reply to a call of
--- several keys means that nothing was written. A call of one key passes the error on.
+-- A SET that Redis rejects, for lack of memory or of permissions, fails for that key only. So an error reply to a call for
+-- several keys means that nothing was written. A call for one key returns the error.
 --
--- A floor is let through where take would learn nothing from it: it is what is stored, or covers can tell.
+-- A floor is accepted if merging it would change nothing: it equals the stored state, or covers reports so.
 --
--- What makes it fast: a state is matched once for each limit, and the older sub-buckets are carried as text, not read.
+-- It is fast because it matches a state once for each limit, and copies the older sub-buckets as text.
 -- Server time of a key under two fixed limits and a sliding one (a core of an Intel Xeon): 4.9 us of 32 together, 5.7 us
--- with 60 sub-buckets stored, 12 and 13 us of one alone; take costs 18 and 22. The same as take; a test holds them equal.
+-- with 60 sub-buckets stored, 12 and 13 us of a single one; take costs 18 and 22. The same as take; a test holds them equal.
 
 local find, format, match, sub = string.find, string.format, string.match, string.sub
 local set = #KEYS > 1 and redis.pcall or redis.call
 local now, n, arg, o = tonumber(ARGV[1]), tonumber(ARGV[2]), 3, 1
 local MAX_COUNT, SMALL = 9007199254740991, 2147483648 -- below which '%d' is exact on every machine
 
--- Of each limit; size and precision are nil for a fixed one. Room for four is made at once.
+-- Each limit's parameters; size and precision are nil for a fixed one. The tables start with room for four.
 local pattern, max, fresh, slot = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local size, precision = {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local room, longest = {nil, nil, nil, nil}, 0 -- what a state has at most: of bytes that are matched for a limit, and in all
@@ -54,7 +53,7 @@ end
 local costs = ARGV[arg] and arg - 1
 local floors = costs and ARGV[costs + #KEYS + 1] and costs + #KEYS
 
--- trim drops what was never charged from the old end of a list of sub-buckets.
+-- trim drops sub-buckets that were never charged from the old end of a list.
 local function trim(list)
   while sub(list, -2) == ',0' do list = sub(list, 1, -3) end
   return list
@@ -78,10 +77,10 @@ end
 
 local COUNT = '(%d+)%-?(%d*)%-?(%d*)'
 
--- covers reports whether a state surely knows all that a floor does. An entry of the floor that is over says nothing. Of
--- another one the state knows all if its window is later and has charged what that one used, or is the same with no less
--- charged and given back. Of sub-buckets that holds for the newest of the floor; the others, but those that have left, must
--- be the same. It compares text, so it may say no where take would learn nothing.
+-- covers reports whether merging a floor into a state would surely change nothing. Expired entries of the floor don't count.
+-- A live entry is covered if the state's window is later and has charged what the entry used, or is the same with no less
+-- charged and refunded. For sub-buckets that holds for the newest of the floor; the others that are still in the window must
+-- be equal. It compares text, so false negatives are possible.
 local function covers(value, floor)
   local at, from = 1, 1
   for j = 1, n do
@@ -128,7 +127,7 @@ for i = 1, #KEYS do
   local there = written[key] or values[i]
   local value = there ~= '' and there
   local allowed, opens, at = true, not value, 1
-  local mine = #floor <= longest and not (value and #value > longest) and -- or there is nothing to match
+  local mine = #floor <= longest and not (value and #value > longest) and -- otherwise nothing is matched
     (floor == '' or floor == value or covers(value, floor))
   for j = 1, mine and n or 0 do
     local o, left = slot[j], max[j]
@@ -142,7 +141,7 @@ for i = 1, #KEYS do
         mine = false
         break
       end
-      if stop == fresh[j] or stop + 0 > fresh[j] + 0 then -- the newest sub-bucket goes on
+      if stop == fresh[j] or stop + 0 > fresh[j] + 0 then -- the newest sub-bucket is the current one
         out[o], out[o + 2] = stop, sub(value, next, last)
       elseif stop * 1000 <= now then
         opens, used, newest = true, 0, 0

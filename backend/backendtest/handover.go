@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// testHandOver: a key that is sealed here answers nobody until a newer version brings it back, with what was counted
+// testHandOver: a key that is sealed here rejects requests until a newer version brings it back, with what was counted
 // elsewhere meanwhile; a key that comes here waits for its floor.
 func testHandOver(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Sealer); !ok {
@@ -68,11 +68,11 @@ func testHandOverBy(t *testing.T, s *subject, mover state.Mover) {
 		m.seal(t, under(5, state.Ask), "")
 		m.clock.step(10*time.Minute - time.Microsecond)
 		m.refused(t, state.Move{}, receipt, moved(5))
-		m.clock.step(2 * time.Millisecond) // a stamp is kept for its Hold, rounded up to a millisecond
+		m.clock.step(2 * time.Millisecond) // a fence is kept for its TTL, rounded up to a millisecond
 		m.move(t, state.Move{}, nil, 1)
 		m.compareLoad(t)
 	})
-	m := s.mirror("nobody has asked for it", limit.Fixed(5, time.Hour))
+	m := s.mirror("not requested yet", limit.Fixed(5, time.Hour))
 	m.policy.Name = mover.String()
 	m.seal(t, state.Move{Mover: mover, Version: 2, TTL: time.Minute}, "")
 	m.refused(t, state.Move{}, state.Receipt{}, fmt.Sprintf("moved under 2 of a %s", mover))

@@ -108,7 +108,7 @@ var mutants = []mutant{
 	{"take", "if not (allowed or learned) then", "if not allowed then"},
 	{"take", "if not (allowed or learned) then return '0' .. stored end", ""},
 	{"take", "allowed and charged or joined", "charged"},
-	{"take", "if stamp or entries > mine then", "if stamp then"},
+	{"take", "if fence or entries > mine then", "if fence then"},
 	{"take", "last = math.max(last, stop)", ""},
 	{"take", "/ 1000) + 1000)", "/ 1000))"},
 	{"take", "'PX'", "'EX'"},

@@ -92,22 +92,6 @@ type request struct {
 	err     error
 }
 
-// message is what a process sends to a place.
-type message struct {
-	kind    byte // take, refund, seal or seed, by its first letter; 'd' for seed
-	place   int
-	req     backend.Request
-	receipt state.Receipt
-	amount  int64
-	floor   state.State
-}
-
-type answer struct {
-	result   backend.Result
-	snapshot backend.Snapshot
-	err      error
-}
-
 func (w *handoverWorld) steps() (all []step) {
 	for _, p := range w.processes {
 		if p.request == nil {
@@ -333,50 +317,6 @@ func (w *handoverWorld) check() error {
 	return nil
 }
 
-// unanswered is what the sender of a message learns that is lost, or late.
-func (m *message) unanswered() error {
-	return &backend.Error{Op: "call", Kind: backend.Unavailable, MayHaveCharged: m.kind != 's', Err: context.DeadlineExceeded}
-}
-
-// clone is a message that shares nothing with its sender.
-func (m *message) clone() message {
-	c := *m
-	c.floor = m.floor.Clone()
-	if m.req.Floor != nil {
-		floor := m.req.Floor.Clone()
-		c.req.Floor = &floor
-	}
-	return c
-}
-
-func (m *message) String() string {
-	return string(m.append(nil))
-}
-
-var messageNames = map[byte]string{'t': "take", 'd': "seed", 'r': "refund", 's': "seal"}
-
-func (m *message) append(b []byte) []byte {
-	b = append(b, messageNames[m.kind]...)
-	b = append(b, " at "...)
-	b = append(b, byte('A'+m.place))
-	if v := m.req.Move.Version; v > 0 {
-		b = append(b, " under "...)
-		b = strconv.AppendInt(b, v, 10)
-		b = append(b, [...]string{" ask", " adopt", " alone"}[m.req.Move.Step]...)
-	}
-	if m.req.Floor != nil {
-		b, _ = m.req.Floor.AppendText(append(b, " floor "...))
-	}
-	if m.kind == 'd' {
-		b, _ = m.floor.AppendText(append(b, " floor "...))
-	}
-	if m.kind == 'r' {
-		_, position, _ := m.receipt.Charge(0)
-		b = strconv.AppendInt(append(b, " charge "...), position, 10)
-	}
-	return b
-}
-
 func (w *handoverWorld) state(b []byte) []byte {
 	for i := range w.places {
 		b, _ = w.places[i].AppendText(append(b, '|'))
@@ -403,5 +343,5 @@ func (w *handoverWorld) state(b []byte) []byte {
 	return b
 }
 
-// settle is how long stamps are kept at least: longer than this world lasts.
+// settle is how long fences are kept at least: longer than this world lasts.
 const settle = time.Hour

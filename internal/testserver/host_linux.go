@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// reserve returns an address on a port that nobody else gets before the test is over, even while no server runs on it.
+// reserve returns an address on a port that no other process gets before the test ends, even while no server runs on it.
 //
 // The port is held by a socket that is bound but doesn't listen. It is bound exclusively, so two tests never hold one
 // port, and made sharable only then: the server, which sets SO_REUSEADDR itself, can listen beside it, and the kernel

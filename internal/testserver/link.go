@@ -58,7 +58,7 @@ func (l *link) serve() {
 	replies.Wait()
 }
 
-// handOn passes commands to the server until either side is gone.
+// handOn passes commands to the server until either side closes.
 func (l *link) handOn(client *bufio.Reader, server *bufio.Writer) {
 	for {
 		raw, args, err := readRequest(client)
@@ -90,7 +90,7 @@ func (l *link) handOn(client *bufio.Reader, server *bufio.Writer) {
 	}
 }
 
-// handBack passes replies to the client until either side is gone.
+// handBack passes replies to the client until either side closes.
 func (l *link) handBack(server *bufio.Reader) {
 	hung := false
 	for {

@@ -73,7 +73,7 @@ type Proxy struct {
 	links    map[*link]struct{}
 }
 
-// NewProxy starts a proxy for the server at target, which need not run yet. It passes everything until told otherwise.
+// NewProxy starts a proxy for the server at target, which need not run yet. By default it passes everything.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{Addr: reserve(t), t: t, target: target, links: make(map[*link]struct{})}

@@ -145,7 +145,7 @@ func (s *Server) info(ctx context.Context, section string) (map[string]string, e
 	return fields, nil
 }
 
-// redisMajor is the major version of the installed server, 0 if it can't be told.
+// redisMajor is the major version of the installed server, 0 if unknown.
 var redisMajor = sync.OnceValue(func() int {
 	out, _ := exec.Command("redis-server", "--version").Output()
 	m := regexp.MustCompile(`v=(\d+)\.`).FindSubmatch(out)

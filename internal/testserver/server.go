@@ -166,14 +166,14 @@ func (k kind) answers(addr string) bool {
 	return err == nil && k.pong(line)
 }
 
-// Kill ends the server with SIGKILL and waits until it is gone. Its port stays reserved: connections are refused.
+// Kill ends the server with SIGKILL and waits for its exit. Its port stays reserved: connections are refused.
 func (s *Server) Kill() {
 	if p := s.signal(syscall.SIGKILL); p != nil {
 		<-p.exited
 	}
 }
 
-// Stop ends the server with SIGTERM, as an operator would, and waits until it is gone.
+// Stop ends the server with SIGTERM, as an operator would, and waits for its exit.
 func (s *Server) Stop() {
 	p := s.signal(syscall.SIGTERM)
 	if p == nil {
@@ -202,14 +202,14 @@ func (s *Server) Restart() {
 	}
 }
 
-// signal sends to the latest process, and does nothing to one that is gone. It returns nil if none was started.
+// signal sends to the latest process, and does nothing to one that has exited. It returns nil if none was started.
 func (s *Server) signal(sig syscall.Signal) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process == nil {
 		return nil
 	}
-	_ = s.process.cmd.Process.Signal(sig) // os.ErrProcessDone if it is gone
+	_ = s.process.cmd.Process.Signal(sig) // os.ErrProcessDone if it has exited
 	return s.process
 }
 

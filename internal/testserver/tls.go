@@ -25,7 +25,7 @@ type Authority struct {
 	file string
 }
 
-// NewAuthority returns one that nobody knows yet.
+// NewAuthority returns a new certificate authority.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{key: newKey(t)}
