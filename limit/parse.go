@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/durationtext"
 )
 
 // Parse reads the text form of a limit:
@@ -100,10 +102,10 @@ func (l Limit) String() string {
 	}
 	b = strconv.AppendInt(b, l.Max, 10)
 	b = append(b, '/')
-	b = appendDuration(b, l.Window)
+	b = durationtext.Append(b, l.Window)
 	switch {
 	case l.Algorithm == SlidingWindow:
-		b = appendDuration(append(b, '~'), l.Precision)
+		b = durationtext.Append(append(b, '~'), l.Precision)
 	case l.Algorithm == Bucket:
 		b = strconv.AppendInt(append(b, '+'), l.Burst, 10)
 	case l.Alignment != FirstRequest:
@@ -151,24 +153,6 @@ func (a Alignment) String() string {
 		return "staggered"
 	}
 	return "alignment(" + strconv.Itoa(int(a)) + ")"
-}
-
-var units = []struct {
-	suffix string
-	size   time.Duration
-}{
-	{"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}, {"us", time.Microsecond},
-	{"ns", time.Nanosecond},
-}
-
-// appendDuration writes d in the largest single unit that divides it: "24h", "90s", "1500ms".
-func appendDuration(b []byte, d time.Duration) []byte {
-	for _, u := range units {
-		if d%u.size == 0 && d != 0 {
-			return append(strconv.AppendInt(b, int64(d/u.size), 10), u.suffix...)
-		}
-	}
-	return append(b, "0s"...)
 }
 
 func quoted(s string) string {

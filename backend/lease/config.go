@@ -1,12 +1,12 @@
 package lease
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -66,29 +66,22 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate(inner backend.Backend) error {
-	var errs []error
-	refuse := func(field string, value any, bound string) {
-		errs = append(errs, &limit.Error{Field: "lease: " + field, Value: fmt.Sprint(value), Bound: bound})
-	}
+	errs := fielderrors.List{Prefix: "lease: "}
 	if typednil.Is(inner) {
-		refuse("inner", typednil.Name(inner), "must not be nil")
+		errs.Add("inner", typednil.Name(inner), "must not be nil")
 	} else if c.Batch >= 0 && !backend.Supports(inner, backend.OpRefund) {
-		refuse("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
+		errs.Add("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
-	if c.Processes < 0 {
-		refuse("Processes", c.Processes, "must not be negative")
-	}
+	fielderrors.NotNegative(&errs, "Processes", c.Processes)
 	if c.Batch > limit.MaxCount {
-		refuse("Batch", c.Batch, fmt.Sprintf("must be at most %d", limit.MaxCount))
+		errs.Add("Batch", c.Batch, fmt.Sprintf("must be at most %d", limit.MaxCount))
 	}
 	if c.Life < 0 || c.Life > limit.MaxWindow {
-		refuse("Life", c.Life, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
+		errs.Add("Life", c.Life, fmt.Sprintf("must be from 0 to %s", limit.MaxWindow))
 	}
 	if c.Recheck > limit.MaxWindow {
-		refuse("Recheck", c.Recheck, fmt.Sprintf("must be at most %s", limit.MaxWindow))
+		errs.Add("Recheck", c.Recheck, fmt.Sprintf("must be at most %s", limit.MaxWindow))
 	}
-	if c.MaxKeys < 0 {
-		refuse("MaxKeys", c.MaxKeys, "must not be negative")
-	}
-	return errors.Join(errs...)
+	fielderrors.NotNegative(&errs, "MaxKeys", c.MaxKeys)
+	return errs.Err()
 }

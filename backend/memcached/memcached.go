@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/deadline"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -78,23 +78,12 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	errs := []error{storedname.CheckPrefix("memcached: Prefix", c.Prefix)}
-	bad := func(field, value string) {
-		errs = append(errs, &limit.Error{Field: "memcached: " + field, Value: value, Bound: "must not be negative"})
-	}
-	if c.Timeout < 0 {
-		bad("Timeout", c.Timeout.String())
-	}
-	if c.Tries < 0 {
-		bad("Tries", strconv.Itoa(c.Tries))
-	}
-	if c.IdleConns < 0 {
-		bad("IdleConns", strconv.Itoa(c.IdleConns))
-	}
-	if c.MaxCalls < 0 {
-		bad("MaxCalls", strconv.Itoa(c.MaxCalls))
-	}
-	return errors.Join(errs...)
+	errs := fielderrors.List{Prefix: "memcached: "}
+	fielderrors.NotNegative(&errs, "Timeout", c.Timeout)
+	fielderrors.NotNegative(&errs, "Tries", c.Tries)
+	fielderrors.NotNegative(&errs, "IdleConns", c.IdleConns)
+	fielderrors.NotNegative(&errs, "MaxCalls", c.MaxCalls)
+	return errors.Join(storedname.CheckPrefix("memcached: Prefix", c.Prefix), errs.Err())
 }
 
 // Memcached counts in a pool of Memcached servers, 1.4 or newer, over which a ring spreads the keys. All limits of a

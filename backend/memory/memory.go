@@ -239,17 +239,6 @@ func (m *Memory) Ping(ctx context.Context) error {
 // NowMicros implements [backend.Clock].
 func (m *Memory) NowMicros() int64 { return m.now() }
 
-// Len returns how many keys are kept, including expired ones that are not swept yet.
-func (m *Memory) Len() int {
-	n := 0
-	for i := range m.shards {
-		m.shards[i].mu.Lock()
-		n += m.shards[i].cells.Len
-		m.shards[i].mu.Unlock()
-	}
-	return n
-}
-
 // Close drops all counts.
 func (m *Memory) Close() error {
 	if m.closed.Swap(true) {

@@ -2,11 +2,10 @@ package redisbackend
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/storedname"
-	"github.com/sluice-go/sluice/limit"
 )
 
 // Config configures a Redis. The zero value is ready to use.
@@ -65,21 +64,10 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if err := storedname.CheckPrefix("redis: Prefix", c.Prefix); err != nil {
-		errs = append(errs, err)
-	}
-	for i, d := range []time.Duration{c.Timeout, c.Reload} {
-		if d < 0 {
-			field := [...]string{"redis: Timeout", "redis: Reload"}[i]
-			errs = append(errs, &limit.Error{Field: field, Value: d.String(), Bound: "must not be negative"})
-		}
-	}
-	for i, n := range []int{c.Pipelines, c.Queue} {
-		if n < 0 {
-			field := [...]string{"redis: Pipelines", "redis: Queue"}[i]
-			errs = append(errs, &limit.Error{Field: field, Value: strconv.Itoa(n), Bound: "must not be negative"})
-		}
-	}
-	return errors.Join(errs...)
+	errs := fielderrors.List{Prefix: "redis: "}
+	fielderrors.NotNegative(&errs, "Timeout", c.Timeout)
+	fielderrors.NotNegative(&errs, "Reload", c.Reload)
+	fielderrors.NotNegative(&errs, "Pipelines", c.Pipelines)
+	fielderrors.NotNegative(&errs, "Queue", c.Queue)
+	return errors.Join(storedname.CheckPrefix("redis: Prefix", c.Prefix), errs.Err())
 }

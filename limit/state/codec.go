@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/durationtext"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -87,9 +88,9 @@ func (id identity) appendText(b []byte) []byte {
 	if b = append(b, id.letter()); id.algorithm == fenced {
 		return b
 	}
-	b = appendDuration(b, id.window)
+	b = durationtext.Append(b, id.window)
 	if id.algorithm == limit.SlidingWindow {
-		b = appendDuration(append(b, '~'), id.precision)
+		b = durationtext.Append(append(b, '~'), id.precision)
 	}
 	return b
 }
@@ -199,14 +200,14 @@ func (r *reader[T]) number() int64 {
 
 func (r *reader[T]) duration() time.Duration {
 	n := r.number()
-	for _, u := range units {
-		if end := r.i + len(u.suffix); end <= len(r.text) && string(r.text[r.i:end]) == u.suffix &&
+	for _, u := range durationtext.Units {
+		if end := r.i + len(u.Suffix); end <= len(r.text) && string(r.text[r.i:end]) == u.Suffix &&
 			(end == len(r.text) || r.text[end] == ':' || r.text[end] == '~') {
 			r.i = end
-			if n < 1 || n > int64(limit.MaxWindow/u.size) {
+			if n < 1 || n > int64(limit.MaxWindow/u.Size) {
 				break
 			}
-			return time.Duration(n) * u.size
+			return time.Duration(n) * u.Size
 		}
 	}
 	r.ok = false
