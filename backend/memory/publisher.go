@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 )
 
-// Look implements [Poster].
+// Published implements [backend.Publisher].
 func (m *Memory) Published(ctx context.Context) (backend.Announcement, error) {
 	switch {
 	case m.closed.Load():
@@ -22,7 +22,7 @@ func (m *Memory) Published(ctx context.Context) (backend.Announcement, error) {
 	return m.board.notice, nil
 }
 
-// Post implements [Poster], for the routers of one process.
+// Publish implements [backend.Publisher], for the routers of one process.
 func (m *Memory) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	if m.closed.Load() {
 		return backend.Announcement{}, backend.ErrClosed

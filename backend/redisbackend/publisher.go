@@ -18,7 +18,7 @@ import (
 // have a colon.
 const noticeName = "topology"
 
-// Look implements [Poster].
+// Published implements [backend.Publisher].
 func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
 	if ctx == nil {
 		return backend.Announcement{}, backend.ErrNilContext
@@ -41,7 +41,7 @@ func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
 	return there, nil
 }
 
-// Post implements [Poster].
+// Publish implements [backend.Publisher].
 func (r *Redis) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	if ctx == nil {
 		return backend.Announcement{}, backend.ErrNilContext

@@ -7,7 +7,7 @@ import (
 )
 
 // Take checks cost against every limit of the policy and, if all admit it, charges all of them. A denied request
-// changes nothing. The policy must be valid and cost within [Policy.CheckCost].
+// changes nothing. The policy must be valid and cost within [limit.Policy.CheckCost].
 func (s *State) Take(p *limit.Policy, now At, cost int64) (v Verdict) {
 	s.TakeTo(&v, p, now, cost)
 	return v
