@@ -75,7 +75,6 @@ func TestEveryOperationGoesToTheOwner(t *testing.T) {
 	groups := threeMemories(t)
 	r := open(t, groups, router.Config{})
 	for _, g := range groups {
-		own := g.Primary.(*memory.Memory)
 		req := request(keyOf(r, g.Name, 0))
 
 		taken, err := r.Take(ctx, req)
