@@ -18,6 +18,7 @@ type book struct {
 	pages  map[string][]*page // of a key: one for each limit
 	losses []*loss
 	told   map[told]int64 // the latest charge that anyone heard of
+	resets map[string]int // of each key
 }
 
 // page is of one key and limit.
@@ -55,7 +56,7 @@ type trip struct {
 }
 
 func newBook(w *world) *book {
-	b := &book{w: w, pages: make(map[string][]*page), told: make(map[told]int64)}
+	b := &book{w: w, pages: make(map[string][]*page), told: make(map[told]int64), resets: make(map[string]int)}
 	for _, key := range w.keys {
 		for _, l := range w.policy.Limits {
 			b.pages[key] = append(b.pages[key], &page{limit: l, slots: make(map[slot]*count)})
@@ -181,19 +182,25 @@ func (b *book) returned(in *instance, t *trip, r *backend.Result, err error) {
 	}
 }
 
-// asked is a refund on its way to a server.
-func (b *book) asked(req *backend.Request, receipt *state.Receipt, amount int64) {
+// asked is a refund on its way to a server. It returns how often the key was reset before.
+func (b *book) asked(req *backend.Request, receipt *state.Receipt, amount int64) (resets int) {
 	for i, p := range b.pages[req.Key] {
 		c := p.at(p.slotOf(receipt, i))
 		c.asked += min(amount, receipt.Cost)
 		b.backed(req.Key, p, c)
 	}
+	return b.resets[req.Key]
 }
 
-// unasked is a refund that was certainly not sent, or refused: it may be asked for again.
-func (b *book) unasked(req *backend.Request, receipt *state.Receipt, amount int64) {
+// unasked is a refund that was certainly not sent, or refused: it may be asked for again. If the key was reset since it was
+// asked for, the reset gave back that much more than it seemed to.
+func (b *book) unasked(req *backend.Request, receipt *state.Receipt, amount int64, resets int) {
 	for i, p := range b.pages[req.Key] {
-		p.at(p.slotOf(receipt, i)).asked -= min(amount, receipt.Cost)
+		c := p.at(p.slotOf(receipt, i))
+		c.asked -= min(amount, receipt.Cost)
+		if b.resets[req.Key] > resets {
+			c.forgiven += min(amount, receipt.Cost)
+		}
 	}
 }
 
@@ -206,6 +213,7 @@ func (b *book) backed(key string, p *page, c *count) {
 
 // forgiven is a reset. What was charged may still be admitted: replies are under way, and leases are held.
 func (b *book) forgiven(key string) {
+	b.resets[key]++
 	for _, p := range b.pages[key] {
 		for _, c := range p.slots {
 			c.forgiven = max(0, c.charged-c.asked)

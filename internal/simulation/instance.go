@@ -324,12 +324,12 @@ func (b *below) Peek(ctx context.Context, req backend.Request) (backend.Result, 
 
 func (b *below) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
 	b.w.mu.Lock()
-	b.w.book.asked(&req, &receipt, amount)
+	resets := b.w.book.asked(&req, &receipt, amount)
 	b.w.mu.Unlock()
 	err := b.router.Refund(ctx, req, receipt, amount)
 	if failed, ok := errors.AsType[*backend.Error](err); err != nil && !(ok && failed.MayHaveCharged) {
 		b.w.mu.Lock()
-		b.w.book.unasked(&req, &receipt, amount)
+		b.w.book.unasked(&req, &receipt, amount, resets)
 		b.w.mu.Unlock()
 	}
 	return err
