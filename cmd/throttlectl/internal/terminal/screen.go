@@ -82,7 +82,8 @@ func (t *Terminal) Keys(ctx context.Context, pressed func(key byte)) (restore fu
 
 // ReadPassword prompts for a password, which the terminal doesn't show. It restores the terminal if ctx ends first.
 func ReadPassword(ctx context.Context, in *os.File, prompt io.Writer) (string, error) {
-	before, err := term.GetState(int(in.Fd()))
+	fd := int(in.Fd())
+	before, err := term.GetState(fd)
 	if err != nil {
 		return "", err
 	}
@@ -94,14 +95,14 @@ func ReadPassword(ctx context.Context, in *os.File, prompt io.Writer) (string, e
 	fmt.Fprint(prompt, "Password: ")
 	defer fmt.Fprintln(prompt)
 	go func() {
-		text, err := term.ReadPassword(int(in.Fd()))
+		text, err := term.ReadPassword(fd)
 		typed <- answer{text, err}
 	}()
 	select {
 	case a := <-typed:
 		return string(a.Text), a.err
 	case <-ctx.Done(): // the reader stays until the program ends
-		_ = term.Restore(int(in.Fd()), before)
+		_ = term.Restore(fd, before)
 		return "", context.Cause(ctx)
 	}
 }
