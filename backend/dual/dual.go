@@ -1,6 +1,7 @@
 package dual
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,15 +63,9 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Settle == 0 {
-		c.Settle = defaultSettle
-	}
-	if c.ShadowQueue == 0 {
-		c.ShadowQueue = defaultShadowQueue
-	}
-	if c.ShadowWorkers == 0 {
-		c.ShadowWorkers = defaultShadowWorkers
-	}
+	c.Settle = cmp.Or(c.Settle, defaultSettle)
+	c.ShadowQueue = cmp.Or(c.ShadowQueue, defaultShadowQueue)
+	c.ShadowWorkers = cmp.Or(c.ShadowWorkers, defaultShadowWorkers)
 	return c
 }
 

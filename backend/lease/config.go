@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"time"
@@ -50,18 +51,10 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Processes == 0 {
-		c.Processes = defaultLeaseProcesses
-	}
-	if c.Life == 0 {
-		c.Life = defaultLeaseLife
-	}
-	if c.Recheck == 0 {
-		c.Recheck = defaultLeaseRecheck
-	}
-	if c.MaxKeys == 0 {
-		c.MaxKeys = defaultLeaseKeys
-	}
+	c.Processes = cmp.Or(c.Processes, defaultLeaseProcesses)
+	c.Life = cmp.Or(c.Life, defaultLeaseLife)
+	c.Recheck = cmp.Or(c.Recheck, defaultLeaseRecheck)
+	c.MaxKeys = cmp.Or(c.MaxKeys, defaultLeaseKeys)
 	return c
 }
 

@@ -77,7 +77,7 @@ func TestMemcachedDead(t *testing.T) {
 	server.Kill()
 	for range 2 {
 		begin := time.Now()
-		eachMemcached(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if err == nil {
 				t.Errorf("%s succeeds at nobody", op)
 				return
@@ -564,7 +564,7 @@ func TestMemcachedCloseWaits(t *testing.T) {
 	backendtesting.Await(t, "a backend that refuses calls", func() bool {
 		return errors.Is(b.Ping(context.Background()), backend.ErrClosed)
 	})
-	eachMemcached(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+	backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 		if !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("%s after Close: %v", op, err)
 		}

@@ -1,6 +1,7 @@
 package memcached
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,21 +57,11 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = storedname.DefaultPrefix
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.Tries == 0 {
-		c.Tries = defaultTries
-	}
-	if c.IdleConns == 0 {
-		c.IdleConns = defaultIdleConns
-	}
-	if c.MaxCalls == 0 {
-		c.MaxCalls = defaultMaxCalls
-	}
+	c.Prefix = cmp.Or(c.Prefix, storedname.DefaultPrefix)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.Tries = cmp.Or(c.Tries, defaultTries)
+	c.IdleConns = cmp.Or(c.IdleConns, defaultIdleConns)
+	c.MaxCalls = cmp.Or(c.MaxCalls, defaultMaxCalls)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -25,21 +25,6 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// eachMemcached makes every call, and says which of them may charge.
-func eachMemcached(b *memcached.Memcached, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
-	ctx := context.Background()
-	_, err := b.Take(ctx, req)
-	do("take", true, err)
-	_, err = b.Peek(ctx, req)
-	do("peek", false, err)
-	_, err = b.Load(ctx, req)
-	do("load", false, err)
-	do("seed", true, b.Seed(ctx, req, state.State{}))
-	do("refund", true, b.Refund(ctx, req, receipt, 1))
-	do("reset", true, b.Reset(ctx, req))
-	do("ping", false, b.Ping(ctx))
-}
-
 func isContended(err error) bool {
 	var failed *backend.Error
 	return errors.As(err, &failed) && failed.Kind == backend.Contended && !failed.MayHaveCharged
@@ -507,7 +492,7 @@ func TestMemcachedCorrupt(t *testing.T) {
 		fmt.Sprintf("f1h:%d,1;f1h:%d,1;", future, future), strings.Repeat("x", 100_000),
 	} {
 		backendtesting.AskMemcached(t, server.Addr, fmt.Sprintf("set %s 7 0 %d\r\n%s", backendtesting.Stored(backendtesting.Secret), len(garbage), garbage))
-		eachMemcached(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if op != "ping" {
 				backendtesting.WantError(t, err, backend.Corrupt, false)
 			}

@@ -1,6 +1,7 @@
 package redisbackend
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -45,21 +46,11 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Prefix == "" {
-		c.Prefix = storedname.DefaultPrefix
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.Pipelines == 0 {
-		c.Pipelines = defaultPipelines
-	}
-	if c.Queue == 0 {
-		c.Queue = defaultQueue
-	}
-	if c.Reload == 0 {
-		c.Reload = defaultReload
-	}
+	c.Prefix = cmp.Or(c.Prefix, storedname.DefaultPrefix)
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.Pipelines = cmp.Or(c.Pipelines, defaultPipelines)
+	c.Queue = cmp.Or(c.Queue, defaultQueue)
+	c.Reload = cmp.Or(c.Reload, defaultReload)
 	return c
 }
 

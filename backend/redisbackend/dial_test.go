@@ -91,7 +91,7 @@ func TestRedisDials(t *testing.T) {
 			proxy.Cut()
 			proxy.Heal()
 			begin := time.Now()
-			each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+			backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 				if took := time.Since(begin); took > soon {
 					t.Errorf("%s took %s", op, took)
 				}

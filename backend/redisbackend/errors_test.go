@@ -40,7 +40,7 @@ func TestRedisNoAuth(t *testing.T) {
 		"RESP2": {Addr: server.Addr, Protocol: 2},
 	} {
 		b := backendtesting.OpenRedisWith(t, opts, redisbackend.Config{})
-		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if err == nil {
 				t.Errorf("%s: %s succeeds", name, op)
 				return
@@ -73,7 +73,7 @@ func TestRedisACL(t *testing.T) {
 	}
 	b := open("all", documented, "")
 	for range 2 {
-		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			if err != nil {
 				t.Errorf("with the documented permissions %s fails: %v", op, err)
 			}
@@ -92,7 +92,7 @@ func TestRedisACL(t *testing.T) {
 		}
 		do(t, server.Client(), "SCRIPT", "FLUSH")
 		b, failed := open(fmt.Sprintf("user%d", i), fewer, ""), 0
-		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
 			if err != nil {
 				failed++
 				backendtesting.WantError(t, err, backend.Misconfigured, false)
@@ -120,7 +120,7 @@ func TestRedisForeignValue(t *testing.T) {
 		do(t, client, "DEL", backendtesting.Stored(backendtesting.Secret))
 		do(t, client, make...)
 		before := client.Dump(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val()
-		each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+		backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 			switch {
 			case op == "ping" || op == "heartbeat":
 			case err == nil:
@@ -188,7 +188,7 @@ func TestRedisReplica(t *testing.T) {
 	primary, b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{}), backendtesting.OpenRedis(t, replica.Addr, redisbackend.Config{})
 	r := backendtesting.MustTake(t, primary, backendtesting.Request(backendtesting.Secret))
 	replica.AwaitSync(server)
-	each(b, backendtesting.Request(backendtesting.Secret), r.Receipt(), func(op string, charges bool, err error) {
+	backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), r.Receipt(), func(op string, charges bool, err error) {
 		switch {
 		case op == "seed": // there was nothing to store
 		case charges && err == nil:
@@ -392,7 +392,7 @@ func TestRedisCommandsMissing(t *testing.T) {
 			server := testserver.Redis(t, "--rename-command", command, "")
 			b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{})
 			failed := 0
-			each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
+			backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(_ string, _ bool, err error) {
 				if err != nil {
 					failed++
 					backendtesting.WantError(t, err, backend.Misconfigured, false)

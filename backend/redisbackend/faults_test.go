@@ -206,7 +206,7 @@ func TestRedisDead(t *testing.T) {
 	for range 3 { // connections of before may still look alive
 		_, _ = b.Take(context.Background(), backendtesting.Request(backendtesting.Secret))
 	}
-	each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
+	backendtesting.Each(b, backendtesting.Request(backendtesting.Secret), backendtesting.Receipt(t), func(op string, _ bool, err error) {
 		if err == nil {
 			t.Errorf("%s succeeds at nobody", op)
 		} else {

@@ -24,23 +24,6 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// each makes every call that can fail on a server, and says which of them may charge.
-func each(b *redisbackend.Redis, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
-	ctx := context.Background()
-	_, err := b.Take(ctx, req)
-	do("take", true, err)
-	_, err = b.Peek(ctx, req)
-	do("peek", false, err)
-	_, err = b.Load(ctx, req)
-	do("load", false, err)
-	do("seed", true, b.Seed(ctx, req, state.State{}))
-	do("refund", true, b.Refund(ctx, req, receipt, 1))
-	do("reset", true, b.Reset(ctx, req))
-	do("ping", false, b.Ping(ctx))
-	_, err = b.Heartbeat(ctx)
-	do("heartbeat", false, err)
-}
-
 func TestRedisConformance(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)

@@ -218,3 +218,22 @@ func Await(t testing.TB, what string, so func() bool) {
 }
 
 var prefixes atomic.Int64
+
+// Each makes every call that can fail on a server, and says which of them may charge.
+func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func(op string, charges bool, err error)) {
+	ctx := context.Background()
+	_, err := b.Take(ctx, req)
+	do("take", true, err)
+	_, err = backend.Peek(ctx, b, req)
+	do("peek", false, err)
+	_, err = backend.Load(ctx, b, req)
+	do("load", false, err)
+	do("seed", true, backend.Seed(ctx, b, req, state.State{}))
+	do("refund", true, backend.Refund(ctx, b, req, receipt, 1))
+	do("reset", true, backend.Reset(ctx, b, req))
+	do("ping", false, backend.Ping(ctx, b))
+	if backend.Supports(b, backend.OpHeartbeat) {
+		_, err = backend.HeartbeatOf(ctx, b)
+		do("heartbeat", false, err)
+	}
+}

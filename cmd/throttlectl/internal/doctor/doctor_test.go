@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
@@ -58,11 +56,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	if !strings.HasSuffix(got, "\nnothing found\n") {
 		t.Errorf("got %s", got)
 	}
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr, Username: "app", Password: "pw"}, "")
 	fixture.Take(t, b, "alice", 1)                                            // these rights are enough indeed
 	if keys := server.Client().Keys(t.Context(), "*").Val(); len(keys) != 2 { // with the marker of the take
 		t.Errorf("doctor left %v", keys)

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -29,11 +27,7 @@ func TestKeyCommands(t *testing.T) {
 	server, second := testserver.Redis(t), testserver.Redis(t)
 	topology := fixture.GroupsOf(3, server, second)
 	app := fixture.Application(t, topology)
-	alone, err := redisbackend.Open(&redis.Options{Addr: server.Addr, DB: 1}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer alone.Close()
+	alone := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr, DB: 1}, "")
 	for _, place := range []struct {
 		name  string
 		count backend.Backend
@@ -71,11 +65,7 @@ func TestKeyCommands(t *testing.T) {
 func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "")
 	fixture.Take(t, b, "alice", 7)
 	for text, args := range map[string][]string{
 		`under prefix "sl:", policy "apj" and these limits: it is stored under the policies "api"` + "\n":                                     {"--policy", "apj", "--limit", "100/24h"},
@@ -113,11 +103,7 @@ func awaitBucket(t testing.TB, key string, used int, args []string) {
 func TestPeekShowsMoreThanTheQuota(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "")
 	fixture.Take(t, b, "alice", 20)
 	got := clitest.Succeed(t, "peek", "alice", "--policy", "api", "--limit", "5/24h", "--limit", "6/48h~1h", "--json", "--redis", "redis://"+server.Addr)
 	var state struct {
@@ -237,11 +223,7 @@ func TestKeyCommandsFailures(t *testing.T) {
 func TestCommandsLogIn(t *testing.T) {
 	server := testserver.Redis(t, "--requirepass", "s3cret")
 	clitest.Succeed(t, "flag", "set", "x", "5", "--redis-key", "flags", "--redis", "redis://:s3cret@"+server.Addr)
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Password: "s3cret"}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr, Password: "s3cret"}, "")
 	fixture.Take(t, b, "k", 1)
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
@@ -300,11 +282,7 @@ func TestPeekRestoresNoNotice(t *testing.T) {
 func TestKeyCommandsTakePoliciesFromAFile(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "")
 	fixture.Take(t, b, "tenant:7", 3)
 	args := []string{
 		"--redis", "redis://" + server.Addr, "--policies", fixture.PoliciesFile(t, `{

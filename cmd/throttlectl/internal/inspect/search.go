@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -80,7 +80,7 @@ func (k *keyCounts) scan(ctx context.Context, client *redis.Client, end string) 
 		switch {
 		case redis.HasErrorPrefix(err, "NOPERM"):
 			return nil, fmt.Errorf("%s can't be searched, for that takes the right +scan: %w", server, err)
-		case errors.Is(err, os.ErrDeadlineExceeded) || err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case err != nil && errors.Is(deadline.Ended(ctx), context.DeadlineExceeded):
 			return states, fmt.Errorf("%s was not searched to its end within --timeout = %v", server, k.cluster.Timeout)
 		case err != nil:
 			return states, fmt.Errorf("%s: %w", server, err)

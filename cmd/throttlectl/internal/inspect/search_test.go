@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -34,16 +32,6 @@ func takeAs(t testing.TB, b backend.Backend, name, key string, cost int64) {
 	}
 }
 
-func openRedis(t testing.TB, server *testserver.Server, prefix string) *redisbackend.Redis {
-	t.Helper()
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Prefix: prefix, Timeout: fixture.Soon})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
 var spaces = regexp.MustCompile(` +`)
 
 // spaced is a table without its alignment.
@@ -53,7 +41,7 @@ func spaced(table string) string { return spaces.ReplaceAllString(table, " ") }
 func TestPeekFindsThePolicies(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, other := openRedis(t, server, ""), openRedis(t, server, "sm:")
+	b, other := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, ""), fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "sm:")
 	const key = `al*ce[1]?\{x} `
 	for policy, cost := range map[string]int64{"api": 7, "": 3, "login": 2} {
 		takeAs(t, b, policy, key, cost)
@@ -95,7 +83,7 @@ func TestPeekFindsThePolicies(t *testing.T) {
 func TestPeekFindsALongKey(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b, key := openRedis(t, server, ""), strings.Repeat("long", 100)
+	b, key := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, ""), strings.Repeat("long", 100)
 	fixture.Take(t, b, key, 7)
 	takeAs(t, b, "api", key+"er", 1)
 	if got := clitest.Succeed(t, "peek", key, "--redis", "redis://"+server.Addr); !strings.Contains(spaced(got), "\napi ?/24h 7 0 ") {
@@ -107,7 +95,7 @@ func TestPeekFindsALongKey(t *testing.T) {
 func TestPeekWithoutTheRightToSearch(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	fixture.Take(t, openRedis(t, server, ""), "alice", 7)
+	fixture.Take(t, fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, ""), "alice", 7)
 	allow := func(server *testserver.Server, name, rights string) string {
 		args := []any{"ACL", "SETUSER", name, "on", ">secret", "resetchannels"}
 		for _, one := range strings.Fields(rights) {
@@ -145,7 +133,7 @@ func TestPeekWithoutTheRightToSearch(t *testing.T) {
 		t.Error(got)
 	}
 	// Of another prefix the login may know the names and not what they hold.
-	fixture.Take(t, openRedis(t, server, "sm:"), "bob", 7)
+	fixture.Take(t, fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "sm:"), "bob", 7)
 	clitest.Fail(t, cli.ExitFailure, `with the prefix and policy "sm:api"`, "peek", "bob", "--redis", operator)
 }
 
@@ -201,7 +189,7 @@ func TestPeekFindsThePoliciesInATopology(t *testing.T) {
 func TestPeekSaysWhatWasNotSearched(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	b := openRedis(t, server, "")
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "")
 	fixture.Take(t, b, "alice", 7)
 	const most = 100 // names that are read
 	for i := range most {

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
@@ -145,11 +143,7 @@ func TestLoadText(t *testing.T) {
 func TestLoadFindsWhatIsAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer counts.Close()
+	counts := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr}, "")
 	policy := limit.Policy{Limits: []limit.Limit{limit.PerDay(10)}}
 	usedUp := func() {
 		t.Helper()

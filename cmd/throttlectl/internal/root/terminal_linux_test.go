@@ -11,8 +11,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/sluice-go/sluice/backend/redisbackend"
-
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -117,11 +115,7 @@ func TestTopOnTerminal(t *testing.T) {
 func TestPasswordIsAskedFor(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t, "--requirepass", "s3cret")
-	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr, Password: "s3cret"}, redisbackend.Config{Timeout: fixture.Soon})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := fixture.OpenRedis(t, &redis.Options{Addr: server.Addr, Password: "s3cret"}, "")
 	fixture.Take(t, b, "k", 1)
 	for _, interrupted := range []bool{false, true} {
 		typed, tty := pseudoTerminal(t)
