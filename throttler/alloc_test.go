@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -15,7 +16,7 @@ func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun cou
 	tier := limit.Policy{Name: "test", Limits: []limit.Limit{
 		limit.PerHour(1 << 40), limit.Sliding(1<<40, time.Hour, time.Minute), limit.TokenBucket(1<<40, time.Hour, 1<<40),
 	}}
-	spent := one(limit.PerHour(1))
+	spent := throttlertesting.One(limit.PerHour(1))
 	for _, test := range []struct {
 		name      string
 		policy    limit.Policy
@@ -28,9 +29,9 @@ func TestAllowAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun cou
 		{"denied, a tier", tier, func(context.Context, string) *limit.Policy { return &spent }, false},
 		{"denied, no tier", spent, func(context.Context, string) *limit.Policy { return nil }, false},
 	} {
-		th := newThrottler(t, throttler.Config{Policy: test.policy, PolicyFor: test.policyFor})
+		th := throttlertesting.New(t, throttler.Config{Policy: test.policy, PolicyFor: test.policyFor})
 		ctx := t.Context()
-		allow(t, th, "k") // the first one makes the key known
+		throttlertesting.Allow(t, th, "k") // the first one makes the key known
 		var d throttler.Decision
 		allocs := testing.AllocsPerRun(1000, func() {
 			var err error
@@ -54,7 +55,7 @@ func TestInstrumentedAllocatesNothing(t *testing.T) { // not parallel: AllocsPer
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Policies: r, Allow: []string{"friend:*"}, Observer: throttler.Observers(
 			newNearLimit(t, insight.NearLimitConfig{Notify: func(insight.Notice) {}}), newRecorder(t, insight.Config{WatchedKeys: 100}),
 		),
@@ -63,7 +64,7 @@ func TestInstrumentedAllocatesNothing(t *testing.T) { // not parallel: AllocsPer
 		"whole": true, "a:1": true, "a:b:1": true, "good": true, "friend:1": true, "bad:1": false, "k": false,
 	} {
 		ctx := t.Context()
-		allow(t, th, key)
+		throttlertesting.Allow(t, th, key)
 		var d throttler.Decision
 		allocs := testing.AllocsPerRun(1000, func() {
 			var err error
@@ -80,9 +81,9 @@ func TestInstrumentedAllocatesNothing(t *testing.T) { // not parallel: AllocsPer
 // AllowAll of few keys allocates its list of charges only.
 func TestAllowAllAllocatesOnce(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, max := range []int64{1, 1 << 40} {
-		th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(max))})
+		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(max))})
 		keys := []string{"a", "b"}
-		allow(t, th, "a")
+		throttlertesting.Allow(t, th, "a")
 		allocs := testing.AllocsPerRun(1000, func() {
 			if d, err := th.AllowAll(t.Context(), keys, 1); err != nil || d.Allowed != (max > 1) {
 				t.Fatalf("%+v, %v", d, err)

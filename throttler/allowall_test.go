@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -27,7 +28,7 @@ func byName(_ context.Context, key string) *limit.Policy {
 	return nil
 }
 
-var smallPolicy = one(limit.PerHour(3))
+var smallPolicy = throttlertesting.One(limit.PerHour(3))
 
 func TestAllowAll(t *testing.T) {
 	t.Parallel()
@@ -55,7 +56,7 @@ func TestAllowAll(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10)), PolicyFor: byName})
+			th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName})
 			for key, cost := range test.spend {
 				if _, err := th.AllowN(t.Context(), key, cost); err != nil {
 					t.Fatal(err)
@@ -89,7 +90,7 @@ func TestAllowAllGivesBackOnError(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := newSpy(t, nil)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), Failure: test.failure})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), Failure: test.failure})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			b.failWith(func(call string) error {
@@ -99,7 +100,7 @@ func TestAllowAllGivesBackOnError(t *testing.T) {
 				if test.gone {
 					cancel()
 				}
-				return outage(true)
+				return throttlertesting.Outage(true)
 			})
 			d, err := th.AllowAll(ctx, []string{"a", "b", "c"}, 4)
 			if d.Allowed || (err == nil) != (test.failure == throttler.FailClosed) {
@@ -124,10 +125,10 @@ func TestAllowAllHasTheWeakestGuarantee(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"away", "small"}, {"small", "away"}} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
 		b.failWith(func(call string) error {
 			if call == "take away" {
-				return outage(false)
+				return throttlertesting.Outage(false)
 			}
 			return nil
 		})
@@ -145,7 +146,7 @@ func TestAllowAllHasTheWeakestGuarantee(t *testing.T) {
 func TestAllowAllNeedsARefunder(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: bare{b}, Policy: one(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Backend: bare{b}, Policy: throttlertesting.One(limit.PerHour(10))})
 	if _, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1); !errors.Is(err, throttler.ErrUnsupported) {
 		t.Errorf("AllowAll of two keys = %v, want ErrUnsupported", err)
 	}
@@ -157,7 +158,7 @@ func TestAllowAllNeedsARefunder(t *testing.T) {
 // Whatever the order in which callers meet, no key is charged for a request that was denied.
 func TestAllowAllConcurrently(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(500)), PolicyFor: byName})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(500)), PolicyFor: byName})
 	var mu sync.Mutex
 	admitted := int64(0)
 	var wg sync.WaitGroup
@@ -194,8 +195,8 @@ func TestAllowAllConcurrently(t *testing.T) {
 // Giving back is not a caller's to wait for without end.
 func TestAllowAllGivesBackInTime(t *testing.T) {
 	t.Parallel()
-	b := &boundedRefunds{Memory: newMemory(t, nil)}
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName})
+	b := &boundedRefunds{Memory: throttlertesting.NewMemory(t, nil)}
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName})
 	d, err := th.AllowAll(t.Context(), []string{"a", "small", "small", "small", "small"}, 1)
 	if err != nil || d.Allowed {
 		t.Errorf("AllowAll = %+v, %v, want a denial", d, err)
@@ -214,7 +215,7 @@ type boundedRefunds struct {
 func (s *boundedRefunds) Refund(ctx context.Context, _ backend.Request, _ state.Receipt, _ int64) error {
 	_, ok := ctx.Deadline()
 	s.bounded.Store(ok)
-	return outage(false)
+	return throttlertesting.Outage(false)
 }
 
 // A charge that is given back is neither counted by a shadow nor notified of.
@@ -222,10 +223,10 @@ func TestAllowAllCommitsWhatStands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var near []string
-		b := newMemory(t, nil)
-		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(9))})
-		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: throttler.Observers(shadow,
+		b := throttlertesting.NewMemory(t, nil)
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: throttlertesting.One(limit.PerHour(9))})
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Observer: throttler.Observers(shadow,
 				newNearLimit(t, insight.NearLimitConfig{
 					Share: 0.9, Notify: func(n insight.Notice) { near = append(near, n.Key) },
 				})),
@@ -266,8 +267,8 @@ func TestCloseWaitsForAllowAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowly{spy: newSpy(t, time.Now)}
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1))})
-		allow(t, th, "slow")
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(1))})
+		throttlertesting.Allow(t, th, "slow")
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		go func() {
@@ -294,7 +295,7 @@ func TestCloseEndsAllowAll(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
 	for range 20 {
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
@@ -312,7 +313,7 @@ func TestCloseEndsAllowAll(t *testing.T) {
 		}
 		_ = th.Close()
 		all.Wait()
-		look := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		look := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 		if left := remaining(t, look, "a"); left != 10 {
 			t.Fatalf("%d left, want 10", left)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -19,14 +20,14 @@ func BenchmarkAllow(b *testing.B) {
 		policy limit.Policy
 		leased bool
 	}{
-		{"allowed", one(limit.PerDay(1 << 40)), false},
-		{"denied", one(limit.PerDay(1)), false},
-		{"leased", one(limit.PerDay(1 << 40)), true},
-		{"denied locally", one(limit.PerDay(1)), true},
+		{"allowed", throttlertesting.One(limit.PerDay(1 << 40)), false},
+		{"denied", throttlertesting.One(limit.PerDay(1)), false},
+		{"leased", throttlertesting.One(limit.PerDay(1 << 40)), true},
+		{"denied locally", throttlertesting.One(limit.PerDay(1)), true},
 	} {
-		var counts backend.Backend = newMemory(b, nil)
+		var counts backend.Backend = throttlertesting.NewMemory(b, nil)
 		if test.leased {
-			counts = telling{newMemory(b, nil)}
+			counts = telling{throttlertesting.NewMemory(b, nil)}
 			ls, err := lease.New(counts, lease.Config{})
 			if err != nil {
 				b.Fatal(err)
@@ -35,7 +36,7 @@ func BenchmarkAllow(b *testing.B) {
 			counts = ls
 		}
 		for _, observer := range []throttler.Observer{nil, &idle{}} {
-			th := newThrottler(b, throttler.Config{Backend: counts, Policy: test.policy, Observer: observer})
+			th := throttlertesting.New(b, throttler.Config{Backend: counts, Policy: test.policy, Observer: observer})
 			ctx := context.Background()
 			b.Run(fmt.Sprintf("%s, observed %t", test.name, observer != nil), func(b *testing.B) {
 				b.ReportAllocs()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/registry"
@@ -16,14 +17,14 @@ import (
 
 func TestNewReportsEveryProblem(t *testing.T) {
 	t.Parallel()
-	good := one(limit.PerMinute(1))
+	good := throttlertesting.One(limit.PerMinute(1))
 	for _, test := range []struct {
 		name string
 		cfg  throttler.Config
 		want []string // fields
 	}{
 		{"no policy", throttler.Config{}, []string{"Policy"}},
-		{"one bad limit", throttler.Config{Policy: one(limit.PerMinute(0))}, []string{"Policy: limit 1: max"}},
+		{"one bad limit", throttler.Config{Policy: throttlertesting.One(limit.PerMinute(0))}, []string{"Policy: limit 1: max"}},
 		{"open without a cap", throttler.Config{Policy: good, Failure: throttler.FailOpen}, []string{"OpenCap"}},
 		{"a bad cap", throttler.Config{Policy: good, Failure: throttler.FailOpen, OpenCap: limit.PerMinute(-1)},
 			[]string{"OpenCap: max"}},
@@ -52,25 +53,25 @@ func TestNewReportsEveryProblem(t *testing.T) {
 
 func TestNewCopiesThePolicy(t *testing.T) {
 	t.Parallel()
-	policy := one(limit.PerHour(3))
-	th := newThrottler(t, throttler.Config{Policy: policy})
+	policy := throttlertesting.One(limit.PerHour(3))
+	th := throttlertesting.New(t, throttler.Config{Policy: policy})
 	policy.Limits[0] = limit.PerHour(1000)
-	if got := allow(t, th, "k").Remaining; got != 2 {
+	if got := throttlertesting.Allow(t, th, "k").Remaining; got != 2 {
 		t.Errorf("Remaining = %d, want 2: the caller's change of the slice reached the Throttler", got)
 	}
 }
 
 func TestDecision(t *testing.T) {
 	t.Parallel()
-	now := newClock()
+	now := throttlertesting.NewClock()
 	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2), limit.PerDay(240)}}
-	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: policy})
+	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: policy})
 
-	start := now.now()
-	first := allow(t, th, "k")
-	now.advance(10 * time.Second)
-	allow(t, th, "k")
-	denied := allow(t, th, "k")
+	start := now.Now()
+	first := throttlertesting.Allow(t, th, "k")
+	now.Advance(10 * time.Second)
+	throttlertesting.Allow(t, th, "k")
+	denied := throttlertesting.Allow(t, th, "k")
 
 	for _, test := range []struct {
 		name string
@@ -110,10 +111,10 @@ func TestDecision(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	t.Parallel()
-	memory := newMemory(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
-	other := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(3))})
-	allow(t, th, "k")
+	memory := throttlertesting.NewMemory(t, nil)
+	th := throttlertesting.New(t, throttler.Config{Backend: memory, Policy: throttlertesting.One(limit.PerHour(3))})
+	other := throttlertesting.New(t, throttler.Config{Backend: memory, Policy: throttlertesting.One(limit.PerHour(3))})
+	throttlertesting.Allow(t, th, "k")
 	for range 2 {
 		if err := th.Close(); err != nil {
 			t.Errorf("Close = %v", err)
@@ -122,7 +123,7 @@ func TestClose(t *testing.T) {
 	if _, err := th.Allow(t.Context(), "k"); !errors.Is(err, throttler.ErrClosed) {
 		t.Errorf("Allow after Close = %v, want ErrClosed", err)
 	}
-	if got := allow(t, other, "k").Remaining; got != 1 {
+	if got := throttlertesting.Allow(t, other, "k").Remaining; got != 1 {
 		t.Errorf("Remaining = %d by another Throttler on the same backend, want 1", got)
 	}
 }
@@ -130,7 +131,7 @@ func TestClose(t *testing.T) {
 // Close in the middle of calls leaves each of them with a decision or ErrClosed.
 func TestCloseDuringCalls(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(limit.MaxCount))})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(limit.MaxCount))})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -149,7 +150,7 @@ func TestCloseDuringCalls(t *testing.T) {
 			}
 		})
 	}
-	allow(t, th, "k")
+	throttlertesting.Allow(t, th, "k")
 	if err := th.Close(); err != nil {
 		t.Error(err)
 	}
@@ -175,12 +176,12 @@ func TestDecisionPassesDoubtOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := newThrottler(t, throttler.Config{Backend: memory, Policy: one(limit.PerHour(10))})
-	if d := allow(t, th, "a"); d.Guarantee != throttler.Exact || d.Cause != nil {
+	th := throttlertesting.New(t, throttler.Config{Backend: memory, Policy: throttlertesting.One(limit.PerHour(10))})
+	if d := throttlertesting.Allow(t, th, "a"); d.Guarantee != throttler.Exact || d.Cause != nil {
 		t.Errorf("%+v, want it exact", d)
 	}
-	allow(t, th, "b") // a is forgotten for it
-	if d := allow(t, th, "a"); d.Guarantee != throttler.Bounded || !errors.Is(d.Cause, backend.ErrEvicted) ||
+	throttlertesting.Allow(t, th, "b") // a is forgotten for it
+	if d := throttlertesting.Allow(t, th, "a"); d.Guarantee != throttler.Bounded || !errors.Is(d.Cause, backend.ErrEvicted) ||
 		d.Source != throttler.Local {
 		t.Errorf("%+v, want Bounded because of the eviction", d)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -34,11 +35,11 @@ func TestContentionIsNoOutage(t *testing.T) {
 	const soon = 100 * time.Millisecond
 	for _, policy := range failurePolicies {
 		synctest.Test(t, func(t *testing.T) {
-			ends, book, b, cfg := &notes{}, &logBook{}, newSpy(t, time.Now), policy.cfg
+			ends, book, b, cfg := &notes{}, &throttlertesting.LogBook{}, newSpy(t, time.Now), policy.cfg
 			recorder := newRecorder(t, insight.Config{WatchedKeys: 10})
-			cfg.Backend, cfg.Policy, cfg.Logger = b, one(limit.PerHour(10)), book.logger()
+			cfg.Backend, cfg.Policy, cfg.Logger = b, throttlertesting.One(limit.PerHour(10)), book.Logger()
 			cfg.Observer = throttler.Observers(ends, recorder)
-			th := newThrottler(t, cfg)
+			th := throttlertesting.New(t, cfg)
 			b.failWith(func(string) error { return contended() })
 			for range 20 {
 				d, err := th.Allow(t.Context(), "k")
@@ -55,7 +56,7 @@ func TestContentionIsNoOutage(t *testing.T) {
 			}
 			b.failWith(nil)
 			time.Sleep(10 * time.Second)
-			allow(t, th, "k")
+			throttlertesting.Allow(t, th, "k")
 			if len(ends.outages) != 0 || len(ends.ends) != 0 {
 				t.Errorf("%v: observed the outages %+v and the ends %+v", cfg.Failure, ends.outages, ends.ends)
 			}
@@ -63,7 +64,7 @@ func TestContentionIsNoOutage(t *testing.T) {
 			if cfg.Failure == throttler.FailError {
 				want = 0 // the caller gets the error
 			}
-			if levels, text := book.levels(), book.text(); levels[slog.LevelWarn] != want || len(levels) != want ||
+			if levels, text := book.Levels(), book.Text(); levels[slog.LevelWarn] != want || len(levels) != want ||
 				strings.Contains(text, "failure_policy") {
 				t.Errorf("%v: logged %v: %s", cfg.Failure, levels, text)
 			}
@@ -83,9 +84,9 @@ func TestWaitThroughContention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const soon = 20 * time.Millisecond
 		b := newSpy(t, time.Now)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), RetryAfter: soon})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), RetryAfter: soon})
 		b.failWith(func(string) error { return contended() })
-		wantContended(t, allow(t, th, "k"), soon)
+		wantContended(t, throttlertesting.Allow(t, th, "k"), soon)
 		start := time.Now()
 		time.AfterFunc(5*soon/2, func() { b.failWith(nil) })
 		d, err := th.Wait(t.Context(), "k", 1)

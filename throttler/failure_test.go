@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -61,9 +62,9 @@ func TestFailurePolicies(t *testing.T) {
 	t.Parallel()
 	for _, test := range failurePolicies {
 		b := newSpy(t, nil)
-		test.cfg.Backend, test.cfg.Policy = b, one(limit.PerHour(10))
-		th := newThrottler(t, test.cfg)
-		b.failWith(func(string) error { return outage(true) })
+		test.cfg.Backend, test.cfg.Policy = b, throttlertesting.One(limit.PerHour(10))
+		th := throttlertesting.New(t, test.cfg)
+		b.failWith(func(string) error { return throttlertesting.Outage(true) })
 		for key, want := range map[string]int{"first": test.first, "second": test.second} {
 			admitted := 0
 			for range 12 {
@@ -101,8 +102,8 @@ func TestFailLocalShare(t *testing.T) {
 		{[]limit.Limit{limit.PerHour(100), limit.PerDay(9)}, 3, 1, 3},
 	} {
 		b := newSpy(t, nil)
-		b.failWith(func(string) error { return outage(false) })
-		th := newThrottler(t, throttler.Config{
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		th := throttlertesting.New(t, throttler.Config{
 			Backend: b, Policy: limit.Policy{Limits: test.limits}, Processes: test.processes,
 		})
 		admitted := 0
@@ -126,10 +127,10 @@ func TestFailLocalOfAllProcesses(t *testing.T) {
 	admitted := 0
 	for range processes {
 		b := newSpy(t, nil)
-		b.failWith(func(string) error { return outage(false) })
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(quota)), Processes: processes})
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(quota)), Processes: processes})
 		for range quota {
-			if allow(t, th, "k").Allowed {
+			if throttlertesting.Allow(t, th, "k").Allowed {
 				admitted++
 			}
 		}
@@ -152,17 +153,17 @@ func TestFlapping(t *testing.T) {
 		{throttler.Config{Failure: throttler.FailClosed}, 0},
 	} {
 		b := newSpy(t, nil)
-		test.cfg.Backend, test.cfg.Policy = b, one(limit.PerHour(quota))
-		th := newThrottler(t, test.cfg)
+		test.cfg.Backend, test.cfg.Policy = b, throttlertesting.One(limit.PerHour(quota))
+		th := throttlertesting.New(t, test.cfg)
 		bySource := map[throttler.Source]int{}
 		for i := range 200 {
 			b.failWith(func(string) error {
 				if i%2 == 0 {
-					return outage(i%4 == 0)
+					return throttlertesting.Outage(i%4 == 0)
 				}
 				return nil
 			})
-			if d := allow(t, th, "k"); d.Allowed {
+			if d := throttlertesting.Allow(t, th, "k"); d.Allowed {
 				bySource[d.Source]++
 			}
 		}
@@ -182,16 +183,16 @@ func TestNoFallback(t *testing.T) {
 		gone bool  // the caller, in the middle of the call
 		is   error
 	}{
-		{"cancelled", outage(true), true, context.Canceled},
+		{"cancelled", throttlertesting.Outage(true), true, context.Canceled},
 		{"bad input", bad, false, bad},
 		{"the backend is closed", backend.ErrClosed, false, throttler.ErrClosed},
 	} {
 		for _, policy := range failurePolicies {
 			b := newSpy(t, nil)
-			policy.cfg.Backend, policy.cfg.Policy = b, one(limit.PerHour(10))
-			book := &logBook{}
-			policy.cfg.Logger = book.logger()
-			th := newThrottler(t, policy.cfg)
+			policy.cfg.Backend, policy.cfg.Policy = b, throttlertesting.One(limit.PerHour(10))
+			book := &throttlertesting.LogBook{}
+			policy.cfg.Logger = book.Logger()
+			th := throttlertesting.New(t, policy.cfg)
 			ctx, cancel := context.WithCancel(t.Context())
 			b.failWith(func(string) error {
 				if test.gone {
@@ -206,7 +207,7 @@ func TestNoFallback(t *testing.T) {
 			if test.gone && !errors.As(err, new(*backend.Error)) {
 				t.Errorf("%s, %v: %v, want to know that it may have been charged", test.name, policy.cfg.Failure, err)
 			}
-			if n := len(book.levels()); n != 0 {
+			if n := len(book.Levels()); n != 0 {
 				t.Errorf("%s, %v: logged as an outage", test.name, policy.cfg.Failure)
 			}
 			cancel()
@@ -219,8 +220,8 @@ func TestNoFallback(t *testing.T) {
 func TestDeadlineThatTheContextHasNotNoticed(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	b.failWith(func(string) error { return outage(true) })
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+	b.failWith(func(string) error { return throttlertesting.Outage(true) })
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 	d, err := th.Allow(unnoticed{t.Context()}, "k")
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, new(*backend.Error)) || d.Allowed {
 		t.Errorf("Allow = %+v, %v, want context.DeadlineExceeded", d, err)
@@ -237,11 +238,11 @@ func TestTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 30 * time.Millisecond
-		th := newThrottler(t, throttler.Config{
-			Backend: stuck{newMemory(t, nil)}, Policy: one(limit.PerHour(10)), Timeout: timeout,
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: stuck{throttlertesting.NewMemory(t, nil)}, Policy: throttlertesting.One(limit.PerHour(10)), Timeout: timeout,
 		})
 		start := time.Now()
-		if d := allow(t, th, "k"); !d.Allowed || d.Source != throttler.Fallback ||
+		if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Source != throttler.Fallback ||
 			!errors.Is(d.Cause, context.DeadlineExceeded) {
 			t.Errorf("%+v, want an admission by the failure policy", d)
 		}
@@ -276,17 +277,17 @@ func TestOutageLog(t *testing.T) {
 		backend.Unavailable, backend.Interrupted, backend.Misconfigured, backend.Corrupt, backend.Contended,
 	}
 	synctest.Test(t, func(t *testing.T) {
-		book := &logBook{}
+		book := &throttlertesting.LogBook{}
 		b := newSpy(t, time.Now)
-		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), Failure: throttler.FailClosed, Logger: book.logger(),
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), Failure: throttler.FailClosed, Logger: book.Logger(),
 		})
 		fail := func() {
 			for _, kind := range kinds {
 				b.failWith(func(string) error {
 					return &backend.Error{Op: "take", Node: "node", Kind: kind, Err: fmt.Errorf("because of %v", kind)}
 				})
-				allow(t, th, key)
+				throttlertesting.Allow(t, th, key)
 			}
 		}
 		for minute := 1; minute <= 3; minute++ {
@@ -294,14 +295,14 @@ func TestOutageLog(t *testing.T) {
 				fail()
 				time.Sleep(time.Second)
 			}
-			got := book.levels()
+			got := book.Levels()
 			if got[slog.LevelError] != 2*12*minute || got[slog.LevelWarn] != 3*minute || len(got) != 2 {
 				t.Errorf("logged %v in %d minutes, want 24 errors and 3 warnings for each", got, minute)
 			}
 		}
 		b.failWith(func(string) error { return errors.New("a foreign backend's error") })
-		allow(t, th, key)
-		text := book.text()
+		throttlertesting.Allow(t, th, key)
+		text := book.Text()
 		for _, want := range []string{"because of misconfigured", "because of corrupt", "foreign", "failure_policy=closed"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("the log doesn't say %q:\n%s", want, text)
@@ -318,14 +319,14 @@ func TestErrorsDoNotNameTheKey(t *testing.T) {
 	t.Parallel()
 	const key = "alice@example.com"
 	b := newSpy(t, nil)
-	invalid := one(limit.PerMinute(0))
+	invalid := throttlertesting.One(limit.PerMinute(0))
 	for name, cfg := range map[string]throttler.Config{
 		"outage": {Failure: throttler.FailError},
 		"policy": {PolicyFor: func(context.Context, string) *limit.Policy { return &invalid }},
 	} {
-		cfg.Backend, cfg.Policy = b, one(limit.PerHour(10))
-		th := newThrottler(t, cfg)
-		b.failWith(func(string) error { return outage(true) })
+		cfg.Backend, cfg.Policy = b, throttlertesting.One(limit.PerHour(10))
+		th := throttlertesting.New(t, cfg)
+		b.failWith(func(string) error { return throttlertesting.Outage(true) })
 		for _, op := range operations {
 			for _, cost := range []int64{1, -1, 1 << 60} {
 				if _, err := op.call(t.Context(), th, key, cost); err != nil && strings.Contains(err.Error(), key) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -55,13 +56,13 @@ func refuse(t *testing.T, b backend.Backend) {
 	policy := limit.Policy{Name: "test", Limits: []limit.Limit{
 		limit.Sliding(100, time.Minute, time.Second), limit.TokenBucket(1000, time.Second, 50),
 	}}
-	invalid := one(limit.PerMinute(0))
-	open := newThrottler(t, throttler.Config{Backend: b, Policy: policy})
-	closed := newThrottler(t, throttler.Config{Backend: b, Policy: policy})
+	invalid := throttlertesting.One(limit.PerMinute(0))
+	open := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy})
+	closed := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy})
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}
-	misled := newThrottler(t, throttler.Config{Backend: b, Policy: policy,
+	misled := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy,
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			if key == "good" {
 				return nil
@@ -154,7 +155,7 @@ func TestBadInputCostsNoCall(t *testing.T) {
 // The edges of what is accepted.
 func TestGoodInput(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(limit.MaxCount))})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(limit.MaxCount))})
 	for key, cost := range map[string]int64{
 		"small": 1, "large": limit.MaxCount, "\x00": 1, "a b\r\n{}\xff": 1, strings.Repeat("x", 1<<20): 1,
 	} {
@@ -168,7 +169,7 @@ func TestGoodInput(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: bare{b}, Policy: one(limit.Sliding(5, time.Minute, time.Second))})
+	th := throttlertesting.New(t, throttler.Config{Backend: bare{b}, Policy: throttlertesting.One(limit.Sliding(5, time.Minute, time.Second))})
 	for _, op := range operations {
 		d, err := op.call(t.Context(), th, "k", 1)
 		switch op.name {

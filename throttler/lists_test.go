@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -39,8 +40,8 @@ func ExampleConfig_lists() {
 // listed is a Throttler with lists, and the backend that it must not ask.
 func listed(t *testing.T) (*throttler.Throttler, *spy, *notes) {
 	b, book := newSpy(t, nil), &notes{}
-	return newThrottler(t, throttler.Config{
-		Backend: b, Policy: one(limit.PerHour(2)), Observer: book,
+	return throttlertesting.New(t, throttler.Config{
+		Backend: b, Policy: throttlertesting.One(limit.PerHour(2)), Observer: book,
 		Allow: []string{"good", "friend:*", "both"}, Deny: []string{"bad", "friend:false*", "both", "foe:*"},
 	}), b, book
 }
@@ -76,7 +77,7 @@ func TestLists(t *testing.T) {
 		t.Errorf("%d calls to the backend for keys on lists, want none", calls)
 	}
 	for _, key := range []string{"goodly", "friend", "ba", "fo"} {
-		if d := allow(t, th, key); d.Source != throttler.Local {
+		if d := throttlertesting.Allow(t, th, key); d.Source != throttler.Local {
 			t.Errorf("%s: decided by %v, and is on no list", key, d.Source)
 		}
 	}
@@ -152,7 +153,7 @@ func TestListsInAllowAll(t *testing.T) {
 
 func TestListsAreChecked(t *testing.T) {
 	t.Parallel()
-	_, err := throttler.New(throttler.Config{Policy: one(limit.PerHour(1)), Allow: []string{"secret", ""}, Deny: []string{""}})
+	_, err := throttler.New(throttler.Config{Policy: throttlertesting.One(limit.PerHour(1)), Allow: []string{"secret", ""}, Deny: []string{""}})
 	if got, want := fields(err), []string{"Allow: entry 2", "Deny: entry 1"}; !slices.Equal(got, want) {
 		t.Errorf("fields %q, want %q", got, want)
 	}
@@ -164,7 +165,7 @@ func BenchmarkLists(b *testing.B) {
 		many = append(many, fmt.Sprintf("tenant:%d", i), fmt.Sprintf("network:%d:*", i))
 	}
 	for _, key := range []string{"tenant:500", "network:500:9", "user:42"} {
-		th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(1 << 40)), Allow: many, Deny: []string{"x*"}})
+		th := throttlertesting.New(b, throttler.Config{Policy: throttlertesting.One(limit.PerDay(1 << 40)), Allow: many, Deny: []string{"x*"}})
 		b.Run(key, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

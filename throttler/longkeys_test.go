@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -43,7 +44,7 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 	blocked := make(chan struct{})
 	for name, watch := range map[string]func(*testing.T, *throttler.Config) *insight.Shadow{
 		"fallback": func(_ *testing.T, cfg *throttler.Config) *insight.Shadow {
-			cfg.Backend, cfg.FallbackKeys = failing{newMemory(t, nil)}, 4096
+			cfg.Backend, cfg.FallbackKeys = failing{throttlertesting.NewMemory(t, nil)}, 4096
 			return nil
 		},
 		"near limit": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
@@ -52,7 +53,7 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 			return nil
 		},
 		"shadow": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
-			s := newShadow(t, insight.ShadowConfig{Backend: endless{newMemory(t, nil)}, Policy: one(limit.PerHour(1))})
+			s := newShadow(t, insight.ShadowConfig{Backend: endless{throttlertesting.NewMemory(t, nil)}, Policy: throttlertesting.One(limit.PerHour(1))})
 			cfg.Observer = s
 			return s
 		},
@@ -62,13 +63,13 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := throttler.Config{Policy: one(limit.PerHour(1))}
+			cfg := throttler.Config{Policy: throttlertesting.One(limit.PerHour(1))}
 			shadow := watch(t, &cfg)
-			th := newThrottler(t, cfg)
+			th := throttlertesting.New(t, cfg)
 			before := heapInUse()
 			for n := range keys {
 				for i := range 2 {
-					if d := allow(t, th, longKey(n)); d.Allowed != (i < 1) {
+					if d := throttlertesting.Allow(t, th, longKey(n)); d.Allowed != (i < 1) {
 						t.Fatalf("take %d of key %d, of which one is admitted: %t", i, n, d.Allowed)
 					}
 				}
@@ -94,11 +95,11 @@ func (failing) Take(context.Context, backend.Request) (backend.Result, error) {
 // A fallback that is full forgets keys.
 func TestFallbackKeys(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Backend: failing{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), FallbackKeys: 16})
+	th := throttlertesting.New(t, throttler.Config{Backend: failing{throttlertesting.NewMemory(t, nil)}, Policy: throttlertesting.One(limit.PerHour(1)), FallbackKeys: 16})
 	again := 0
 	for _, first := range []bool{true, false} {
 		for n := range 1000 {
-			if d := allow(t, th, strconv.Itoa(n)); d.Allowed && !first {
+			if d := throttlertesting.Allow(t, th, strconv.Itoa(n)); d.Allowed && !first {
 				again++
 			}
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -105,15 +106,15 @@ func TestMisconfiguredServersAreNamed(t *testing.T) {
 					t.Cleanup(func() { _ = routed.Close() })
 					return node, routed
 				}
-				policy := one(limit.PerHour(10))
+				policy := throttlertesting.One(limit.PerHour(10))
 				node, routed := open()
-				book := &logBook{}
+				book := &throttlertesting.LogBook{}
 				later := map[string]*throttler.Throttler{}
 				for which, b := range map[string]backend.Backend{"node": node, "router": routed} {
-					later[which] = newThrottler(t, throttler.Config{
-						Backend: b, Policy: policy, Processes: 5, Logger: book.logger(), RequireReachable: true,
+					later[which] = throttlertesting.New(t, throttler.Config{
+						Backend: b, Policy: policy, Processes: 5, Logger: book.Logger(), RequireReachable: true,
 					})
-					if d := allow(t, later[which], "k"); d.Source != throttler.Primary {
+					if d := throttlertesting.Allow(t, later[which], "k"); d.Source != throttler.Primary {
 						t.Fatalf("%s: decided by %s, %v, want a server that works", which, d.Source, d.Cause)
 					}
 				}
@@ -122,10 +123,10 @@ func TestMisconfiguredServersAreNamed(t *testing.T) {
 				breakIt(t, s, authority, opts)
 				configure(t, s, "CLIENT", "KILL", "SKIPME", "YES")
 				for which, th := range later {
-					wantMisconfigured(t, which+" later", before, func() error { return allow(t, th, "k").Cause })
+					wantMisconfigured(t, which+" later", before, func() error { return throttlertesting.Allow(t, th, "k").Cause })
 					wantMisconfigured(t, which+" pinged later", before, func() error { return th.Ping(t.Context()) })
 				}
-				if got := book.levels(); got[slog.LevelError] == 0 {
+				if got := book.Levels(); got[slog.LevelError] == 0 {
 					t.Errorf("logged %v, want errors", got)
 				}
 
@@ -138,8 +139,8 @@ func TestMisconfiguredServersAreNamed(t *testing.T) {
 						}
 						return err
 					})
-					th := newThrottler(t, throttler.Config{Backend: b, Policy: policy, Logger: book.logger()})
-					wantMisconfigured(t, which+" without RequireReachable", opts.Addr, func() error { return allow(t, th, "k").Cause })
+					th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy, Logger: book.Logger()})
+					wantMisconfigured(t, which+" without RequireReachable", opts.Addr, func() error { return throttlertesting.Allow(t, th, "k").Cause })
 				}
 			})
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -93,8 +94,8 @@ func TestObserver(t *testing.T) {
 	for _, trace := range []bool{false, true} {
 		book, b := &notes{trace: trace}, newSpy(t, nil)
 		tier := limit.Policy{Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}
-		th := newThrottler(t, throttler.Config{
-			Backend: carrying{b, t, trace}, Policy: one(limit.PerHour(100)), Observer: book, Processes: 2,
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: carrying{b, t, trace}, Policy: throttlertesting.One(limit.PerHour(100)), Observer: book, Processes: 2,
 			PolicyFor: func(context.Context, string) *limit.Policy { return &tier },
 		})
 		for _, test := range []struct {
@@ -107,8 +108,8 @@ func TestObserver(t *testing.T) {
 			{2, nil, true, throttler.Local, nil},
 			{2, nil, false, throttler.Local, nil},
 			{4, nil, false, throttler.Source(0), limit.ErrCostExceedsLimit},
-			{2, outage(false), true, throttler.Fallback, nil},
-			{2, outage(false), false, throttler.Fallback, nil},
+			{2, throttlertesting.Outage(false), true, throttler.Fallback, nil},
+			{2, throttlertesting.Outage(false), false, throttler.Fallback, nil},
 			{2, backend.ErrClosed, false, throttler.Source(0), backend.ErrClosed},
 		} {
 			b.failWith(func(string) error { return test.fail })
@@ -150,14 +151,14 @@ func (c carrying) Take(ctx context.Context, req backend.Request) (backend.Result
 func TestObserverOfRefunds(t *testing.T) {
 	t.Parallel()
 	book, b := &notes{}, newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4)), Observer: book})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(4)), Observer: book})
 	r, err := th.Reserve(t.Context(), "k", 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.failWith(func(call string) error {
 		if call == "refund" {
-			return outage(false)
+			return throttlertesting.Outage(false)
 		}
 		return nil
 	})
@@ -196,11 +197,11 @@ func TestReason(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
 		"":                   nil,
-		"unavailable":        fmt.Errorf("throttler: %w", outage(true)),
+		"unavailable":        fmt.Errorf("throttler: %w", throttlertesting.Outage(true)),
 		"cost_exceeds_limit": (&limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}}).CheckCost(2),
 		"invalid":            &limit.Error{Field: "key"},
 		"counts_lost":        backend.ErrCountsLost,
-		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, outage(false)),
+		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, throttlertesting.Outage(false)),
 		"bucket_leased":      backend.ErrBucketLeased,
 		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
 		"closed":             backend.ErrClosed,
@@ -221,9 +222,9 @@ func (i *idle) End(context.Context, *throttler.Event)                       { i.
 func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, max := range []int64{1, 1 << 40} {
 		seen := &idle{}
-		th := newThrottler(t, throttler.Config{Policy: one(limit.Fixed(max, time.Hour)), Observer: seen})
+		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.Fixed(max, time.Hour)), Observer: seen})
 		ctx := t.Context()
-		allow(t, th, "k")
+		throttlertesting.Allow(t, th, "k")
 		allocs := testing.AllocsPerRun(1000, func() {
 			if _, err := th.Allow(ctx, "k"); err != nil {
 				t.Fatal(err)
@@ -238,7 +239,7 @@ func TestObserverAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun 
 // Observers see what AllowAll and ReserveAll refuse as they see what AllowN refuses: once.
 func TestRefusalsAreObserved(t *testing.T) {
 	t.Parallel()
-	invalid := one(limit.PerMinute(0))
+	invalid := throttlertesting.One(limit.PerMinute(0))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	var none context.Context
@@ -275,7 +276,7 @@ func TestRefusalsAreObserved(t *testing.T) {
 			} {
 				book, b := &notes{}, newSpy(t, nil)
 				cfg := throttler.Config{
-					Backend: b, Policy: one(limit.PerHour(10)),
+					Backend: b, Policy: throttlertesting.One(limit.PerHour(10)),
 					PolicyFor: func(_ context.Context, key string) *limit.Policy {
 						return map[string]*limit.Policy{
 							"tier": {Name: "tier", Limits: []limit.Limit{limit.PerHour(3)}}, "invalid": &invalid,
@@ -287,7 +288,7 @@ func TestRefusalsAreObserved(t *testing.T) {
 				if watched {
 					cfg.Observer = throttler.Observers(nil, recorder, book)
 				}
-				th := newThrottler(t, cfg)
+				th := throttlertesting.New(t, cfg)
 				if test.closed {
 					_ = th.Close()
 				}

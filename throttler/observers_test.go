@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -53,8 +54,8 @@ func (f full) Outage(_ context.Context, o throttler.Outage) {
 func TestObservers(t *testing.T) {
 	t.Parallel()
 	j, b := &journal{}, newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{
-		Backend: b, Policy: one(limit.PerHour(4)), Allow: []string{"friend"},
+	th := throttlertesting.New(t, throttler.Config{
+		Backend: b, Policy: throttlertesting.One(limit.PerHour(4)), Allow: []string{"friend"},
 		Observer: throttler.Observers(full{plain{"a", j}}, nil, plain{"b", j}, full{plain{"c", j}}),
 	})
 	for _, step := range []struct {
@@ -62,11 +63,11 @@ func TestObservers(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"admitted", func() { allow(t, th, "k") }, []string{
+		{"admitted", func() { throttlertesting.Allow(t, th, "k") }, []string{
 			"a start take k", "b start take k", "c start take k", "a end take k true", "b end take k true", "c end take k true",
 			"a commit k 1 false", "c commit k 1 false",
 		}},
-		{"listed", func() { allow(t, th, "friend") }, []string{
+		{"listed", func() { throttlertesting.Allow(t, th, "friend") }, []string{
 			"a start take friend", "b start take friend", "c start take friend",
 			"a end take friend true", "b end take friend true", "c end take friend true",
 		}},
@@ -92,8 +93,8 @@ func TestObservers(t *testing.T) {
 			"a start take k", "b start take k", "c start take k", "a end take k false", "b end take k false", "c end take k false",
 		}},
 		{"an outage", func() {
-			b.failWith(func(string) error { return outage(false) })
-			allow(t, th, "other")
+			b.failWith(func(string) error { return throttlertesting.Outage(false) })
+			throttlertesting.Allow(t, th, "other")
 			b.failWith(nil)
 		}, []string{
 			"a start take other", "b start take other", "c start take other", "a outage unavailable", "c outage unavailable",
@@ -146,12 +147,12 @@ func TestPolicySource(t *testing.T) {
 	t.Parallel()
 	b, down := newSpy(t, nil), errors.New("the source is down")
 	lists := map[string]throttler.Listing{"good": throttler.AllowListed, "bad": throttler.DenyListed}
-	th := newThrottler(t, throttler.Config{Backend: b, Policies: source{view{policy: one(limit.PerHour(3)), listed: lists}}})
-	if d := allow(t, th, "k"); !d.Allowed || d.Remaining != 2 {
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), listed: lists}}})
+	if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Remaining != 2 {
 		t.Errorf("%+v, want 2 left", d)
 	}
 	for key, allowed := range map[string]bool{"good": true, "bad": false} {
-		if d := allow(t, th, key); d.Allowed != allowed || d.Source != throttler.Listed {
+		if d := throttlertesting.Allow(t, th, key); d.Allowed != allowed || d.Source != throttler.Listed {
 			t.Errorf("%s: %+v", key, d)
 		}
 	}
@@ -159,14 +160,14 @@ func TestPolicySource(t *testing.T) {
 	if _, err := th.Allow(t.Context(), "invalid"); !slices.Equal(fields(err), []string{"limits"}) {
 		t.Errorf("an invalid policy: %v", err)
 	}
-	failing := newThrottler(t, throttler.Config{Backend: b, Policies: source{view{policy: one(limit.PerHour(3)), err: down}}})
+	failing := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), err: down}}})
 	if d, err := failing.Allow(t.Context(), "k"); d.Allowed || !errors.Is(err, down) {
 		t.Errorf("a source that fails: %+v, %v", d, err)
 	}
 	if n := b.calls.Load() - calls; n != 0 {
 		t.Errorf("%d calls reached the backend without a policy", n)
 	}
-	_, err := throttler.New(throttler.Config{Policies: source{}, Policy: one(limit.PerHour(1))})
+	_, err := throttler.New(throttler.Config{Policies: source{}, Policy: throttlertesting.One(limit.PerHour(1))})
 	if got := fields(err); !slices.Equal(got, []string{"Policy"}) {
 		t.Errorf("a policy beside a source: %v", err)
 	}

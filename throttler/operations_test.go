@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -48,11 +49,11 @@ func ExampleObserver() {
 func TestOperationsAreObserved(t *testing.T) {
 	t.Parallel()
 	book, b := &notes{}, newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Backend: b, Observer: book, Allow: []string{"friend"},
-		Policy: one(limit.Sliding(10, time.Minute, time.Second)),
+		Policy: throttlertesting.One(limit.Sliding(10, time.Minute, time.Second)),
 	})
-	for _, fail := range []error{nil, outage(false)} {
+	for _, fail := range []error{nil, throttlertesting.Outage(false)} {
 		b.failWith(func(string) error { return fail })
 		for _, key := range []string{"k", "friend", ""} {
 			_, _ = th.Peek(t.Context(), key)

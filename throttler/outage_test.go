@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -19,21 +20,21 @@ func TestOutageEnd(t *testing.T) {
 	t.Parallel()
 	for _, observed := range []bool{false, true} { // the two ways that a request takes
 		synctest.Test(t, func(t *testing.T) {
-			ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
-			cfg := throttler.Config{Backend: b, Policy: one(limit.PerHour(10_000)), Logger: book.logger()}
+			ends, book, b := &notes{}, &throttlertesting.LogBook{}, newSpy(t, time.Now)
+			cfg := throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10_000)), Logger: book.Logger()}
 			if observed {
 				cfg.Observer = ends
 			}
-			th := newThrottler(t, cfg)
+			th := throttlertesting.New(t, cfg)
 			ask := func(fail bool, times int, every time.Duration) {
 				for range times {
 					b.failWith(func(string) error {
 						if fail {
-							return outage(false)
+							return throttlertesting.Outage(false)
 						}
 						return nil
 					})
-					allow(t, th, "k")
+					throttlertesting.Allow(t, th, "k")
 					time.Sleep(every)
 				}
 			}
@@ -63,13 +64,13 @@ func TestOutageEnd(t *testing.T) {
 				if step.want != "" {
 					reported = append(reported, step.want)
 				}
-				if n := book.levels()[slog.LevelInfo]; n != len(reported) {
-					t.Fatalf("%s: logged %d times, want %d:\n%s", step.name, n, len(reported), book.text())
+				if n := book.Levels()[slog.LevelInfo]; n != len(reported) {
+					t.Fatalf("%s: logged %d times, want %d:\n%s", step.name, n, len(reported), book.Text())
 				}
 			}
 			for _, want := range reported {
-				if want = "outage=" + strings.Replace(want, " ", " requests=", 1); !strings.Contains(book.text(), want) {
-					t.Errorf("the log doesn't say %s:\n%s", want, book.text())
+				if want = "outage=" + strings.Replace(want, " ", " requests=", 1); !strings.Contains(book.Text(), want) {
+					t.Errorf("the log doesn't say %s:\n%s", want, book.Text())
 				}
 			}
 			var got []string
@@ -87,25 +88,25 @@ func TestOutageEnd(t *testing.T) {
 func TestOutageEndsByTheBackendOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		book, b := &logBook{}, &from{spy: newSpy(t, time.Now)}
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Logger: book.logger()})
-		b.failWith(func(string) error { return outage(false) })
-		allow(t, th, "k")
+		book, b := &throttlertesting.LogBook{}, &from{spy: newSpy(t, time.Now)}
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(100)), Logger: book.Logger()})
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		throttlertesting.Allow(t, th, "k")
 		b.failWith(nil)
 		time.Sleep(time.Minute)
 		for _, b.source = range []throttler.Source{throttler.Leased, throttler.LocalDeny, throttler.Replica} {
-			allow(t, th, "k")
+			throttlertesting.Allow(t, th, "k")
 		}
-		if n := book.levels()[slog.LevelInfo]; n != 0 {
-			t.Errorf("over: %s", book.text())
+		if n := book.Levels()[slog.LevelInfo]; n != 0 {
+			t.Errorf("over: %s", book.Text())
 		}
 		b.source = throttler.Primary
 		var all sync.WaitGroup
 		for range 20 { // many find it over at once
-			all.Go(func() { allow(t, th, "k") })
+			all.Go(func() { throttlertesting.Allow(t, th, "k") })
 		}
 		all.Wait()
-		if n := book.levels()[slog.LevelInfo]; n != 1 {
+		if n := book.Levels()[slog.LevelInfo]; n != 1 {
 			t.Errorf("logged %d ends, want 1", n)
 		}
 	})
@@ -127,13 +128,13 @@ func (f *from) Take(ctx context.Context, req backend.Request) (backend.Result, e
 func TestOutageAfterALostRefund(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ends, book, b := &notes{}, &logBook{}, newSpy(t, time.Now)
-		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: ends, Logger: book.logger(),
+		ends, book, b := &notes{}, &throttlertesting.LogBook{}, newSpy(t, time.Now)
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Observer: ends, Logger: book.Logger(),
 		})
 		b.failWith(func(call string) error {
 			if call == "refund" {
-				return outage(false)
+				return throttlertesting.Outage(false)
 			}
 			return nil
 		})
@@ -142,16 +143,16 @@ func TestOutageAfterALostRefund(t *testing.T) {
 				t.Fatalf("AllowAll = %+v, %v, want a denial", d, err)
 			}
 		}
-		if n := book.levels()[slog.LevelWarn]; n != 1 || len(ends.outages) != 0 {
-			t.Errorf("%d warnings and %d outages of lost refunds, want one warning:\n%s", n, len(ends.outages), book.text())
+		if n := book.Levels()[slog.LevelWarn]; n != 1 || len(ends.outages) != 0 {
+			t.Errorf("%d warnings and %d outages of lost refunds, want one warning:\n%s", n, len(ends.outages), book.Text())
 		}
-		b.failWith(func(string) error { return outage(false) })
-		allow(t, th, "k")
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		throttlertesting.Allow(t, th, "k")
 		b.failWith(nil)
 		time.Sleep(10 * time.Second)
-		allow(t, th, "k")
+		throttlertesting.Allow(t, th, "k")
 		if len(ends.outages) != 1 || len(ends.ends) != 1 {
-			t.Errorf("observed %d outages and %d ends, want one of each:\n%s", len(ends.outages), len(ends.ends), book.text())
+			t.Errorf("observed %d outages and %d ends, want one of each:\n%s", len(ends.outages), len(ends.ends), book.Text())
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -19,7 +20,7 @@ func TestTiersShareTheirCounts(t *testing.T) {
 	paid := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerDay(1000), limit.PerMinute(50)}}
 	other := limit.Policy{Name: "batch", Limits: []limit.Limit{limit.PerMinute(5)}}
 	tier := &free
-	th := newThrottler(t, throttler.Config{Policy: free,
+	th := throttlertesting.New(t, throttler.Config{Policy: free,
 		PolicyFor: func(context.Context, string) *limit.Policy { return tier }})
 
 	for _, step := range []struct {
@@ -58,7 +59,7 @@ func TestPolicyForIsAskedEachTime(t *testing.T) {
 	t.Parallel()
 	type tenant struct{}
 	var seen []string
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10)),
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(10)),
 		PolicyFor: func(ctx context.Context, key string) *limit.Policy {
 			seen = append(seen, key+" of "+ctx.Value(tenant{}).(string))
 			return nil
@@ -79,16 +80,16 @@ func TestPolicyCacheIsBounded(t *testing.T) {
 	const requests, bound = 12_000, 4096
 	var mu sync.Mutex
 	var made []weak.Pointer[limit.Policy]
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10)),
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(10)),
 		PolicyFor: func(context.Context, string) *limit.Policy {
-			p := one(limit.PerHour(2 * requests))
+			p := throttlertesting.One(limit.PerHour(2 * requests))
 			mu.Lock()
 			defer mu.Unlock()
 			made = append(made, weak.Make(&p))
 			return &p
 		}})
 	for range requests {
-		if d := allow(t, th, "k"); !d.Allowed {
+		if d := throttlertesting.Allow(t, th, "k"); !d.Allowed {
 			t.Fatalf("%+v, want it admitted", d)
 		}
 	}
@@ -106,7 +107,7 @@ func TestPolicyCacheIsBounded(t *testing.T) {
 	if alive < bound/2 {
 		t.Errorf("%d policies are held: they are not remembered at all", alive)
 	}
-	if got := allow(t, th, "k").Remaining; got != 2*requests-requests-1 {
+	if got := throttlertesting.Allow(t, th, "k").Remaining; got != 2*requests-requests-1 {
 		t.Errorf("Remaining = %d: a fresh copy of the policy lost counts", got)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -48,8 +49,8 @@ func TestAllowAllExhaustedKeyDeniesNobodyElse(t *testing.T) {
 					}
 				}
 				t.Cleanup(func() { _ = b.Close() })
-				all = append(all, newThrottler(t, throttler.Config{
-					Backend: b, Policy: one(limit.PerHour(quota)), Failure: throttler.FailError,
+				all = append(all, throttlertesting.New(t, throttler.Config{
+					Backend: b, Policy: throttlertesting.One(limit.PerHour(quota)), Failure: throttler.FailError,
 				}))
 			}
 			keys := func(address string) []string {
@@ -158,7 +159,7 @@ func TestAllowAllChargesBesideStrangers(t *testing.T) {
 	for _, order := range []string{"small user other", "user other small", "user small other"} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newTidal(t)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1000)), PolicyFor: byName})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(1000)), PolicyFor: byName})
 			if d, err := th.AllowN(t.Context(), "small", 3); err != nil || !d.Allowed {
 				t.Fatal(d, err)
 			}
@@ -202,7 +203,7 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
 		book := &notes{}
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Observer: book})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Observer: book})
 		_, _ = th.AllowN(t.Context(), "small", 2)
 		_, _ = th.AllowAll(t.Context(), []string{"small", "one"}, 1) // small is used up, and known to be
 		_ = th.Reset(t.Context(), "small")
@@ -247,11 +248,11 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for range 3 {
-			if d := allow(t, th, "small"); !d.Allowed {
+			if d := throttlertesting.Allow(t, th, "small"); !d.Allowed {
 				t.Errorf("after it: %+v", d)
 			}
 		}
-		if d := allow(t, th, "small"); d.Allowed || d.RetryAfter < time.Minute {
+		if d := throttlertesting.Allow(t, th, "small"); d.Allowed || d.RetryAfter < time.Minute {
 			t.Errorf("after it: %+v, want a denial for the window", d)
 		}
 	})
@@ -261,7 +262,7 @@ func TestAllowAllRetryAfterAMoment(t *testing.T) {
 func TestAllowAllRetryAfterAWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottler(t, throttler.Config{Backend: newTidal(t), Policy: one(limit.PerHour(10))})
+		th := throttlertesting.New(t, throttler.Config{Backend: newTidal(t), Policy: throttlertesting.One(limit.PerHour(10))})
 		check := func(how string, d throttler.Decision, err error) {
 			t.Helper()
 			if err != nil || d.Allowed || d.RetryAfter < time.Minute {
@@ -323,18 +324,18 @@ func TestAllowAllRetryAfterUntilGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
 		b.refundTime = 600 * time.Millisecond
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1)), Timeout: 50 * time.Millisecond})
-		allow(t, th, "used up")
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(1)), Timeout: 50 * time.Millisecond})
+		throttlertesting.Allow(t, th, "used up")
 		if d, err := th.AllowAll(t.Context(), []string{"user", "used up"}, 1); err != nil || d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		for range 3 { // at 50, 250 and 450 ms
-			if d := allow(t, th, "user"); d.Allowed || d.RetryAfter > 100*time.Millisecond {
+			if d := throttlertesting.Allow(t, th, "user"); d.Allowed || d.RetryAfter > 100*time.Millisecond {
 				t.Errorf("while its charge goes back: %+v, want a short wait", d)
 			}
 			time.Sleep(200 * time.Millisecond)
 		}
-		if d := allow(t, th, "user"); !d.Allowed {
+		if d := throttlertesting.Allow(t, th, "user"); !d.Allowed {
 			t.Errorf("when its charge is back: %+v", d)
 		}
 	})
@@ -346,7 +347,7 @@ func TestAllowAllLooksInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
 		b.peekTime = 5 * time.Second
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), Timeout: 50 * time.Millisecond})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), Timeout: 50 * time.Millisecond})
 		var all sync.WaitGroup
 		for i := range 3 {
 			all.Go(func() {
@@ -369,8 +370,8 @@ func TestAllowAllRetryAfterInAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newTidal(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
-		b.failWith(func(string) error { return outage(false) })
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Processes: 1})
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
 		_, _ = th.AllowN(t.Context(), "used up", 10)
 		go func() { // charges small, and then meets the other one
 			if d, err := th.AllowAll(t.Context(), []string{"small", "used up"}, 3); err != nil || d.Allowed {
@@ -378,10 +379,10 @@ func TestAllowAllRetryAfterInAnOutage(t *testing.T) {
 			}
 		}()
 		time.Sleep(time.Millisecond) // Allow then meets the charge of small
-		if d := allow(t, th, "small"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter > 100*time.Millisecond {
+		if d := throttlertesting.Allow(t, th, "small"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter > 100*time.Millisecond {
 			t.Errorf("small: %+v, want a short wait", d)
 		}
-		if d := allow(t, th, "used up"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter < time.Minute {
+		if d := throttlertesting.Allow(t, th, "used up"); d.Allowed || d.Source != throttler.Fallback || d.RetryAfter < time.Minute {
 			t.Errorf("used up: %+v, want a denial for the window", d)
 		}
 	})

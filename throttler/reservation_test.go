@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
@@ -34,7 +35,7 @@ func TestSettle(t *testing.T) {
 		"bucket":  limit.TokenBucket(1, time.Hour, 10),
 	} {
 		for actual, left := range map[int64]int64{0: 10, 1: 9, 3: 7, 4: 6} {
-			th := newThrottler(t, throttler.Config{Policy: one(l)})
+			th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(l)})
 			r := reserve(t, th, 4)
 			if d := r.Decision(); !d.Allowed || d.Remaining != 6 {
 				t.Errorf("%s: reserved %+v, want 6 remaining", name, d)
@@ -61,8 +62,8 @@ func TestSettle(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(10))})
-	allow(t, th, "k")
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(10))})
+	throttlertesting.Allow(t, th, "k")
 	if err := reserve(t, th, 4).Cancel(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestCancel(t *testing.T) {
 func TestSettleRefuses(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 	r := reserve(t, th, 4)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -120,9 +121,9 @@ func TestSettleAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	for _, mayHave := range []bool{false, true} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 		r := reserve(t, th, 4)
-		b.failWith(func(string) error { return outage(mayHave) })
+		b.failWith(func(string) error { return throttlertesting.Outage(mayHave) })
 		if err := r.Cancel(t.Context()); err == nil {
 			t.Error("Cancel worked without its backend")
 		}
@@ -147,7 +148,7 @@ func TestSettleAfterARefusal(t *testing.T) {
 		"misconfigured": &backend.Error{Kind: backend.Misconfigured, Err: errors.New("no")},
 	} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 		r := reserve(t, th, 4)
 		b.failWith(func(string) error { return refusal })
 		if err := r.Cancel(t.Context()); !errors.Is(err, refusal) {
@@ -163,7 +164,7 @@ func TestSettleAfterARefusal(t *testing.T) {
 func TestDeniedReservationHoldsNothing(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
 	reserve(t, th, 8)
 	r := reserve(t, th, 4)
 	if d := r.Decision(); d.Allowed || d.RetryAfter <= 0 {
@@ -185,10 +186,10 @@ func TestDeniedReservationHoldsNothing(t *testing.T) {
 // A window that is over keeps nothing to give back, and the next one is not touched.
 func TestSettleAcrossWindows(t *testing.T) {
 	t.Parallel()
-	now := newClock()
-	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: one(limit.PerMinute(10))})
+	now := throttlertesting.NewClock()
+	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: throttlertesting.One(limit.PerMinute(10))})
 	r := reserve(t, th, 4)
-	now.advance(time.Minute)
+	now.Advance(time.Minute)
 	reserve(t, th, 7)
 	if err := r.Cancel(t.Context()); err != nil {
 		t.Fatal(err)
@@ -202,8 +203,8 @@ func TestSettleAcrossWindows(t *testing.T) {
 func TestSettleOfAFallback(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(4)), Processes: 1})
-	b.failWith(func(string) error { return outage(false) })
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(4)), Processes: 1})
+	b.failWith(func(string) error { return throttlertesting.Outage(false) })
 	for range 3 {
 		r := reserve(t, th, 4)
 		if d := r.Decision(); !d.Allowed || d.Source != throttler.Fallback {
@@ -221,7 +222,7 @@ func TestSettleOfAFallback(t *testing.T) {
 
 func TestSettleWorksOnce(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(1000))})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(1000))})
 	for range 50 {
 		r := reserve(t, th, 10)
 		var worked, settled atomic.Int64
@@ -252,7 +253,7 @@ func TestSettleWorksOnce(t *testing.T) {
 func TestReserveAll(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(10)), PolicyFor: byName, Allow: []string{"good"}})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Allow: []string{"good"}})
 	left := func(when string, a, c, small int64) {
 		t.Helper()
 		for key, want := range map[string]int64{"a": a, "c": c, "small": small} {
@@ -274,7 +275,7 @@ func TestReserveAll(t *testing.T) {
 	var refunds atomic.Int64
 	b.failWith(func(call string) error {
 		if call == "refund" && refunds.Add(1) == 2 {
-			return outage(false)
+			return throttlertesting.Outage(false)
 		}
 		return nil
 	})
@@ -299,7 +300,7 @@ func TestReserveAll(t *testing.T) {
 		}
 	}
 	b.failWith(nil)
-	if _, err := newThrottler(t, throttler.Config{Backend: bare{b}, Policy: one(limit.PerHour(1))}).
+	if _, err := throttlertesting.New(t, throttler.Config{Backend: bare{b}, Policy: throttlertesting.One(limit.PerHour(1))}).
 		ReserveAll(t.Context(), []string{"a"}, 1); !errors.Is(err, throttler.ErrUnsupported) {
 		t.Errorf("without refunds: %v, want ErrUnsupported", err)
 	}

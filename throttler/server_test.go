@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -77,11 +78,11 @@ func TestExactlyMaxAdmitted(t *testing.T) {
 	const window = 1000 * 24 * time.Hour // nothing comes back during the test
 	server := testserver.Redis(t)
 	for name, policy := range map[string]limit.Policy{
-		"fixed":     one(limit.Fixed(quota, window)),
-		"aligned":   one(limit.Fixed(quota, window).Aligned()),
-		"staggered": one(limit.Fixed(quota, window).Staggered()),
-		"sliding":   one(limit.Sliding(quota, window, window/100)),
-		"bucket":    one(limit.TokenBucket(1, 24*time.Hour, quota)),
+		"fixed":     throttlertesting.One(limit.Fixed(quota, window)),
+		"aligned":   throttlertesting.One(limit.Fixed(quota, window).Aligned()),
+		"staggered": throttlertesting.One(limit.Fixed(quota, window).Staggered()),
+		"sliding":   throttlertesting.One(limit.Sliding(quota, window, window/100)),
+		"bucket":    throttlertesting.One(limit.TokenBucket(1, 24*time.Hour, quota)),
 		"together": {Name: "test", Limits: []limit.Limit{
 			limit.Fixed(quota+1, window), limit.Sliding(quota, window, window/10), limit.TokenBucket(1, 24*time.Hour, 2*quota),
 		}},
@@ -90,7 +91,7 @@ func TestExactlyMaxAdmitted(t *testing.T) {
 			t.Parallel()
 			var throttlers [2]*throttler.Throttler
 			for i := range throttlers {
-				throttlers[i] = newThrottler(t, throttler.Config{
+				throttlers[i] = throttlertesting.New(t, throttler.Config{
 					Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: policy, Failure: throttler.FailError,
 				})
 			}
@@ -137,15 +138,15 @@ func TestFailurePoliciesOnAServer(t *testing.T) {
 			t.Run(name+test.cfg.Failure.String(), func(t *testing.T) {
 				t.Parallel()
 				server := testserver.Redis(t)
-				patient := newThrottler(t, throttler.Config{
-					Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(10)),
+				patient := throttlertesting.New(t, throttler.Config{
+					Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: throttlertesting.One(limit.PerHour(10)),
 				})
-				allow(t, patient, "first")
+				throttlertesting.Allow(t, patient, "first")
 
 				cfg := test.cfg
 				cfg.Backend = openRedis(t, server.Addr, redisbackend.Config{Timeout: timeout})
-				cfg.Policy = one(limit.PerHour(10))
-				th := newThrottler(t, cfg)
+				cfg.Policy = throttlertesting.One(limit.PerHour(10))
+				th := throttlertesting.New(t, cfg)
 				poll(t, func() bool { // it has a connection and the server's time
 					_, err := th.Peek(t.Context(), "first")
 					return err == nil
@@ -204,10 +205,10 @@ func TestLostReplies(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t)
 			proxy := testserver.NewProxy(t, server.Addr)
-			th := newThrottler(t, throttler.Config{
-				Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(1000)),
+			th := throttlertesting.New(t, throttler.Config{
+				Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: throttlertesting.One(limit.PerHour(1000)),
 			})
-			allow(t, th, "other") // the server knows the script
+			throttlertesting.Allow(t, th, "other") // the server knows the script
 			var takes, lost atomic.Int64
 			proxy.SetFault(func(args []string) testserver.Action {
 				if args[0] == "EVALSHA" && takes.Add(1)%3 == 0 {
@@ -218,7 +219,7 @@ func TestLostReplies(t *testing.T) {
 			})
 			unsure := int64(0)
 			for range calls {
-				d := allow(t, th, "k")
+				d := throttlertesting.Allow(t, th, "k")
 				if d.Source == throttler.Primary {
 					if d.Guarantee != throttler.Exact || d.Cause != nil {
 						t.Errorf("%+v, want it exact", d)
@@ -246,15 +247,15 @@ func TestFlappingOnAServer(t *testing.T) {
 	const quota, share = 30, 8
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
-	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(quota)), Processes: 4,
+	th := throttlertesting.New(t, throttler.Config{
+		Backend: openRedis(t, proxy.Addr, redisbackend.Config{}), Policy: throttlertesting.One(limit.PerHour(quota)), Processes: 4,
 	})
 	bySource := map[throttler.Source]int{}
 	for range 6 { // few enough that the client's pool doesn't stop dialling for a second
 		for _, turn := range []func(){proxy.Cut, proxy.Heal} {
 			turn()
 			for range 8 {
-				if d := allow(t, th, "k"); d.Allowed {
+				if d := throttlertesting.Allow(t, th, "k"); d.Allowed {
 					bySource[d.Source]++
 				}
 			}
@@ -297,15 +298,15 @@ func TestMisconfiguredServerIsLoud(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t)
-			book := &logBook{}
-			th := newThrottler(t, throttler.Config{
-				Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(10)), Processes: 5,
-				Logger: book.logger(),
+			book := &throttlertesting.LogBook{}
+			th := throttlertesting.New(t, throttler.Config{
+				Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: throttlertesting.One(limit.PerHour(10)), Processes: 5,
+				Logger: book.Logger(),
 			})
 			mend(t, server)
 			admitted := 0
 			for range 5 {
-				d := allow(t, th, key)
+				d := throttlertesting.Allow(t, th, key)
 				var cause *backend.Error
 				if !errors.As(d.Cause, &cause) || cause.Kind != backend.Misconfigured || cause.MayHaveCharged {
 					t.Errorf("cause = %v, want Misconfigured and nothing charged", d.Cause)
@@ -317,10 +318,10 @@ func TestMisconfiguredServerIsLoud(t *testing.T) {
 			if admitted != 2 {
 				t.Errorf("%d admitted, want the share of 2", admitted)
 			}
-			if got := book.levels(); got[slog.LevelError] != 1 || len(got) != 1 {
+			if got := book.Levels(); got[slog.LevelError] != 1 || len(got) != 1 {
 				t.Errorf("logged %v, want one error", got)
 			}
-			if text := book.text(); strings.Contains(text, key) {
+			if text := book.Text(); strings.Contains(text, key) {
 				t.Errorf("the log names the key: %s", text)
 			}
 		})
@@ -332,8 +333,8 @@ func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	b := openRedis(t, server.Addr, redisbackend.Config{Timeout: time.Minute})
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(1000))})
-	allow(t, th, "k")
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(1000))})
+	throttlertesting.Allow(t, th, "k")
 	server.Pause()
 	defer server.Resume()
 	var wg sync.WaitGroup
@@ -363,12 +364,12 @@ func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 // Usage on the primary, and by a plain read on its replica.
 func TestUsageFromAReplica(t *testing.T) {
 	t.Parallel()
-	now := newClock()
+	now := throttlertesting.NewClock()
 	primary := testserver.Redis(t)
 	replica := testserver.Replica(t, primary)
-	cfg := redisbackend.Config{Now: now.now}
-	th := newThrottler(t, throttler.Config{Backend: openRedis(t, primary.Addr, cfg), Policy: recentPolicy})
-	reader := newThrottler(t, throttler.Config{Backend: openRedis(t, replica.Addr, cfg), Policy: recentPolicy})
+	cfg := redisbackend.Config{Now: now.Now}
+	th := throttlertesting.New(t, throttler.Config{Backend: openRedis(t, primary.Addr, cfg), Policy: recentPolicy})
+	reader := throttlertesting.New(t, throttler.Config{Backend: openRedis(t, replica.Addr, cfg), Policy: recentPolicy})
 
 	want := spendRecent(t, th, now)
 	checkUsage(t, th, want)
@@ -395,14 +396,14 @@ func TestUsageFromAReplica(t *testing.T) {
 func TestOneCallForEachDecision(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	th := newThrottler(t, throttler.Config{
-		Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: one(limit.PerHour(2)),
+	th := throttlertesting.New(t, throttler.Config{
+		Backend: openRedis(t, server.Addr, redisbackend.Config{}), Policy: throttlertesting.One(limit.PerHour(2)),
 	})
-	allow(t, th, "other") // the script is known and so is the time
+	throttlertesting.Allow(t, th, "other") // the script is known and so is the time
 	server.ResetStats(t)
 	var last throttler.Decision
 	for range 5 {
-		last = allow(t, th, "k")
+		last = throttlertesting.Allow(t, th, "k")
 	}
 	if last.Allowed || last.Remaining != 0 || last.RetryAfter <= 0 || last.RetryAfter > time.Hour ||
 		last.ResetAt.Sub(last.At) != last.RetryAfter {
@@ -416,7 +417,7 @@ func TestOneCallForEachDecision(t *testing.T) {
 func TestReserveOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Backend: openRedis(t, server.Addr, redisbackend.Config{}),
 		Policy: limit.Policy{Name: "test", Limits: []limit.Limit{
 			limit.PerHour(10), limit.Sliding(10, 24*time.Hour, time.Hour), limit.TokenBucket(1, time.Hour, 10),
@@ -463,8 +464,8 @@ func TestContentionOnMemcached(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = b.Close() })
 			cfg := policy.cfg
-			cfg.Backend, cfg.Policy = b, one(limit.Fixed(quota, 1000*time.Hour))
-			th := newThrottler(t, cfg)
+			cfg.Backend, cfg.Policy = b, throttlertesting.One(limit.Fixed(quota, 1000*time.Hour))
+			th := throttlertesting.New(t, cfg)
 			var crowded atomic.Int64
 			for round := 0; crowded.Load() == 0; round++ { // calls may happen to come one after the other
 				if round == 200 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -15,11 +16,11 @@ var recentPolicy = limit.Policy{Name: "recent", Limits: []limit.Limit{
 }}
 
 // spendRecent charges 3 in each of 30 sub-buckets, gives 1 of the last back, and returns what Usage must say then.
-func spendRecent(t *testing.T, th *throttler.Throttler, now *clock) map[time.Duration]int64 {
+func spendRecent(t *testing.T, th *throttler.Throttler, now *throttlertesting.Clock) map[time.Duration]int64 {
 	t.Helper()
 	for i := range 30 {
 		if i > 0 {
-			now.advance(10 * time.Second)
+			now.Advance(10 * time.Second)
 		}
 		r, err := th.Reserve(t.Context(), "k", 3)
 		if err != nil {
@@ -48,8 +49,8 @@ func checkUsage(t *testing.T, th *throttler.Throttler, want map[time.Duration]in
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	now := newClock()
-	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: recentPolicy})
+	now := throttlertesting.NewClock()
+	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: recentPolicy})
 	checkUsage(t, th, map[time.Duration]int64{20 * time.Second: 0, 5 * time.Minute: 0})
 	checkUsage(t, th, spendRecent(t, th, now))
 	before := remaining(t, th, "k")
@@ -58,22 +59,22 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%d left after looking, %d before", got, before)
 	}
 
-	now.advance(20 * time.Second)
+	now.Advance(20 * time.Second)
 	checkUsage(t, th, map[time.Duration]int64{20 * time.Second: 0, 30 * time.Second: 2, 5 * time.Minute: 83})
-	now.advance(5 * time.Minute)
+	now.Advance(5 * time.Minute)
 	checkUsage(t, th, map[time.Duration]int64{30 * time.Second: 0, 5 * time.Minute: 0})
 }
 
 // Of several sliding limits the finest that covers the interval answers.
 func TestUsageTakesTheFinest(t *testing.T) {
 	t.Parallel()
-	now := newClock()
-	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: limit.Policy{Limits: []limit.Limit{
+	now := throttlertesting.NewClock()
+	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: limit.Policy{Limits: []limit.Limit{
 		limit.Sliding(100, time.Hour, time.Minute), limit.Sliding(100, time.Minute, time.Second),
 	}}})
-	allow(t, th, "k")
-	now.advance(30 * time.Second)
-	allow(t, th, "k")
+	throttlertesting.Allow(t, th, "k")
+	now.Advance(30 * time.Second)
+	throttlertesting.Allow(t, th, "k")
 	checkUsage(t, th, map[time.Duration]int64{10 * time.Second: 1, time.Minute: 2, time.Hour: 2})
 }
 
@@ -81,9 +82,9 @@ func TestUsageTakesTheFinest(t *testing.T) {
 func TestOutageFailsTheRest(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: recentPolicy})
-	allow(t, th, "k")
-	b.failWith(func(string) error { return outage(false) })
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: recentPolicy})
+	throttlertesting.Allow(t, th, "k")
+	b.failWith(func(string) error { return throttlertesting.Outage(false) })
 	if n, err := th.Usage(t.Context(), "k", time.Minute); err == nil {
 		t.Errorf("Usage = %d without its backend, want an error", n)
 	}
@@ -100,8 +101,8 @@ func TestOutageFailsTheRest(t *testing.T) {
 
 func TestPeek(t *testing.T) {
 	t.Parallel()
-	now := newClock()
-	th := newThrottler(t, throttler.Config{Backend: newMemory(t, now.now), Policy: one(limit.PerMinute(2))})
+	now := throttlertesting.NewClock()
+	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: throttlertesting.One(limit.PerMinute(2))})
 	for _, want := range []struct {
 		allowed   bool
 		remaining int64
@@ -110,11 +111,11 @@ func TestPeek(t *testing.T) {
 		for range 2 { // the second look finds what the first did
 			d, err := th.Peek(t.Context(), "k")
 			if err != nil || d.Allowed != want.allowed || d.Remaining != want.remaining || d.RetryAfter != want.retry ||
-				!d.ResetAt.Equal(now.now().Add(time.Minute)) {
+				!d.ResetAt.Equal(now.Now().Add(time.Minute)) {
 				t.Errorf("Peek = %+v, %v, want %+v", d, err, want)
 			}
 		}
-		allow(t, th, "k")
+		throttlertesting.Allow(t, th, "k")
 	}
 }
 
@@ -126,15 +127,15 @@ func TestReset(t *testing.T) {
 		"bucket":  limit.TokenBucket(1, time.Hour, 3),
 	} {
 		b := newSpy(t, nil)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(l), Processes: 1})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(l), Processes: 1})
 		spend := func(source throttler.Source) {
 			for i := range 4 {
-				if d := allow(t, th, "k"); d.Allowed != (i < 3) || d.Source != source {
+				if d := throttlertesting.Allow(t, th, "k"); d.Allowed != (i < 3) || d.Source != source {
 					t.Errorf("%s: request %d by %v: allowed = %v", name, i+1, d.Source, d.Allowed)
 				}
 			}
 		}
-		away := func(string) error { return outage(false) }
+		away := func(string) error { return throttlertesting.Outage(false) }
 		spend(throttler.Local)
 		b.failWith(away)
 		spend(throttler.Fallback)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -33,7 +34,7 @@ func TestWait(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newSpy(t, time.Now)
-				th := newThrottler(t, throttler.Config{Backend: b, Policy: one(test.limit)})
+				th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(test.limit)})
 				if _, err := th.AllowN(t.Context(), "k", test.spend); err != nil {
 					t.Fatal(err)
 				}
@@ -76,8 +77,8 @@ func TestWaitGivesUp(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newSpy(t, time.Now)
-				th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.Fixed(1, 10*time.Second))})
-				allow(t, th, "k")
+				th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.Fixed(1, 10*time.Second))})
+				throttlertesting.Allow(t, th, "k")
 				start := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), test.timeout)
 				defer cancel()
@@ -103,10 +104,10 @@ func TestWaitGivesUp(t *testing.T) {
 func TestWaitCloseToTheDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		th := newThrottler(t, throttler.Config{
-			Backend: newMemory(t, time.Now), Policy: one(limit.Fixed(1, 10*time.Second)),
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: throttlertesting.NewMemory(t, time.Now), Policy: throttlertesting.One(limit.Fixed(1, 10*time.Second)),
 		})
-		allow(t, th, "k")
+		throttlertesting.Allow(t, th, "k")
 		for range 100 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 			if d, err := th.Wait(ctx, "k", 1); err != nil || !d.Allowed {
@@ -122,8 +123,8 @@ func TestWaitTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, perWindow, window = 10, 3, 10 * time.Second
-		th := newThrottler(t, throttler.Config{
-			Backend: newMemory(t, time.Now), Policy: one(limit.Fixed(perWindow, window).Aligned()),
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: throttlertesting.NewMemory(t, time.Now), Policy: throttlertesting.One(limit.Fixed(perWindow, window).Aligned()),
 		})
 		start := time.Now()
 		var mu sync.Mutex
@@ -153,9 +154,9 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newSpy(t, time.Now)
-		b.failWith(func(string) error { return outage(false) })
-		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerMinute(1)), Failure: throttler.FailClosed, RetryAfter: 2 * time.Second,
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: b, Policy: throttlertesting.One(limit.PerMinute(1)), Failure: throttler.FailClosed, RetryAfter: 2 * time.Second,
 		})
 		start := time.Now()
 		time.AfterFunc(5*time.Second, func() { b.failWith(nil) })
@@ -174,8 +175,8 @@ func TestCloseEndsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newSpy(t, time.Now)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.Fixed(1, time.Hour))})
-		allow(t, th, "k")
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.Fixed(1, time.Hour))})
+		throttlertesting.Allow(t, th, "k")
 		start := time.Now()
 		time.AfterFunc(3*time.Second, func() { _ = th.Close() })
 		var all sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -52,7 +53,7 @@ func TestHandler(t *testing.T) {
 	t.Parallel()
 	const secret = "alice@example.com"
 	recorder := newRecorder(t, insight.Config{WatchedKeys: 100})
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerMinute(1)), Observer: recorder})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerMinute(1)), Observer: recorder})
 	for i := range 60 {
 		if _, err := th.Allow(t.Context(), fmt.Sprint(secret, i%30)); err != nil {
 			t.Fatal(err)

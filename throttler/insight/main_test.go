@@ -3,8 +3,6 @@ package insight_test
 import (
 	"context"
 	"errors"
-	"io"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,28 +13,13 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/fielderrors"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit/state"
-	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
 	"github.com/sluice-go/sluice/throttler/registry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// one is a policy of one limit.
-func one(l limit.Limit) limit.Policy { return limit.Policy{Name: "test", Limits: []limit.Limit{l}} }
-
-func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
-	t.Helper()
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	th, err := throttler.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = th.Close() })
-	return th
-}
 
 func newRecorder(t testing.TB, cfg insight.Config) *insight.Recorder {
 	t.Helper()
@@ -82,38 +65,6 @@ func tiers(rest string) string {
 	return `{"policies": {"free": ["5/1h"], "pro": ["50/1h"], "max": ["500/1h", "daily=1000/24h"]}, "default": "free"` + rest + `}`
 }
 
-func newMemory(t testing.TB, now func() time.Time) *memory.Memory {
-	t.Helper()
-	m, err := memory.New(memory.Config{Now: now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
-}
-
-// allow is Allow where an error is a failure of the test.
-func allow(t testing.TB, th *throttler.Throttler, key string) throttler.Decision {
-	t.Helper()
-	d, err := th.Allow(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// clock is a time that only the test moves.
-type clock struct{ micros atomic.Int64 }
-
-func newClock() *clock {
-	c := &clock{}
-	c.micros.Store(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixMicro())
-	return c
-}
-
-func (c *clock) now() time.Time          { return time.UnixMicro(c.micros.Load()) }
-func (c *clock) advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
-
 // spy is a Memory that counts the takes and refunds that reach it, and fails them with what failWith sets.
 type spy struct {
 	*memory.Memory
@@ -123,7 +74,9 @@ type spy struct {
 	fail error
 }
 
-func newSpy(t testing.TB, now func() time.Time) *spy { return &spy{Memory: newMemory(t, now)} }
+func newSpy(t testing.TB, now func() time.Time) *spy {
+	return &spy{Memory: throttlertesting.NewMemory(t, now)}
+}
 
 func (s *spy) failWith(err error) {
 	s.mu.Lock()

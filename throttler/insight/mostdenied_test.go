@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -52,8 +53,8 @@ func ExampleRecorder_TopDenied() {
 // denying is a Throttler whose backend denies every request, and its recorder.
 func denying(t testing.TB, cfg insight.Config) (*throttler.Throttler, *insight.Recorder) {
 	recorder := newRecorder(t, cfg)
-	return newThrottler(t, throttler.Config{
-		Backend: denier{newMemory(t, nil)}, Policy: one(limit.PerHour(1)), Observer: recorder,
+	return throttlertesting.New(t, throttler.Config{
+		Backend: denier{throttlertesting.NewMemory(t, nil)}, Policy: throttlertesting.One(limit.PerHour(1)), Observer: recorder,
 	}), recorder
 }
 
@@ -77,7 +78,7 @@ func TestTopDenied(t *testing.T) {
 		for range denials {
 			key := fmt.Sprint(zipf.Uint64())
 			truth[key]++
-			allow(t, th, key)
+			throttlertesting.Allow(t, th, key)
 		}
 		shown := map[string]bool{}
 		all := recorder.TopDeniedInClear(1 << 20)
@@ -110,7 +111,7 @@ func TestTopDeniedDecays(t *testing.T) {
 		th, recorder := denying(t, insight.Config{WatchedKeys: 10, HalfLife: time.Minute})
 		for i, key := range strings.Fields("old seldom new") {
 			for range []int{80, 2, 60}[i] {
-				allow(t, th, key)
+				throttlertesting.Allow(t, th, key)
 			}
 			if key == "seldom" {
 				time.Sleep(time.Minute)
@@ -127,7 +128,7 @@ func TestTopDeniedDecays(t *testing.T) {
 		if got := recorder.TopDeniedInClear(10); len(got) != 0 {
 			t.Errorf("%v an hour later", got)
 		}
-		allow(t, th, "new")
+		throttlertesting.Allow(t, th, "new")
 		if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{new 1 0}]" {
 			t.Error(got)
 		}
@@ -143,7 +144,7 @@ func TestTopDeniedHides(t *testing.T) {
 	for _, secret := range []string{"", "", "0123456789abcdef", "0123456789abcdef"} {
 		th, recorder := denying(t, insight.Config{WatchedKeys: 10, HashKey: []byte(secret)})
 		for _, key := range keys {
-			allow(t, th, key)
+			throttlertesting.Allow(t, th, key)
 		}
 		for _, k := range recorder.TopDenied(10) {
 			if strings.Contains(k.Key, "alice") || k.Key != recorder.KeyHash(keys[0]) && k.Key != recorder.KeyHash(long) {
@@ -163,14 +164,14 @@ func TestTopDeniedHides(t *testing.T) {
 	th, forger := denying(t, insight.Config{WatchedKeys: 10})
 	forged := "\x00long key " + forger.KeyHash("alice@example.com")
 	for _, key := range []string{"\x00long key alice@example.com", forged} {
-		allow(t, th, key)
+		throttlertesting.Allow(t, th, key)
 		if got := fmt.Sprint(forger.TopDenied(10), forger.TopDeniedInClear(10)); strings.Contains(got, "alice") ||
 			strings.Contains(got, forger.KeyHash("alice@example.com")) || !strings.Contains(got, forger.KeyHash(key)) {
 			t.Errorf("a key that looks like a hash: %s", got)
 		}
 	}
 	th, off := denying(t, insight.Config{})
-	allow(t, th, "k")
+	throttlertesting.Allow(t, th, "k")
 	_, on := denying(t, insight.Config{WatchedKeys: 1})
 	if off.TopDenied(1) != nil || on.TopDenied(-1) != nil {
 		t.Error("there are top denied keys where none are asked for")
@@ -199,11 +200,11 @@ func TestTopDeniedForgetsTheLeast(t *testing.T) {
 			}
 			key := fmt.Sprint(random.IntN(100) * random.IntN(100)) // some of them often
 			if i < 9000 {
-				allow(t, th, key)
+				throttlertesting.Allow(t, th, key)
 				continue
 			}
 			before := recorder.TopDeniedInClear(watched)
-			allow(t, th, key)
+			throttlertesting.Allow(t, th, key)
 			if slices.ContainsFunc(before, func(k insight.DeniedKey) bool { return k.Key == key }) {
 				continue
 			}
@@ -239,22 +240,22 @@ func TestTopDeniedIsOfLimits(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)
 	recorder := newRecorder(t, insight.Config{WatchedKeys: 1000})
-	th := newThrottler(t, throttler.Config{
-		Backend: b, Policy: one(limit.PerHour(1)), Deny: []string{"listed"}, Failure: throttler.FailClosed, Observer: recorder,
+	th := throttlertesting.New(t, throttler.Config{
+		Backend: b, Policy: throttlertesting.One(limit.PerHour(1)), Deny: []string{"listed"}, Failure: throttler.FailClosed, Observer: recorder,
 	})
-	allow(t, th, "k")
+	throttlertesting.Allow(t, th, "k")
 	for range 3 {
-		allow(t, th, "k")
+		throttlertesting.Allow(t, th, "k")
 	}
 	share := recorder.Stats().Policies[0].DenialShare
 	b.failWith(errDown)
 	for range 50 {
-		allow(t, th, "innocent")
+		throttlertesting.Allow(t, th, "innocent")
 	}
 	if got := recorder.Stats().Policies[0]; got.DenialShare != share || share == 0 || got.Denied != 53 {
 		t.Errorf("%+v after an outage, want a share of %v", got, share)
 	}
-	allow(t, th, "listed")
+	throttlertesting.Allow(t, th, "listed")
 	if got := fmt.Sprint(recorder.TopDeniedInClear(10)); got != "[{k 3 0}]" {
 		t.Errorf("denied most: %s", got)
 	}

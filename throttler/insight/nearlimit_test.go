@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -71,9 +72,9 @@ func (b *nearBook) take() []string {
 func TestNearLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		now, book := newClock(), &nearBook{}
-		b := newSpy(t, now.now)
-		th := newThrottler(t, throttler.Config{
+		now, book := throttlertesting.NewClock(), &nearBook{}
+		b := newSpy(t, now.Now)
+		th := throttlertesting.New(t, throttler.Config{
 			Backend: b, Observer: newNearLimit(t, 0, book.note), Deny: []string{"bad"}, Allow: []string{"good"},
 			// The limit with the fewest left is not the one with the smallest share left.
 			Policy: limit.Policy{Name: "test", Limits: []limit.Limit{limit.PerMinute(8), limit.PerDay(50)}},
@@ -93,7 +94,7 @@ func TestNearLimit(t *testing.T) {
 			{"the minute is used up", func() { ask("k", 1) }, []string{"k 8/1m 0"}},
 			{"denied", func() { ask("k", 1) }, nil},
 			{"another key", func() { ask("other", 8) }, []string{"other 8/1m 0"}},
-			{"the next minute", func() { now.advance(time.Minute); ask("k", 8) }, []string{"k 8/1m 0"}},
+			{"the next minute", func() { now.Advance(time.Minute); ask("k", 8) }, []string{"k 8/1m 0"}},
 			{"on lists", func() { ask("bad", 1); ask("good", 1) }, nil},
 			{"by the failure policy", func() {
 				b.failWith(errDown)
@@ -102,12 +103,12 @@ func TestNearLimit(t *testing.T) {
 			}, nil},
 			{"the day, too", func() {
 				for range 4 {
-					now.advance(time.Minute)
+					now.Advance(time.Minute)
 					ask("k", 7)
 				}
 				ask("k", 1)
 			}, []string{"k 8/1m 0", "k 50/24h 5"}},
-			{"the day has been notified", func() { now.advance(time.Minute); ask("k", 1) }, nil},
+			{"the day has been notified", func() { now.Advance(time.Minute); ask("k", 1) }, nil},
 		} {
 			step.do()
 			got := book.take()
@@ -125,8 +126,8 @@ func TestNearLimitHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		goOn, book := make(chan struct{}), &nearBook{}
-		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)),
+		th := throttlertesting.New(t, throttler.Config{
+			Policy: throttlertesting.One(limit.PerHour(1 << 40)),
 			Observer: newNearLimit(t, 1, func(data insight.Notice) {
 				<-goOn
 				book.note(data)
@@ -136,7 +137,7 @@ func TestNearLimitHangs(t *testing.T) {
 		const keys, room = 1000, 256
 		for range 3 {
 			for i := range keys {
-				allow(t, th, fmt.Sprint(i))
+				throttlertesting.Allow(t, th, fmt.Sprint(i))
 			}
 			synctest.Wait()
 		}
@@ -151,7 +152,7 @@ func TestNearLimitHangs(t *testing.T) {
 		notified := first
 		for range 10 {
 			for i := range keys {
-				allow(t, th, fmt.Sprint(i))
+				throttlertesting.Allow(t, th, fmt.Sprint(i))
 			}
 			notified += len(book.take())
 		}
@@ -167,8 +168,8 @@ func TestNearLimitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		notified := map[string]int{}
 		var mu sync.Mutex
-		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)),
+		th := throttlertesting.New(t, throttler.Config{
+			Policy: throttlertesting.One(limit.PerHour(1 << 40)),
 			Observer: newNearLimit(t, 1, func(data insight.Notice) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -178,7 +179,7 @@ func TestNearLimitIsBounded(t *testing.T) {
 		const keys, room = 100_000, 65_536
 		for _, keys := range []int{keys, 10_000} {
 			for i := range keys {
-				allow(t, th, fmt.Sprint(i))
+				throttlertesting.Allow(t, th, fmt.Sprint(i))
 				if i%200 == 0 {
 					synctest.Wait()
 				}
@@ -200,8 +201,8 @@ func TestNearLimitIsBounded(t *testing.T) {
 
 func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, share := range []float64{0.001, 1} { // far, and near and notified
-		th := newThrottler(t, throttler.Config{
-			Policy: one(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.Notice) {}),
+		th := throttlertesting.New(t, throttler.Config{
+			Policy: throttlertesting.One(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.Notice) {}),
 		})
 		ctx := t.Context()
 		if allocs := testing.AllocsPerRun(1000, func() {

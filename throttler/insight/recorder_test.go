@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -43,19 +44,19 @@ func TestStats(t *testing.T) {
 	b := newSpy(t, nil)
 	r := newRegistry(t, tiers(`, "version": "v", "keys": {"p": "pro"}, "deny": ["bad"]`))
 	recorder := newRecorder(t, insight.Config{Registry: r, WatchedKeys: 20})
-	th := newThrottler(t, throttler.Config{Backend: b, Policies: r, Observer: recorder})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: r, Observer: recorder})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 10 {
-				allow(t, th, "p") // 50 of 80
-				allow(t, th, "bad")
+				throttlertesting.Allow(t, th, "p") // 50 of 80
+				throttlertesting.Allow(t, th, "bad")
 			}
 		})
 	}
 	wg.Wait()
 	b.failWith(errDown)
-	allow(t, th, "p")
+	throttlertesting.Allow(t, th, "p")
 	if _, err := th.AllowN(t.Context(), "p", -1); err == nil {
 		t.Fatal("no error")
 	}
@@ -87,15 +88,15 @@ func TestStats(t *testing.T) {
 // Names of policies beyond the first hundred are counted together.
 func TestStatsAreBounded(t *testing.T) {
 	t.Parallel()
-	recorder := newRecorder(t, insight.Config{Policies: []limit.Policy{one(limit.PerHour(1))}})
-	th := newThrottler(t, throttler.Config{
-		Policy: one(limit.PerHour(1)), Observer: recorder,
+	recorder := newRecorder(t, insight.Config{Policies: []limit.Policy{throttlertesting.One(limit.PerHour(1))}})
+	th := throttlertesting.New(t, throttler.Config{
+		Policy: throttlertesting.One(limit.PerHour(1)), Observer: recorder,
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			return &limit.Policy{Name: key, Limits: []limit.Limit{limit.PerHour(1)}}
 		},
 	})
 	for i := range 150 {
-		allow(t, th, fmt.Sprint("p", i))
+		throttlertesting.Allow(t, th, fmt.Sprint("p", i))
 	}
 	s, total := recorder.Stats(), int64(0)
 	for _, p := range s.Policies {
@@ -130,9 +131,9 @@ func TestStatsOfARegistry(t *testing.T) {
 	}
 	large := newRegistry(t, document+`}, "keys": {`+keys+`}}`)
 	recorder := newRecorder(t, insight.Config{Registry: large})
-	th := newThrottler(t, throttler.Config{Policies: large, Observer: recorder})
+	th := throttlertesting.New(t, throttler.Config{Policies: large, Observer: recorder})
 	for i := range 120 {
-		allow(t, th, fmt.Sprint("k", i))
+		throttlertesting.Allow(t, th, fmt.Sprint("k", i))
 	}
 	total := int64(0)
 	for _, p := range recorder.Stats().Policies {
@@ -158,7 +159,7 @@ func BenchmarkRecorder(b *testing.B) {
 		"off": nil, "decisions": newRecorder(b, insight.Config{}), "most denied, too": newRecorder(b, insight.Config{WatchedKeys: 1024}),
 	} {
 		for _, max := range []int64{1, 1 << 40} {
-			th := newThrottler(b, throttler.Config{Policy: one(limit.PerDay(max)), Observer: observer})
+			th := throttlertesting.New(b, throttler.Config{Policy: throttlertesting.One(limit.PerDay(max)), Observer: observer})
 			b.Run(fmt.Sprintf("%s, allowed %t", name, max > 1), func(b *testing.B) {
 				b.ReportAllocs()
 				ctx := context.Background()

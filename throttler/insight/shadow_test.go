@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -82,9 +83,9 @@ func TestShadow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		book, b := &shadowNotes{}, newSpy(t, nil)
-		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(3)), Observer: book})
-		th := newThrottler(t, throttler.Config{
-			Backend: b, Policy: one(limit.PerHour(10)), Observer: shadow, Processes: 1, Allow: []string{"friend"},
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: throttlertesting.One(limit.PerHour(3)), Observer: book})
+		th := throttlertesting.New(t, throttler.Config{
+			Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), Observer: shadow, Processes: 1, Allow: []string{"friend"},
 		})
 		for _, step := range []struct {
 			key  string
@@ -148,15 +149,15 @@ func TestShadowHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const calls, under, waiting = 3000, 4, 1024
-		b := &hung{Memory: newMemory(t, nil)}
-		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(1))})
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(calls)), Observer: shadow})
+		b := &hung{Memory: throttlertesting.NewMemory(t, nil)}
+		shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: throttlertesting.One(limit.PerHour(1))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(calls)), Observer: shadow})
 		start := time.Now()
 		for i := range calls {
 			if i == under {
 				synctest.Wait() // until they are under way
 			}
-			if d := allow(t, th, "k"); !d.Allowed || d.Remaining != calls-int64(i)-1 {
+			if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Remaining != calls-int64(i)-1 {
 				t.Fatalf("%+v", d)
 			}
 		}
@@ -182,8 +183,8 @@ func TestShadowHangs(t *testing.T) {
 // A Shadow that is closed before its first request begins no goroutine.
 func TestShadowClosed(t *testing.T) {
 	t.Parallel()
-	shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Policy: one(limit.PerHour(1))})
-	th := newThrottler(t, throttler.Config{Policy: one(limit.PerHour(9)), Observer: shadow})
+	shadow := newShadow(t, insight.ShadowConfig{Backend: throttlertesting.NewMemory(t, nil), Policy: throttlertesting.One(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(9)), Observer: shadow})
 	if err := shadow.Close(); err != nil {
 		t.Error(err)
 	}
@@ -198,9 +199,9 @@ func TestShadowRefunds(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{false, true} { // whether the shadow is asked before the refund
 		synctest.Test(t, func(t *testing.T) {
-			b := newMemory(t, nil)
-			shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: one(limit.PerHour(10))})
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: one(limit.PerHour(100)), Observer: shadow})
+			b := throttlertesting.NewMemory(t, nil)
+			shadow := newShadow(t, insight.ShadowConfig{Backend: b, Policy: throttlertesting.One(limit.PerHour(10))})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(100)), Observer: shadow})
 			left := func(want int64) {
 				t.Helper()
 				synctest.Wait()
@@ -248,12 +249,12 @@ func TestShadowOfARegistry(t *testing.T) {
 		book := &shadowNotes{}
 		r := newRegistry(t, tiers(`, "keys": {"p": "pro"}, "shadow": {"pro": "free"}`))
 		other := limit.Policy{Name: "other", Limits: []limit.Limit{limit.PerHour(7)}}
-		shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Policy: other, Observer: book})
-		th := newThrottler(t, throttler.Config{Policies: r, Observer: shadow})
+		shadow := newShadow(t, insight.ShadowConfig{Backend: throttlertesting.NewMemory(t, nil), Policy: other, Observer: book})
+		th := throttlertesting.New(t, throttler.Config{Policies: r, Observer: shadow})
 		for range 2 {
-			allow(t, th, "p")
+			throttlertesting.Allow(t, th, "p")
 			synctest.Wait()
-			allow(t, th, "k")
+			throttlertesting.Allow(t, th, "k")
 			synctest.Wait()
 			if err := r.Update([]byte(tiers(`, "version": "2", "keys": {"p": "pro"}, "shadow": {"free": "max"}`))); err != nil {
 				t.Fatal(err)
@@ -292,10 +293,10 @@ func TestShadowOnAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = counts.Close() })
-	shadow := newShadow(t, insight.ShadowConfig{Backend: counts, Policy: one(limit.PerHour(3))})
-	th := newThrottler(t, throttler.Config{Backend: counts, Policy: one(limit.PerHour(10)), Observer: shadow})
+	shadow := newShadow(t, insight.ShadowConfig{Backend: counts, Policy: throttlertesting.One(limit.PerHour(3))})
+	th := throttlertesting.New(t, throttler.Config{Backend: counts, Policy: throttlertesting.One(limit.PerHour(10)), Observer: shadow})
 	for i := range 8 {
-		if d := allow(t, th, "k"); !d.Allowed || d.Remaining != int64(9-i) {
+		if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Remaining != int64(9-i) {
 			t.Errorf("%+v", d)
 		}
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -323,11 +324,11 @@ func TestShadowBackend(t *testing.T) {
 		}
 		defer func() { _ = enforced.Close() }()
 		apart := newSpy(t, nil)
-		shadow := newShadow(t, insight.ShadowConfig{Backend: apart, Policy: one(limit.PerHour(1))})
-		th := newThrottler(t, throttler.Config{Backend: enforced, Policy: one(limit.PerHour(1)), Observer: shadow})
+		shadow := newShadow(t, insight.ShadowConfig{Backend: apart, Policy: throttlertesting.One(limit.PerHour(1))})
+		th := throttlertesting.New(t, throttler.Config{Backend: enforced, Policy: throttlertesting.One(limit.PerHour(1)), Observer: shadow})
 		admitted := 0
 		for i := range 2 * keys {
-			d := allow(t, th, fmt.Sprint("k", i%keys))
+			d := throttlertesting.Allow(t, th, fmt.Sprint("k", i%keys))
 			synctest.Wait() // until the shadow was asked
 			if d.Allowed {
 				admitted++
@@ -364,8 +365,8 @@ func TestShadowGoesByName(t *testing.T) {
 		book := &shadowNotes{}
 		r := newRegistry(t, tiers(`, "shadow": {"pro": "free"}`))
 		its := map[string]*limit.Policy{"kept": r.Policy("pro"), "own": {Name: "pro", Limits: []limit.Limit{limit.PerHour(9)}}}
-		shadow := newShadow(t, insight.ShadowConfig{Backend: newMemory(t, nil), Observer: book})
-		th := newThrottler(t, throttler.Config{Policies: r, Observer: shadow, PolicyFor: func(_ context.Context, key string) *limit.Policy {
+		shadow := newShadow(t, insight.ShadowConfig{Backend: throttlertesting.NewMemory(t, nil), Observer: book})
+		th := throttlertesting.New(t, throttler.Config{Policies: r, Observer: shadow, PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			return its[key]
 		}})
 		changed := `{"policies": {"free": ["5/1h"], "pro": ["51/1h"]}, "default": "free", "shadow": {"pro": "free"}}`
@@ -373,7 +374,7 @@ func TestShadowGoesByName(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, key := range []string{"kept", "own", "neither"} {
-			allow(t, th, key)
+			throttlertesting.Allow(t, th, key)
 			synctest.Wait()
 		}
 		if len(book.shadows) != 2 || book.shadows[0].Shadow.Name != "free" || book.shadows[1].Shadow.Name != "free" {
@@ -387,20 +388,20 @@ func TestShadowIsReset(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry(t, `{"policies": {"free": ["10/1h"], "stricter": ["3/1h"]}, "default": "free", "shadow": {"free": "stricter"}}`)
-		shared := newMemory(t, nil)
+		shared := throttlertesting.NewMemory(t, nil)
 		for name, cfg := range map[string]struct {
 			throttler throttler.Config
 			shadow    insight.ShadowConfig
 		}{
-			"shared": {throttler.Config{Backend: shared, Policy: one(limit.PerHour(10))},
-				insight.ShadowConfig{Backend: shared, Policy: one(limit.PerHour(3))}},
-			"apart": {throttler.Config{Policy: one(limit.PerHour(10))},
-				insight.ShadowConfig{Backend: newMemory(t, nil), Policy: one(limit.PerHour(3))}},
-			"of a registry": {throttler.Config{Policies: r}, insight.ShadowConfig{Backend: newMemory(t, nil)}},
+			"shared": {throttler.Config{Backend: shared, Policy: throttlertesting.One(limit.PerHour(10))},
+				insight.ShadowConfig{Backend: shared, Policy: throttlertesting.One(limit.PerHour(3))}},
+			"apart": {throttler.Config{Policy: throttlertesting.One(limit.PerHour(10))},
+				insight.ShadowConfig{Backend: throttlertesting.NewMemory(t, nil), Policy: throttlertesting.One(limit.PerHour(3))}},
+			"of a registry": {throttler.Config{Policies: r}, insight.ShadowConfig{Backend: throttlertesting.NewMemory(t, nil)}},
 		} {
 			shadow := newShadow(t, cfg.shadow)
 			cfg.throttler.Observer = shadow
-			th := newThrottler(t, cfg.throttler)
+			th := throttlertesting.New(t, cfg.throttler)
 			for i, want := range []insight.ShadowCounts{{Allowed: 1}, {Allowed: 1, Denied: 1}, {Allowed: 2, Denied: 1}} {
 				if i == 2 {
 					if err := th.Reset(t.Context(), "k"); err != nil {

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler/registry"
 )
@@ -66,9 +67,9 @@ func TestOpenFollowsTheFile(t *testing.T) {
 		}
 		var mu sync.Mutex // guards reloads
 		var reloads []reload
-		var book logBook
+		var book throttlertesting.LogBook
 		r, err := registry.Open(path, registry.Config{
-			Refresh: 10 * time.Second, Logger: book.logger(),
+			Refresh: 10 * time.Second, Logger: book.Logger(),
 			OnReload: func(now registry.Info, err error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -121,8 +122,8 @@ func TestOpenFollowsTheFile(t *testing.T) {
 				t.Errorf("step %d, %s: reported %+v", i, step.name, reloads[n-1])
 			}
 		}
-		if n := book.levels(); n[slog.LevelWarn] != 4 || n[slog.LevelInfo] != 4 {
-			t.Errorf("logged %v: %s", n, book.text())
+		if n := book.Levels(); n[slog.LevelWarn] != 4 || n[slog.LevelInfo] != 4 {
+			t.Errorf("logged %v: %s", n, book.Text())
 		}
 		if err := r.Close(); err != nil {
 			t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/registry"
@@ -115,7 +116,7 @@ func members(all map[string]string) string {
 func TestUpdate(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "version": "one", "keys": {"k": "pro"}`))
-	th := newThrottler(t, throttler.Config{Policies: r})
+	th := throttlertesting.New(t, throttler.Config{Policies: r})
 	free, pro, first := r.Policy("free"), r.Policy("pro"), r.Info()
 	if d, err := th.AllowN(t.Context(), "k", 20); err != nil || d.Remaining != 30 {
 		t.Fatal(d, err)
@@ -131,7 +132,7 @@ func TestUpdate(t *testing.T) {
 	if r.Policy("free") != free || r.Policy("pro") == pro || r.Policy("gold") != nil {
 		t.Errorf("free %p, was %p; pro %p, was %p", r.Policy("free"), free, r.Policy("pro"), pro)
 	}
-	if d := allow(t, th, "k"); d.Remaining != 60-20-1 {
+	if d := throttlertesting.Allow(t, th, "k"); d.Remaining != 60-20-1 {
 		t.Errorf("%d left after the change, want 39", d.Remaining)
 	}
 	if now := r.Info(); now.Version != "two" || now.Digest == first.Digest || len(now.Digest) != 64 || now.Loaded.Before(first.Loaded) {
@@ -140,7 +141,7 @@ func TestUpdate(t *testing.T) {
 	if err := r.Update([]byte(tiers(`, "deny": ["k"]`))); err != nil {
 		t.Fatal(err)
 	}
-	if d := allow(t, th, "k"); d.Allowed || d.Source != throttler.Listed {
+	if d := throttlertesting.Allow(t, th, "k"); d.Allowed || d.Source != throttler.Listed {
 		t.Errorf("%+v of a key that is denied since", d)
 	}
 	var names []string
@@ -156,11 +157,11 @@ func TestUpdate(t *testing.T) {
 func TestLists(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "allow": ["a", "x", "p:*"], "deny": ["b", "y"]`))
-	th := newThrottler(t, throttler.Config{Policies: r, Allow: []string{"b", "c"}, Deny: []string{"a", "z"}})
+	th := throttlertesting.New(t, throttler.Config{Policies: r, Allow: []string{"b", "c"}, Deny: []string{"a", "z"}})
 	for key, allowed := range map[string]bool{
 		"a": false, "b": false, "c": true, "x": true, "y": false, "z": false, "p:1": true,
 	} {
-		if d := allow(t, th, key); d.Allowed != allowed || d.Source != throttler.Listed {
+		if d := throttlertesting.Allow(t, th, key); d.Allowed != allowed || d.Source != throttler.Listed {
 			t.Errorf("%s: %+v, want allowed %v", key, d, allowed)
 		}
 	}
@@ -169,7 +170,7 @@ func TestLists(t *testing.T) {
 func TestBesidePolicyFor(t *testing.T) {
 	t.Parallel()
 	r := newRegistry(t, tiers(`, "keys": {"k": "pro"}`))
-	th := newThrottler(t, throttler.Config{Policies: r,
+	th := throttlertesting.New(t, throttler.Config{Policies: r,
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			if key == "asked" {
 				return r.Policy("max")
@@ -177,7 +178,7 @@ func TestBesidePolicyFor(t *testing.T) {
 			return nil
 		}})
 	for key, want := range map[string]int64{"asked": 499, "k": 49, "other": 4} {
-		if d := allow(t, th, key); d.Remaining != want {
+		if d := throttlertesting.Allow(t, th, key); d.Remaining != want {
 			t.Errorf("%s has %d left, want %d", key, d.Remaining, want)
 		}
 	}
@@ -191,7 +192,7 @@ func TestDuringUpdates(t *testing.T) {
 	t.Parallel()
 	a, b := []byte(tiers(`, "keys": {"k": "pro"}`)), []byte(tiers(`, "keys": {"k": "max"}`))
 	r := newRegistry(t, string(a))
-	th := newThrottler(t, throttler.Config{Policies: r})
+	th := throttlertesting.New(t, throttler.Config{Policies: r})
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -227,7 +228,7 @@ func BenchmarkView(b *testing.B) {
 			}
 		})
 	}
-	th := newThrottler(b, throttler.Config{Policies: newRegistry(b, `{"default": "p", "policies": {"p": ["100000000000/24h"]}}`)})
+	th := throttlertesting.New(b, throttler.Config{Policies: newRegistry(b, `{"default": "p", "policies": {"p": ["100000000000/24h"]}}`)})
 	ctx := context.Background()
 	b.Run("allow", func(b *testing.B) {
 		b.ReportAllocs()
@@ -248,7 +249,7 @@ func TestAnswersFromOneDocument(t *testing.T) {
 	)
 	r := newRegistry(t, denying)
 	var next string // what comes into force under way
-	th := newThrottler(t, throttler.Config{Policies: r, PolicyFor: func(context.Context, string) *limit.Policy {
+	th := throttlertesting.New(t, throttler.Config{Policies: r, PolicyFor: func(context.Context, string) *limit.Policy {
 		if err := r.Update([]byte(next)); err != nil {
 			t.Error(err)
 		}
