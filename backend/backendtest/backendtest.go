@@ -59,7 +59,7 @@ func Weakest(g backend.Guarantee) Option { return func(c *config) { c.weakest = 
 // quota that it charged in advance. It must still never admit too much.
 func Withholds(most int64) Option { return func(c *config) { c.withheld = most } }
 
-// Contends allows takes to fail with [backend.Contended]: the suite makes them again.
+// Contends allows calls to fail with [backend.Contended]: the suite makes them again.
 func Contends() Option { return func(c *config) { c.contends = true } }
 
 // Lags allows peeks and loads to answer from a copy that lags behind: the suite asks again, for some seconds.
@@ -174,18 +174,41 @@ func (s *subject) take(t reporter, req backend.Request) backend.Result {
 	return result
 }
 
-// try calls Take, again after contention where that is allowed.
-func (s *subject) try(req backend.Request) (backend.Result, error) {
+// again makes a call, once more after each contention where that is allowed.
+func (s *subject) again(call func() error) error {
 	for tries := 0; ; tries++ {
-		result, err := s.Take(context.Background(), req)
+		err := call()
 		var failed *backend.Error
 		if !s.contends || tries == 1000 || !errors.As(err, &failed) || failed.Kind != backend.Contended {
-			return result, err
+			return err
 		}
 		if failed.MayHaveCharged {
-			return result, errors.Join(errors.New("contention that may have charged"), err)
+			return errors.Join(errors.New("contention that may have charged"), err)
 		}
 	}
+}
+
+// try calls Take, again after contention where that is allowed.
+func (s *subject) try(req backend.Request) (result backend.Result, err error) {
+	err = s.again(func() error {
+		result, err = s.Take(context.Background(), req)
+		return err
+	})
+	return result, err
+}
+
+func (s *subject) refund(req backend.Request, receipt state.Receipt, amount int64) error {
+	return s.again(func() error {
+		return s.Backend.(backend.Refunder).Refund(context.Background(), req, receipt, amount)
+	})
+}
+
+func (s *subject) reset(req backend.Request) error {
+	return s.again(func() error { return s.Backend.(backend.Resetter).Reset(context.Background(), req) })
+}
+
+func (s *subject) seed(req backend.Request, st state.State) error {
+	return s.again(func() error { return s.Backend.(backend.Seeder).Seed(context.Background(), req, st) })
 }
 
 func (s *subject) peek(t reporter, req backend.Request) backend.Result {

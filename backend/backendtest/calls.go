@@ -52,13 +52,12 @@ func testKeys(t *testing.T, s *subject) {
 			}
 		}
 	}
-	resetter, ok := s.Backend.(backend.Resetter)
-	if !ok {
+	if _, ok := s.Backend.(backend.Resetter); !ok {
 		return
 	}
 	for i, key := range keys { // and no key's reset touches another
 		if i%2 == 0 {
-			if err := resetter.Reset(context.Background(), backend.Request{Key: key, Policy: policies[1]}); err != nil {
+			if err := s.reset(backend.Request{Key: key, Policy: policies[1]}); err != nil {
 				t.Errorf("Reset of key %.20q: %v", key, err)
 			}
 		}
@@ -130,8 +129,7 @@ func testConcurrent(t *testing.T, s *subject) {
 
 // testConcurrentRefund: what callers hold and have not given back is never more at once than the limit.
 func testConcurrentRefund(t *testing.T, s *subject) {
-	refunder, ok := s.Backend.(backend.Refunder)
-	if !ok {
+	if _, ok := s.Backend.(backend.Refunder); !ok {
 		return
 	}
 	const most = 5
@@ -156,7 +154,7 @@ func testConcurrentRefund(t *testing.T, s *subject) {
 					}
 					if len(receipts) > 0 && (!result.Allowed || len(receipts) == 2 || tries == 39) {
 						held.Add(-1) // before the refund: it may count at once
-						if err := refunder.Refund(context.Background(), m.request(1, nil), receipts[0], 1); err != nil {
+						if err := s.refund(m.request(1, nil), receipts[0], 1); err != nil {
 							t.Errorf("Refund: %v", err)
 							return
 						}

@@ -112,7 +112,7 @@ func (m *mirror) compareLoad(t reporter) {
 
 func (m *mirror) refund(t reporter, receipt state.Receipt, amount int64) {
 	t.Helper()
-	if err := m.Backend.(backend.Refunder).Refund(context.Background(), m.request(0, nil), receipt, amount); err != nil {
+	if err := m.subject.refund(m.request(0, nil), receipt, amount); err != nil {
 		t.Fatalf("Refund: %v", err)
 	}
 	for _, pair := range m.receipts {
@@ -126,7 +126,7 @@ func (m *mirror) refund(t reporter, receipt state.Receipt, amount int64) {
 
 func (m *mirror) reset(t reporter) {
 	t.Helper()
-	if err := m.Backend.(backend.Resetter).Reset(context.Background(), m.request(0, nil)); err != nil {
+	if err := m.subject.reset(m.request(0, nil)); err != nil {
 		t.Fatalf("Reset: %v", err)
 	}
 	m.model.Reset(m.policy, m.at())
@@ -135,7 +135,7 @@ func (m *mirror) reset(t reporter) {
 func (m *mirror) seed(t reporter, st state.State) {
 	t.Helper()
 	before := st.Clone()
-	if err := m.Backend.(backend.Seeder).Seed(context.Background(), m.request(0, nil), st); err != nil {
+	if err := m.subject.seed(m.request(0, nil), st); err != nil {
 		t.Fatalf("Seed: %v", err)
 	}
 	if !st.Equal(&before) {

@@ -461,3 +461,35 @@ func wantLost(t testing.TB, op string, err error) {
 		t.Errorf("%s: the error names the key: %v", op, err)
 	}
 }
+
+// TestDualFloor: a floor is joined with all that is known, not with what the previous side held first, which may lack refunds.
+func TestDualFloor(t *testing.T) {
+	s := newStage(t)
+	var flag lever
+	d := s.process(t, &flag, dual.Config{})
+	parse := func(end time.Duration, counts string) state.State {
+		st, err := state.ParseState(fmt.Sprintf("f1h:%d,%s;", time.Now().Add(end).UnixMilli(), counts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	req := takeTen("k")
+	for place, st := range map[backend.Seeder]state.State{
+		s.old.Memory: parse(30*time.Minute, "6-3"),
+		s.new.Memory: parse(30*time.Minute, "6"), // from before the refund
+	} {
+		if err := place.Seed(t.Context(), req, st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := parse(50*time.Minute, "5-1-1") // of a window that was opened where the other was not known
+	req.Floor = &later
+	r, err := d.Take(t.Context(), req)
+	if err != nil || !r.Allowed || r.Binding().Remaining != 5 {
+		t.Errorf("allowed %t, %d left, %v; want 5", r.Allowed, r.Binding().Remaining, err)
+	}
+	if got, want := s.read(), "old take 2 ask, new seal 2, old seed 2 adopt, old take 2 ask"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}

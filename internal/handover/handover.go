@@ -52,15 +52,16 @@ type Handover[P Place] struct {
 	kind      state.Mover
 	req       backend.Request // as it goes to the owner
 	floor     *state.State    // the caller's own
-	fetched   *state.State    // what the previous places held, joined with floor; nil before they are sealed
+	fetched   *state.State    // what the previous places held; nil before they are sealed
 	beside    bool            // req acts under a move of the caller's: the key is handed over by requests beside it
-	seedFirst bool            // req can't carry counts: they have to be at the owner before it
+	seedFirst bool            // req can't carry what was fetched: it has to be at the owner before
 }
 
 // New returns the handover of a request. A change is a request that can't carry counts, such as a refund: they are at the owner before
-// it. If the request acts under a move of its caller, that stays, and the key is handed over by separate requests.
+// it; so they are if the request has a floor of its own, which is joined with all of them and not with a part. If the request acts under a
+// move of its caller, that stays, and the key is handed over by separate requests.
 func New[P Place](mover Mover[P], kind state.Mover, route Route[P], req backend.Request, change bool) *Handover[P] {
-	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), seedFirst: change}
+	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), seedFirst: change || req.Floor != nil}
 	h.follow(route)
 	return h
 }
@@ -180,7 +181,7 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 			step, unreachable = state.WithoutFloor, errors.Join(unreachable, err)
 		}
 	}
-	if h.floor != nil {
+	if h.floor != nil && step == state.WithoutFloor {
 		fetched.Join(h.req.Policy, now, h.floor) // other limits are stored only if a place held them
 	}
 	h.setStep(step, &fetched, unreachable)
