@@ -11,9 +11,11 @@ SERVERS   ?=#     folders with a redis-server each, for test-servers
 # $(call each,command) runs a command in every module and stops at the first that fails.
 each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
 
-STATICCHECK = go tool -modfile=$(CURDIR)/tools.mod staticcheck
+# tool,name is a tool of tools.mod. It runs in the workspace, which tools.mod is not part of.
+tool = $$(GOWORK=off go tool -n -modfile=$(CURDIR)/tools.mod $(1))
+STATICCHECK = $(call tool,staticcheck)
 
-.PHONY: help run test test-long test-containers test-servers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard up down servers
+.PHONY: help run test test-long test-containers test-servers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard tidy release-check release up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +79,15 @@ cover: servers ## measure the coverage of the root module
 scoreboard: servers ## run the fault suite and write its results to docs/FAULTS.md
 	@mkdir -p docs
 	cd integration && go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) . -scoreboard ../docs/FAULTS.md
+
+tidy: ## run go mod tidy in every module
+	@.ci/tidy
+
+release-check: ## make the release VERSION in a temporary clone, and install and use it from a module proxy
+	@.ci/release-check $(VERSION)
+
+release: ## make the commit and the tags of the release VERSION, as RELEASING.md says
+	@.ci/release $(VERSION)
 
 up: ## start three groups of Redis, and Memcached, in containers
 	@.ci/compose up

@@ -1,15 +1,13 @@
 module github.com/sluice-go/sluice/integration
 
-go 1.26.8
-
-replace github.com/sluice-go/sluice => ..
+go 1.26.0
 
 require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/moby/moby/api v1.55.0
 	github.com/moby/moby/client v0.5.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice v0.1.0
 	github.com/testcontainers/testcontainers-go v0.44.0
 	go.uber.org/goleak v1.3.0
 )

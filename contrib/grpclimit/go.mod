@@ -1,11 +1,9 @@
 module github.com/sluice-go/sluice/contrib/grpclimit
 
-go 1.26.8
-
-replace github.com/sluice-go/sluice => ../..
+go 1.26.0
 
 require (
-	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice v0.1.0
 	go.uber.org/goleak v1.3.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b
 	google.golang.org/grpc v1.85.0

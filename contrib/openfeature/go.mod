@@ -1,12 +1,10 @@
 module github.com/sluice-go/sluice/contrib/openfeature
 
-go 1.26.8
-
-replace github.com/sluice-go/sluice => ../..
+go 1.26.0
 
 require (
 	github.com/open-feature/go-sdk v1.20.0
-	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice v0.1.0
 )
 
 require (

@@ -1,13 +1,11 @@
 module github.com/sluice-go/sluice/examples/telemetry
 
-go 1.26.8
-
-replace github.com/sluice-go/sluice => ../..
+go 1.26.0
 
 require (
 	github.com/prometheus/client_golang v1.24.1
 	github.com/prometheus/otlptranslator v1.0.0
-	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice v0.1.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
 	go.opentelemetry.io/otel/sdk v1.47.0

@@ -1,11 +1,9 @@
 module github.com/sluice-go/sluice/throttler/otelthrottle/sdktest
 
-go 1.26.8
-
-replace github.com/sluice-go/sluice => ../../..
+go 1.26.0
 
 require (
-	github.com/sluice-go/sluice v0.0.0
+	github.com/sluice-go/sluice v0.1.0
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/log v1.47.0

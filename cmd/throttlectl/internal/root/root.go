@@ -4,6 +4,7 @@ package root
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,6 +42,7 @@ func New(s cli.Streams) *cobra.Command {
 		Use:           "throttlectl",
 		Short:         "The operator's tool for applications that use Sluice",
 		Long:          rootHelp,
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true, // Run reports them
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -67,6 +69,7 @@ func New(s cli.Streams) *cobra.Command {
 	)
 	root.PersistentFlags().BoolVar(&f.JSON, "json", false, "print JSON, one object a line")
 	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.ErrOut)
@@ -75,6 +78,14 @@ func New(s cli.Streams) *cobra.Command {
 		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
 	cli.MarkFailures(root)
 	return root
+}
+
+// version is the module's version, or (devel) for a program that was built from a checkout.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
 }
 
 // Run runs the program and returns its exit code.
