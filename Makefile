@@ -1,4 +1,4 @@
-# The root module and every nested one, the root first.
+# The root module and every nested one, the root first: go.work has the same.
 MODULES := . $(sort $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path '*/.*' -not -path '*/testdata/*')))
 
 TESTFLAGS ?=#     more flags for go test, for example TESTFLAGS='-v -run Lease'
@@ -8,8 +8,7 @@ FUZZTIME  ?= 10s# for each target
 SOAK      ?= 10m# of a soak
 SERVERS   ?=#     folders with a redis-server each, for test-servers
 
-# $(call each,command) runs a command in every module and stops at the first that fails.
-each = @set -e; for dir in $(MODULES); do echo "$$dir: $(strip $(1))"; (cd $$dir && $(1)); done
+PACKAGES = $(addsuffix /...,$(MODULES))
 
 # tool,name is a tool of tools.mod. It runs in the workspace, which tools.mod is not part of.
 tool = $$(GOWORK=off go tool -n -modfile=$(CURDIR)/tools.mod $(1))
@@ -24,7 +23,7 @@ run: ## run the quickstart example
 	go run ./examples/quickstart
 
 test: servers ## run all tests against real servers, installed if needed; two minutes
-	$(call each,go test -timeout $(TIMEOUT) $(TESTFLAGS) ./...)
+	go test -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 
 test-long: export SLUICE_TEST_LONG = 1
 test-long: test ## run them with all seeds, histories and mutants, as in CI
@@ -40,12 +39,12 @@ test-servers: servers ## run the suites on other servers: SERVERS="dir1 dir2", f
 
 # The explorer runs in one goroutine, slowly under the detector, which has nothing to find there.
 race: servers ## run all tests under the race detector
-	$(call each,go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list ./... | grep -v /internal/explorer))
+	go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -v /internal/explorer)
 
 lint: ## check formatting, go vet and staticcheck
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
-	$(call each,go vet ./...)
-	$(call each,$(STATICCHECK) ./...)
+	go vet $(PACKAGES)
+	$(STATICCHECK) $(PACKAGES)
 	cd integration && go vet -tags containers ./... && $(STATICCHECK) -tags containers ./...
 
 bench: servers ## compare with other limiters side by side; ten minutes, on an idle machine
