@@ -35,7 +35,7 @@ import (
 var (
 	differentialSeed = flag.Uint64("differential.seed", 20260101, "seed of the random histories")
 	differentialOnly = flag.Uint64("differential.only", 0, "run this history only, counted from 1")
-	differentialRuns = flag.Uint64("differential.histories", 0, "how many histories; 0: 24000 in the long tier, 2000 otherwise")
+	differentialRuns = flag.Uint64("differential.histories", 0, "how many histories; 0: 24000 in the long tier, 1000 otherwise")
 )
 
 func TestDifferential(t *testing.T) { differ(t, drawHistory, 1) }
@@ -48,7 +48,7 @@ func differ(t *testing.T, draw func(seed, n uint64) *history, share uint64) {
 	case *differentialOnly > 0:
 		first, last = *differentialOnly, *differentialOnly
 	case last == 0:
-		last = uint64(testtier.Size(2000, 24_000))
+		last = uint64(testtier.Size(1000, 24_000))
 	}
 	if *differentialOnly == 0 {
 		last /= share

@@ -149,7 +149,7 @@ func TestMutants(t *testing.T) {
 		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
 	} else if n := testtier.Size(12, len(list)); n < len(list) {
 		for i := range n {
-			list[i] = list[i*len(list)/n]
+			list[i] = list[(2*i+1)*len(list)/(2*n)]
 		}
 		list = list[:n]
 	}

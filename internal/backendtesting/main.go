@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -18,7 +19,8 @@ import (
 // others), and looks for goroutines that outlive their backend. It returns the exit code.
 func Main(m *testing.M) int {
 	_ = flag.Set("test.parallel", "5") // most tests wait for servers; the command line may say otherwise
-	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.nofailfile", "true"); err != nil {
+	checks := strconv.Itoa(testtier.Size(25, 100))
+	if err := testtier.SetFlags("rapid.seed", "20260101", "rapid.checks", checks, "rapid.nofailfile", "true"); err != nil {
 		panic(err)
 	}
 	redis.SetLogger(silence{}) // many tests have servers that can't be reached
