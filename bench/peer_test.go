@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// admitted is how many of n takes of a key that nobody has used are allowed. Some peers have windows that begin with the
+// admitted is how many of n takes of a key that is unused are allowed. Some peers have windows that begin with the
 // clock's hour: if one began meanwhile, a fresh key tries again.
 func admitted(t *testing.T, p Peer, n int) int {
 	t.Helper()

@@ -13,7 +13,7 @@ import (
 )
 
 // A soak attacks one peer for long, and fails if it admits too much, or if what the process holds grows: the median of the
-// last third of the samples is compared with that of the first. Samples are taken while nobody asks, so that they show
+// last third of the samples is compared with that of the first. Samples are taken while no call is under way, so that they show
 // what stays.
 const (
 	soakSamples    = 60

@@ -26,7 +26,7 @@ import (
 // childEnv holds a job in JSON, in the environment of a process of this test binary that does that job and no tests.
 const childEnv = "SLUICE_INTEGRATION_CHILD"
 
-// job is what a child does: it asks for one all the time, with leases, and prints what it is told.
+// job is what a child does: it asks for one all the time, with leases, and prints the decisions.
 type job struct {
 	Groups []router.Group
 	Limit  string
@@ -101,14 +101,14 @@ type process struct {
 	stdin io.Closer
 	done  chan struct{} // closed once all that it printed is read
 
-	mu      sync.Mutex // guards what follows
-	told    []told
-	denials int // in a row, by now
-	failed  string
+	mu        sync.Mutex // guards what follows
+	decisions []childDecision
+	denials   int // in a row, by now
+	failed    string
 }
 
-// told is a decision of a child.
-type told struct {
+// childDecision is a decision of a child process.
+type childDecision struct {
 	allowed   bool
 	at, reset int64 // Unix microseconds
 	source    string
@@ -145,14 +145,14 @@ func startChild(t *testing.T, j job) *process {
 func (p *process) read(out io.Reader) {
 	defer close(p.done)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		var d told
+		var d childDecision
 		line := lines.Text()
 		_, err := fmt.Sscan(line, &d.allowed, &d.at, &d.reset, &d.source)
 		p.mu.Lock()
 		if err != nil {
 			p.failed = line
 		} else {
-			p.told = append(p.told, d)
+			p.decisions = append(p.decisions, d)
 			if p.denials++; d.allowed {
 				p.denials = 0
 			}
@@ -182,7 +182,7 @@ func (p *process) admitted(t *testing.T) (admitted int64, denials int) {
 	if p.failed != "" && !strings.Contains(p.failed, "PASS") {
 		t.Fatalf("the process printed: %s", p.failed)
 	}
-	for _, d := range p.told {
+	for _, d := range p.decisions {
 		if d.allowed {
 			admitted++
 		}

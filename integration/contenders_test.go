@@ -230,7 +230,7 @@ func newSluice(t testing.TB, s setup) *sluice {
 	return made
 }
 
-// patient is for tests in which a server is alive or gone, but not slow: there a busy machine must not look like an outage.
+// patient is for tests in which a server is up or down, but not slow: there a busy machine must not look like an outage.
 var patient = redisbackend.Config{Timeout: 6 * deadline}
 
 // ours makes a contender of n processes that use Sluice.

@@ -19,7 +19,7 @@ import (
 )
 
 // TestErrorReplies makes real servers refuse, in every way that a group of one primary can, and looks at what a decision
-// says, whether the breaker takes the server for dead, and whether an operator is told.
+// says, whether the breaker takes the server for dead, and whether an event reaches the operator.
 func TestErrorReplies(t *testing.T) {
 	t.Parallel()
 	var typed, wrong int
@@ -30,7 +30,7 @@ func TestErrorReplies(t *testing.T) {
 		options []string
 		kind    backend.Kind
 		user    *redis.Options
-		cause   func(t *testing.T, s *server) (mend func())
+		cause   func(t *testing.T, s *server) (repair func())
 	}{
 		{name: "LOADING", prefix: "LOADING", kind: backend.Unavailable,
 			options: []string{"--loading-process-events-interval-bytes", "1024"}, cause: loading},
@@ -78,11 +78,11 @@ func TestErrorReplies(t *testing.T) {
 			}
 			groups, _ := groupsOf(s.addr)
 			var mu sync.Mutex
-			told := make(map[router.EventKind]bool)
+			events := make(map[router.EventKind]bool)
 			has := func(kind router.EventKind) bool {
 				mu.Lock()
 				defer mu.Unlock()
-				return told[kind]
+				return events[kind]
 			}
 			l := limit.PerHour(100)
 			c := ours(t, 1, setup{
@@ -90,11 +90,11 @@ func TestErrorReplies(t *testing.T) {
 				router: router.Config{Redis: test.user, Backend: patient, OnEvent: func(e router.Event) {
 					mu.Lock()
 					defer mu.Unlock()
-					told[e.Kind] = true
+					events[e.Kind] = true
 				}},
 			}).unhurried()
 			c.take(2, "user:1")
-			mend := test.cause(t, s)
+			repair := test.cause(t, s)
 			var err error
 			await(t, "the server refuses", func() bool {
 				var admitted bool
@@ -120,12 +120,12 @@ func TestErrorReplies(t *testing.T) {
 				for range 20 {
 					_, _ = c.call(0, "user:1")
 				}
-				await(t, "an operator is told", func() bool { return has(router.Misconfigured) })
+				await(t, "the event reaches the operator", func() bool { return has(router.Misconfigured) })
 				if has(router.BreakerOpened) {
 					t.Error("the breaker takes a server that answers for dead")
 				}
 			}
-			mend()
+			repair()
 			await(t, "the server decides again", func() bool { _, err := c.call(0, "user:2"); return err == nil })
 			longest = max(longest, time.Duration(c.longest.Load()))
 		})

@@ -17,7 +17,7 @@ import (
 )
 
 // TestFrozenShard freezes one of three shards of a Redis Cluster under load on all keys. Those of the others are decided as
-// before: neither lanes nor heartbeats wait for the one that hangs.
+// before: neither pipelines nor heartbeats wait for the frozen one.
 func TestFrozenShard(t *testing.T) {
 	t.Parallel()
 	const keys, span = 24, 3 * time.Second
@@ -43,10 +43,10 @@ func TestFrozenShard(t *testing.T) {
 		}
 		return err
 	}
-	var away [keys]bool // whether the shard that will be frozen has it
+	var onFrozen [keys]bool // whether the shard that will be frozen has it
 	for k := range keys {
 		await(t, "the key is taken", func() bool { return take(k) == nil })
-		away[k] = servers[0].client.Exists(t.Context(), storedName(name(k))).Val() == 1
+		onFrozen[k] = servers[0].client.Exists(t.Context(), storedName(name(k))).Val() == 1
 	}
 
 	var refused, waited atomic.Int64 // of the keys of shards that are well, and of the other one
@@ -57,7 +57,7 @@ func TestFrozenShard(t *testing.T) {
 		for k := range keys {
 			running.Go(func() {
 				for ctx.Err() == nil {
-					if err := take(k); err != nil && away[k] {
+					if err := take(k); err != nil && onFrozen[k] {
 						waited.Add(1)
 					} else if err != nil {
 						refused.Add(1)
@@ -68,7 +68,7 @@ func TestFrozenShard(t *testing.T) {
 		}
 		running.Wait()
 		for k := range keys {
-			if !away[k] {
+			if !onFrozen[k] {
 				taken += admitted[k].Load()
 			}
 		}

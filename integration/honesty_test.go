@@ -20,11 +20,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// A tally is what a contender was told of how sure its decisions are.
+// A tally counts the decisions of a contender by how exact they claim to be.
 type tally struct{ decided, exact, admitted, admittedExact int64 }
 
 // exhaust calls in turn until a server has denied each process, and looks at every decision.
-func (told *tally) exhaust(t *testing.T, c *contender, key string) {
+func (seen *tally) exhaust(t *testing.T, c *contender, key string) {
 	t.Helper()
 	denied := make(map[int]bool)
 	end := time.Now().Add(patience)
@@ -37,18 +37,18 @@ func (told *tally) exhaust(t *testing.T, c *contender, key string) {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		told.decided++
+		seen.decided++
 		exact := d.Guarantee == throttler.Exact
 		if !exact && !errors.Is(d.Cause, backend.ErrCountsLost) && !errors.Is(d.Cause, backend.ErrEvicted) {
 			t.Fatalf("%s, because %v", d.Guarantee, d.Cause)
 		}
 		if exact {
-			told.exact++
+			seen.exact++
 		}
 		if d.Allowed {
-			told.admitted++
+			seen.admitted++
 			if exact {
-				told.admittedExact++
+				seen.admittedExact++
 			}
 		} else if d.Source == throttler.Primary {
 			denied[i] = true
@@ -119,24 +119,24 @@ func TestHonestUnderEviction(t *testing.T) {
 		t.Cleanup(func() { _ = th.Close() })
 		c := &contender{name: "Sluice", processes: []limiter{&sluice{Throttler: th}}}
 		filler := make([]byte, 10_000)
-		var told tally
+		var seen tally
 		for range 10 {
-			told.exhaust(t, c, "user:1")
+			seen.exhaust(t, c, "user:1")
 			for range 300 {
 				if err := s.client.Set(t.Context(), fmt.Sprintf("filler:%d", rand.Int()), filler, time.Hour).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if told.admitted <= l.Max && !leased { // a Lease carries a floor
-			t.Errorf("%d admitted: the test shows nothing", told.admitted)
+		if seen.admitted <= l.Max && !leased { // a Lease carries a floor
+			t.Errorf("%d admitted: the test shows nothing", seen.admitted)
 		}
-		if over := told.admittedExact - l.Max; over > 0 {
-			t.Errorf("leased %t: %d of %d admissions are called exact, the limit is %d", leased, told.admittedExact, told.admitted, l.Max)
+		if over := seen.admittedExact - l.Max; over > 0 {
+			t.Errorf("leased %t: %d of %d admissions are called exact, the limit is %d", leased, seen.admittedExact, seen.admitted, l.Max)
 		}
 		if !leased {
-			shown = of(c, told.admittedExact-l.Max)
-			shown.note = fmt.Sprintf("%d admitted, %d called Exact", told.admitted, told.admittedExact)
+			shown = of(c, seen.admittedExact-l.Max)
+			shown.note = fmt.Sprintf("%d admitted, %d called Exact", seen.admitted, seen.admittedExact)
 		}
 	}
 	report(t, "evicted-plain", result{formula: "of what is called Exact", sluice: shown})

@@ -73,7 +73,7 @@ func openRedis(t *testing.T, opts *redis.Options) *redisbackend.Redis {
 }
 
 // TestShadowWithoutRights: a login may count under one policy. A Dual moves keys there, and the shadows of those that haven't moved
-// count under another name with equal limits, which the server refuses. Decisions don't notice.
+// count under another name with equal limits, which the server refuses. Decisions are unaffected.
 func TestShadowWithoutRights(t *testing.T) {
 	t.Parallel()
 	old, moved := startRedis(t), startRedis(t)
@@ -109,7 +109,7 @@ func TestShadowWithoutRights(t *testing.T) {
 		before, failedBefore, beside, failed, shadows.Failed)}})
 }
 
-// TestDeniedWithoutMemory: a server that has no memory left still denies the keys of which nothing is left, whoever asks for
+// TestDeniedWithoutMemory: a server that has no memory left still denies the keys of which nothing is left to every caller of
 // others meanwhile.
 func TestDeniedWithoutMemory(t *testing.T) {
 	t.Parallel()

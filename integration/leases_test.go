@@ -49,7 +49,7 @@ func TestLeaseKilled(t *testing.T) {
 	leased := 0
 	for _, p := range all[1:] {
 		p.close(t)
-		for _, d := range p.told {
+		for _, d := range p.decisions {
 			if d.source == "leased" {
 				leased++
 			}
@@ -82,7 +82,7 @@ func TestLeasePaused(t *testing.T) {
 		perWindow, late, leased, full = make(map[int64]int64), 0, 0, 0
 		for _, p := range []*process{a, b} {
 			p.mu.Lock()
-			for _, d := range p.told {
+			for _, d := range p.decisions {
 				if !d.allowed {
 					continue
 				}
@@ -111,7 +111,7 @@ func TestLeasePaused(t *testing.T) {
 		await(t, "it is admitted", func() bool { n, _ := a.admitted(t); return n > before+3 })
 		a.signal(syscall.SIGSTOP)
 		a.mu.Lock()
-		if a.told[len(a.told)-1].source == "leased" {
+		if a.decisions[len(a.decisions)-1].source == "leased" {
 			inLease++
 		}
 		a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-// TestLongKeys asks for keys of 256 KiB that differ in the tail, while the server is there and while it is gone. It runs alone,
+// TestLongKeys asks for keys of 256 KiB that differ in the tail, while the server is there and while it is down. It runs alone,
 // for it looks at the memory of the whole process.
 func TestLongKeys(t *testing.T) {
 	const keys, size, most = 200, 256 << 10, 10 << 20
@@ -73,13 +73,13 @@ func TestLongKeys(t *testing.T) {
 	there := heapInUse() - before
 	s.kill()
 	over += play(keys) // others: the local view still denies those
-	gone := heapInUse() - before
+	without := heapInUse() - before
 	runtime.KeepAlive(c)
-	if there > most || gone > most {
-		t.Errorf("after %d keys of %d KiB %d KiB more are in use, and %d KiB after as many without a server", keys, size>>10, there>>10, gone>>10)
+	if there > most || without > most {
+		t.Errorf("after %d keys of %d KiB %d KiB more are in use, and %d KiB after as many without a server", keys, size>>10, there>>10, without>>10)
 	}
 	shown := of(c, over)
 	shown.note = fmt.Sprintf("%d keys of %d KiB: heap grew by %.1f MB, and by %.1f MB with as many in an outage", keys, size>>10,
-		float64(max(0, there))/(1<<20), float64(max(0, gone))/(1<<20))
+		float64(max(0, there))/(1<<20), float64(max(0, without))/(1<<20))
 	report(t, "long-keys", result{sluice: shown})
 }

@@ -23,12 +23,12 @@ type verdict struct {
 	process    int
 	begin, end time.Time
 	admitted   bool
-	used       int64 // of the limit, as the process was told: its floor from then on
+	used       int64 // of the limit, as the process knows it: its floor from then on
 }
 
-// A history is what all processes of a contender were told, in the order in which they heard of it.
+// A history is the replies to all processes of a contender, in the order of arrival.
 type history struct {
-	gate sync.RWMutex // held for reading by calls; whoever holds it for writing has no call under way
+	gate sync.RWMutex // held for reading by calls; while it is held for writing no call is under way
 
 	mu     sync.Mutex // guards what follows
 	all    []verdict
@@ -107,7 +107,7 @@ func (h *history) call(c *contender, process int, key string) {
 	if _, isOurs := c.processes[process].(*sluice); isOurs {
 		var d throttler.Decision
 		if d, err = c.decide(process, key); d.Source == backend.LocalDeny {
-			return // that asks nobody
+			return // without a call
 		}
 		v.admitted, v.used = d.Allowed, d.Limit.Max-d.Remaining
 	} else {
@@ -311,7 +311,7 @@ func TestForgets(t *testing.T) {
 				t.Errorf("without floors only %d are admitted above Max: the test doesn't show what floors do", withoutOver)
 			}
 			if test.id == "restart-empty" {
-				await(t, "every process is told", func() bool { return restarts.Load() >= 5 })
+				await(t, "every process has the event", func() bool { return restarts.Load() >= 5 })
 			}
 			r := result{bound: bound, formula: "as measured; without floors Max", sluice: of(with, over)}
 			r.sluice.note = fmt.Sprintf("without floors over %d", withoutOver)

@@ -22,7 +22,7 @@ import (
 )
 
 // TestRedirections moves slots of a Redis Cluster under load, each with a key in it, and kills one of the shards, which makes
-// the others refuse everything until they are told not to. A call follows MOVED, and ASK, which is said of a key on its way;
+// the others refuse everything until the test allows it. A call follows MOVED, and ASK, which is said of a key on its way;
 // it has no verdict where it meets CLUSTERDOWN.
 func TestRedirections(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ func TestReplyLost(t *testing.T) {
 		t.Error("no reply was lost: the test shows nothing")
 	}
 	if got := shown[3].counts; got < 1.1 {
-		t.Errorf("with retries a call is counted %.2f times: the test would not notice them", got)
+		t.Errorf("with retries a call is counted %.2f times: the test would not detect them", got)
 	}
 	shown[0].note += fmt.Sprintf("; with retries counts %.2f", shown[3].counts)
 	client := redis.NewClient(&redis.Options{Addr: s.addr})
@@ -95,7 +95,7 @@ func TestReplyLost(t *testing.T) {
 	report(t, "reply-lost", result{sluice: shown[0], redisRate: &shown[1], goRing: &shown[2]})
 }
 
-// TestReplyBroken truncates some replies and holds others back until nobody waits for them. Every caller has a key with a
+// TestReplyBroken truncates some replies and holds others back until no caller waits for them. Every caller has a key with a
 // Max of its own, so that an answer that was meant for another caller shows.
 func TestReplyBroken(t *testing.T) {
 	t.Parallel()

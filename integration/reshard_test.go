@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// TestReshard adds a fourth group to three and takes it away again, under load, while the three processes learn of each
-// change up to two seconds apart: one has no local view, one has, and one has leases. Without the hand-over, which is how
+// TestReshard adds a fourth group to three and removes it again, under load, while the three processes learn of each
+// change up to two seconds apart: one has no local view, one has, and one has leases. Without the handover, which is how
 // topologies without an epoch work, and on a Ring, which knows none, keys that moved have a fresh quota.
 func TestReshard(t *testing.T) {
 	t.Parallel()
@@ -122,10 +122,10 @@ func TestReshard(t *testing.T) {
 		t.Errorf("%d of %d calls without a verdict, %d admitted", c.unknown.Load(), c.calls.Load(), c.admitted.Load())
 	}
 	if without < keys {
-		t.Errorf("without the hand-over only %d are admitted above Max: the test doesn't show what it does", without)
+		t.Errorf("without the handover only %d are admitted above Max: the test doesn't show what it does", without)
 	}
 	shown, ringShown := of(c, over), of(ring, ringOver)
-	shown.note = fmt.Sprintf("%d of %d admitted; without hand-over over %d", c.admitted.Load(), keys*l.Max, without)
+	shown.note = fmt.Sprintf("%d of %d admitted; without handover over %d", c.admitted.Load(), keys*l.Max, without)
 	ringShown.note = "a fourth shard, once"
 	report(t, "reshard", result{sluice: shown, goRing: &ringShown})
 }

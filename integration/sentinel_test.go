@@ -111,7 +111,7 @@ func TestSentinelFailover(t *testing.T) {
 	if resumed > heartbeat+busy {
 		t.Errorf("calls were decided only %v after the sentinels had named another primary", resumed)
 	}
-	await(t, "every process is told", func() bool { return changed.Load() == processes })
+	await(t, "every process has the event", func() bool { return changed.Load() == processes })
 	plainOver, _, plainNamed, plainResumed := failOver(ws[1], plain)
 
 	note := func(named, resumed time.Duration) string {

@@ -23,7 +23,7 @@ type server struct {
 	peerHost, peerPt string // the same for another server of the test
 	client           *redis.Client
 
-	kill    func() // SIGKILL, and wait until it is gone
+	kill    func() // SIGKILL, and wait until it has ended
 	pause   func() // freeze
 	resume  func()
 	restart func() // kill it if it runs, and start an empty one at the same address
@@ -57,7 +57,7 @@ func (s *server) follow(t *testing.T, primary *server) {
 // cutOff ends the replication of s, which stays a replica and holds what it held.
 func (s *server) cutOff(t *testing.T) {
 	t.Helper()
-	command(t, s, "REPLICAOF", "127.0.0.1", "1") // nobody answers there
+	command(t, s, "REPLICAOF", "127.0.0.1", "1") // nothing listens there
 }
 
 // promote makes s a primary.
@@ -97,7 +97,7 @@ func command(t *testing.T, s *server, args ...any) {
 	}
 }
 
-// plainClient sends what it is told to and nothing else.
+// plainClient sends the given commands and nothing else.
 func plainClient(t *testing.T, addr string) *redis.Client {
 	c := redis.NewClient(&redis.Options{
 		Addr: addr, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, DisableIdentity: true,

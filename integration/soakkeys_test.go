@@ -17,7 +17,7 @@ import (
 )
 
 // TestSoakKeys is TestManyKeys with ten million keys, through leases on a server and through memory alone; with a hundredth
-// of them where nobody asked for a soak.
+// of them without -soak.
 func TestSoakKeys(t *testing.T) {
 	const callers, views = 64, 4096
 	keys := int64(100_000)
@@ -61,7 +61,7 @@ func TestSoakKeys(t *testing.T) {
 			go func() { running.Wait(); close(done) }()
 			var goroutines int
 			var connections, heap int64
-			for told := time.Now(); ; {
+			for printed := time.Now(); ; {
 				goroutines = max(goroutines, runtime.NumGoroutine()-base)
 				connections = max(connections, connected(t, s))
 				running := true
@@ -70,10 +70,10 @@ func TestSoakKeys(t *testing.T) {
 					running = false
 				case <-time.After(20 * time.Millisecond):
 				}
-				if running && time.Since(told) < 10*time.Second {
+				if running && time.Since(printed) < 10*time.Second {
 					continue
 				}
-				told, heap = time.Now(), max(heap, heapInUse()-before)
+				printed, heap = time.Now(), max(heap, heapInUse()-before)
 				t.Logf("%d of %d keys after %v: %d goroutines beside %d callers, %d connections, heap grew by %.1f MB",
 					min(next.Load(), keys), keys, time.Since(begin).Round(time.Second), max(0, goroutines-callers-1), callers,
 					connections, float64(heap)/(1<<20))

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// TestUsedUpAddress lets somebody whose address is used up ask for another caller's user, 32 times at once in each of two
+// TestUsedUpAddress lets a caller whose address is exhausted ask for another caller's user, 32 times at once in each of two
 // processes. That caller comes from other addresses.
 func TestUsedUpAddress(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func TestDualOldSideDown(t *testing.T) {
 	charged := backendtesting.MustTake(t, d, backendtesting.Request(backendtesting.Secret))
 	d.set(1, true)
 	r, err := d.Take(ctx, backendtesting.Request("adopted"))
-	wantExact(t, "the hand-over", r, err, most-4)
+	wantExact(t, "the handover", r, err, most-4)
 	d.memcached.Kill()
 	d.redis.ResetStats(t)
 	for i := range int64(3) {
@@ -289,7 +289,7 @@ func (e insatiable) Is(target error) bool {
 	return target == state.ErrFloorWanted && e.looks.Add(1) < 1000
 }
 
-// TestDualGivesUp: a place that no hand-over satisfies, such as one that is both sides at once, ends a call after some
+// TestDualGivesUp: a place that no handover satisfies, such as one that is both sides at once, ends a call after some
 // turns, without a charge.
 func TestDualGivesUp(t *testing.T) {
 	ctx := context.Background()
@@ -434,7 +434,7 @@ func TestDualAllocations(t *testing.T) {
 		}
 		cancel()
 		if n := d.Stats().Handovers; n != c.handovers {
-			t.Errorf("%s: %d hand-overs, want %d", name, n, c.handovers)
+			t.Errorf("%s: %d handovers, want %d", name, n, c.handovers)
 		}
 	}
 }

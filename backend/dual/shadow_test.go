@@ -391,7 +391,7 @@ type closing struct {
 
 func (c closing) Close() error { return c.err }
 
-// TestDualCloseDuringTakes: takes get a verdict or ErrClosed, and a hand-over under way ends.
+// TestDualCloseDuringTakes: takes get a verdict or ErrClosed, and a handover under way ends.
 func TestDualCloseDuringTakes(t *testing.T) {
 	for range 5 {
 		s, l := newStage(t), &lever{}
@@ -413,7 +413,7 @@ func TestDualCloseDuringTakes(t *testing.T) {
 				}
 			})
 		}
-		for i := range uint64(6) { // hand-overs are under way, too
+		for i := range uint64(6) { // handovers are under way, too
 			backendtesting.Await(t, "takes", func() bool { return taken.Load() >= int64(100*i) })
 			l.set(i+1, i%2 == 0)
 		}

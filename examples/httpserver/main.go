@@ -170,7 +170,7 @@ func newHandler(t *throttler.Throttler) (http.Handler, error) {
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		if err := t.Ping(r.Context()); err != nil {
-			http.Error(w, "the backend is away", http.StatusServiceUnavailable)
+			http.Error(w, "the backend is unreachable", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")

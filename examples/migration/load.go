@@ -73,7 +73,7 @@ type pair struct{ allowed, denied int }
 
 // admission is one request that was allowed.
 type admission struct {
-	at    int64 // when it was decided, by the clock of whoever decided, Unix microseconds
+	at    int64 // when it was decided, by the clock of the server that decided, Unix microseconds
 	reset int64 // when its fixed window ends, Unix microseconds
 	step  int
 }

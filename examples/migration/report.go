@@ -150,7 +150,7 @@ func (o outcome) exitCode() int {
 }
 
 func (o outcome) String() string {
-	text := fmt.Sprintf("moved in %v: %d requests, %d over the limit, %d errors; %d hand-overs; shadow calls differed in %d of %d",
+	text := fmt.Sprintf("moved in %v: %d requests, %d over the limit, %d errors; %d handovers; shadow calls differed in %d of %d",
 		o.took.Round(time.Second), o.requests, o.over, o.errors, o.handed, o.divergent, o.shadows)
 	if o.failure != nil {
 		text += "; first error: " + o.failure.Error()

@@ -90,7 +90,7 @@ func (s *servers) start(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// retireMemcached ends it, if it is ours: nobody needs it any more.
+// retireMemcached ends it, if it is ours: it is no longer needed.
 func (s *servers) retireMemcached() {
 	if s.cache != nil {
 		s.cache.stop()
@@ -126,7 +126,7 @@ var memcachedKind = kind{
 	args: func(port string) []string {
 		args := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
 		if os.Getuid() == 0 {
-			args = append(args, "-u", "root") // it refuses to run as root unless told to
+			args = append(args, "-u", "root") // it refuses to run as root without -u
 		}
 		return args
 	},
@@ -148,7 +148,7 @@ type child struct {
 	exited chan struct{} // closed once it is waited for
 }
 
-var errPortTaken = errors.New("somebody else was faster to take its port")
+var errPortTaken = errors.New("another process took its port")
 
 // startChild runs a server on a free port of the loopback interface and waits until it answers.
 func startChild(ctx context.Context, k kind, dir string) (c *child, err error) {
@@ -239,8 +239,8 @@ func (c *child) answers(ask, want string) bool {
 	return false
 }
 
-// stop kills the server by its own process id, for nothing on it is worth saving, and waits until it is gone.
+// stop kills the server by its own process id, for nothing on it is worth saving, and waits until it has ended.
 func (c *child) stop() {
-	_ = c.cmd.Process.Kill() // os.ErrProcessDone if it is gone
+	_ = c.cmd.Process.Kill() // os.ErrProcessDone if it has ended
 	<-c.exited
 }

@@ -35,7 +35,7 @@ func drawing(counts []pair, width time.Duration, marks []mark, total outcome) []
 	}
 	p := picture.Timeline{
 		Title: "From Memcached to Redis, under load", Note: fmt.Sprintf("over the limit: %d", total.over), NoteColor: picture.Green,
-		Unit:    fmt.Sprintf("requests a second; %d requests, %d errors, %d hand-overs", total.requests, total.errors, total.handed),
+		Unit:    fmt.Sprintf("requests a second; %d requests, %d errors, %d handovers", total.requests, total.errors, total.handed),
 		Caption: "time since the clients started", Duration: total.took, Step: width, PlotHeight: 220, Plots: []picture.Plot{plot},
 	}
 	if total.over > 0 {

@@ -101,7 +101,7 @@ func (a *application) openFlag(ctx context.Context) (*featureflag.Flag, error) {
 	}
 	flag, err := featureflag.New(featureflag.Config{
 		Name: flagName, Source: a.flags, Refresh: flagEvery,
-		OnChange: func(s featureflag.State) { a.observer.EmitFlag(told(s)) },
+		OnChange: func(s featureflag.State) { a.observer.EmitFlag(flagState(s)) },
 	})
 	if err != nil {
 		return nil, err
@@ -110,10 +110,10 @@ func (a *application) openFlag(ctx context.Context) (*featureflag.Flag, error) {
 	if err := flag.Ready(ctx); err != nil {
 		return nil, err
 	}
-	return flag, a.observer.WatchFlag(func() otelthrottle.Flag { return told(flag.State()) })
+	return flag, a.observer.WatchFlag(func() otelthrottle.Flag { return flagState(flag.State()) })
 }
 
-func told(s featureflag.State) otelthrottle.Flag {
+func flagState(s featureflag.State) otelthrottle.Flag {
 	return otelthrottle.Flag{
 		Name: s.Name, Percent: s.Percent, Version: s.Version, Reason: string(s.Reason), Stale: s.Stale, Err: s.Err,
 	}

@@ -35,7 +35,7 @@ type child struct {
 	exited chan struct{} // closed once it is waited for
 }
 
-var errPortTaken = errors.New("somebody else was faster to take its port")
+var errPortTaken = errors.New("another process took its port")
 
 // startChild runs a program on a free port of the loopback interface, its data below dir, and waits until it is ready.
 func startChild(ctx context.Context, k kind, dir string) (*child, error) {
@@ -110,8 +110,8 @@ func (c *child) await(ctx context.Context, so func(*child) bool) error {
 	return nil
 }
 
-// stop kills it by its own process id, for nothing of it is worth saving, and waits until it is gone.
+// stop kills it by its own process id, for nothing of it is worth saving, and waits until it has ended.
 func (c *child) stop() {
-	_ = c.cmd.Process.Kill() // os.ErrProcessDone if it is gone
+	_ = c.cmd.Process.Kill() // os.ErrProcessDone if it has ended
 	<-c.exited
 }

@@ -51,7 +51,7 @@ type options struct {
 	step, drill, down       time.Duration
 	scrape                  time.Duration
 	reader                  sdkmetric.Reader // of the metrics, beside Prometheus; may be nil
-	started                 func(addresses)  // is told once all runs
+	started                 func(addresses)  // called once all runs
 }
 
 // addresses are where to look.

@@ -14,11 +14,11 @@ import (
 // book keeps what was charged at servers, asked back below the leases, admitted and given back above them, for each key
 // and limit, by the window or sub-bucket that the receipts name. The world's mutex guards it.
 type book struct {
-	w      *world
-	pages  map[string][]*page // of a key: one for each limit
-	losses []*loss
-	told   map[told]int64 // the latest charge that anyone heard of
-	resets map[string]int // of each key
+	w            *world
+	pages        map[string][]*page // of a key: one for each limit
+	losses       []*loss
+	acknowledged map[place]int64 // the latest charge that anyone heard of
+	resets       map[string]int  // of each key
 }
 
 // page is of one key and limit.
@@ -36,7 +36,7 @@ type slot struct{ end, position, fraction int64 }
 type count struct {
 	charged, asked int64 // at servers, and to be given back there
 	admitted       int64 // to callers, without what they gave back
-	alone          int64 // of charged: without a hand-over, because the other place was out of reach
+	alone          int64 // of charged: without a handover, because the other place was out of reach
 	forgiven       int64 // of charged, by resets
 	unsure         int64 // of charged, since a server forgot: see loss
 }
@@ -56,7 +56,7 @@ type trip struct {
 }
 
 func newBook(w *world) *book {
-	b := &book{w: w, pages: make(map[string][]*page), told: make(map[told]int64), resets: make(map[string]int)}
+	b := &book{w: w, pages: make(map[string][]*page), acknowledged: make(map[place]int64), resets: make(map[string]int)}
 	for _, key := range w.keys {
 		for _, l := range w.policy.Limits {
 			b.pages[key] = append(b.pages[key], &page{limit: l, slots: make(map[slot]*count)})
@@ -174,11 +174,11 @@ func (b *book) returned(in *instance, t *trip, r *backend.Result, err error) {
 	}
 	switch {
 	case t.clean && t.charges > 0:
-		b.w.violate("P3: %s was told that a call was not charged, and it was: allowed %t, %v", in.name, r.Allowed, err)
+		b.w.violate("P3: %s got the error of an uncharged call for one that was charged: allowed %t, %v", in.name, r.Allowed, err)
 	case err == nil && r.Allowed && t.charges != 1:
 		b.w.violate("P3: %s was admitted, and charged %d times", in.name, t.charges)
 	case err == nil && t.alone && r.Guarantee == backend.Exact:
-		b.w.violate("P13: %s was told Exact of a charge without a hand-over", in.name)
+		b.w.violate("P13: %s got Exact for a charge without a handover", in.name)
 	}
 }
 
@@ -221,12 +221,12 @@ func (b *book) forgiven(key string) {
 	}
 }
 
-// admitted is what a caller was told.
+// admitted records the decision that a caller got.
 func (b *book) admitted(in *instance, call uint64, req *backend.Request, r *backend.Result) {
 	now := time.Now().UnixMicro()
 	b.w.note("%s: admits %d of %s, %s", in.name, req.Cost, req.Key, r.Source)
 	if in.dead.Load() {
-		return // nobody is there to hear it
+		return // no caller waits for it
 	}
 	receipt := r.Receipt()
 	if receipt.Cost != req.Cost {
@@ -256,9 +256,9 @@ func (b *book) admitted(in *instance, call uint64, req *backend.Request, r *back
 	}
 }
 
-// within checks the quota of a window. What was charged without a hand-over is joined with the other place's counts later:
+// within checks the quota of a window. What was charged without a handover is joined with the other place's counts later:
 // then the larger count of each wins, so that as much as that may be admitted above Max, also where it was given back. It
-// was told as Bounded, see returned; so where there is nothing of it, all that is admitted is as exact as it was said to be.
+// was reported as Bounded, see returned; so where there is nothing of it, all that is admitted is as exact as it was said to be.
 func (b *book) within(key string, p *page, s slot) {
 	sum, most := p.window(s), p.limit.Max
 	most += sum.forgiven

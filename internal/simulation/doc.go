@@ -15,7 +15,7 @@
 //   - P7: no server counts less than what was charged and not asked back.
 //   - P8: clocks of instances are behind by up to a round trip, and those of leases are years off.
 //   - P11: every call returns by its deadline; at the end no goroutine is left.
-//   - P13: what is not Exact names its cause, and what was charged without a hand-over is not Exact.
+//   - P13: what is not Exact names its cause, and what was charged without a handover is not Exact.
 //
 // Heartbeats and the tenth second's conference of the routers are not played: package router spreads them by the
 // runtime's own randomness, which no seed repeats.

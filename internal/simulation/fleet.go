@@ -45,7 +45,7 @@ type FleetReport struct {
 	LargestBatch       int64
 	Unbounded          int   // how often more was stranded than the bound, in all or of a key
 	Above              int64 // what was admitted above the Max of a window
-	Kept               int64 // what is charged after all have closed, admitted by nobody, and not given back
+	Kept               int64 // what is charged after all have closed, not admitted, and not given back
 }
 
 // Calls are all that went to a server.

@@ -30,7 +30,7 @@ type instance struct {
 	limit    time.Duration // of a call
 	dead     atomic.Bool
 
-	heard map[told][]int64 // the latest charge that it has heard of, by the server's life; under the world's mutex
+	heard map[place][]int64 // the latest charge that it has heard of, by the server's life; under the world's mutex
 }
 
 // occupy lets one instance after the other live.
@@ -38,7 +38,7 @@ func (w *world) occupy(slot int) {
 	for life := 0; time.Now().Before(w.ends); life++ {
 		in := &instance{
 			w: w, slot: slot, id: slot + life*w.Instances, name: fmt.Sprintf("app%d.%d", slot, life),
-			random: dice(w.seed, "instance", slot, life), heard: make(map[told][]int64),
+			random: dice(w.seed, "instance", slot, life), heard: make(map[place][]int64),
 		}
 		time.Sleep(span(in.random, 0, 100*time.Millisecond))
 		in.live()
@@ -49,7 +49,7 @@ func (in *instance) live() {
 	w, r := in.w, in.random
 	w.mu.Lock()
 	topology := w.published
-	if topology.Previous != nil && !w.Told && chance(r, 0.3) {
+	if topology.Previous != nil && !w.Informed && chance(r, 0.3) {
 		topology = *topology.Previous // it started before the news was there
 	}
 	w.note("%s: starts under topology %d", in.name, topology.Epoch)
@@ -141,7 +141,7 @@ func (in *instance) update(t router.Topology) {
 	err := in.router.Update(t)
 	in.w.mu.Lock()
 	defer in.w.mu.Unlock()
-	in.w.note("%s: told of topology %d: %v", in.name, t.Epoch, err)
+	in.w.note("%s: informed of topology %d: %v", in.name, t.Epoch, err)
 	if err != nil && !errors.Is(err, router.ErrTopologyOld) && !errors.Is(err, backend.ErrClosed) {
 		in.w.violate("%s: update: %v", in.name, err)
 	}
@@ -245,8 +245,8 @@ func (in *instance) judge(d *throttler.Decision, err error) {
 	case d.Guarantee != throttler.Exact:
 		w.report.Inexact++
 		known := errors.Is(d.Cause, backend.ErrBucketLeased) || errors.Is(d.Cause, backend.ErrReplicaMayLag)
-		known = known || errors.Is(d.Cause, context.DeadlineExceeded)         // too little time for a hand-over, which is no fault
-		known = known || !w.Told && errors.Is(d.Cause, router.ErrTopologyOld) // it missed a topology, and nobody could say which
+		known = known || errors.Is(d.Cause, context.DeadlineExceeded)             // too little time for a handover, which is no fault
+		known = known || !w.Informed && errors.Is(d.Cause, router.ErrTopologyOld) // it missed a topology, and no server could say which
 		if !w.faulty() && !in.dead.Load() && !known {
 			w.violate("%s: P13: %s although nothing is wrong: %v", in.name, d.Guarantee, d.Cause)
 		}
@@ -260,20 +260,20 @@ func (in *instance) judge(d *throttler.Decision, err error) {
 func (in *instance) knows(n *node, key string) []int64 {
 	in.w.mu.Lock()
 	defer in.w.mu.Unlock()
-	return slices.Clone(in.heard[told{n, key}])
+	return slices.Clone(in.heard[place{n, key}])
 }
 
 func (in *instance) learned(n *node, key string, life int, serial int64) {
 	in.w.mu.Lock()
 	defer in.w.mu.Unlock()
-	known := in.heard[told{n, key}]
+	known := in.heard[place{n, key}]
 	for len(known) <= life {
 		known = append(known, 0)
 	}
 	known[life] = max(known[life], serial)
-	in.heard[told{n, key}] = known
+	in.heard[place{n, key}] = known
 	if life == n.life {
-		in.w.book.told[told{n, key}] = max(in.w.book.told[told{n, key}], serial)
+		in.w.book.acknowledged[place{n, key}] = max(in.w.book.acknowledged[place{n, key}], serial)
 	}
 }
 

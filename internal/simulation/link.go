@@ -251,7 +251,7 @@ func (l *link) Published(ctx context.Context) (backend.Announcement, error) {
 // Post implements [backend.Publisher].
 func (l *link) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	var there backend.Announcement
-	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.post(n) })
+	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.publish(n) })
 	if err != nil {
 		return backend.Announcement{}, err
 	}

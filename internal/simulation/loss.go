@@ -11,12 +11,12 @@ package simulation
 //	forgotten(above k) + since(k)
 //
 // where k is the newest that any floor has brought so far, and since(k) is what was charged between the loss and that
-// floor. Of the forgotten charges above the newest floor of all nobody had been told: replies were under way or lost. So
+// floor. Of the forgotten charges above the newest floor of all no reply had arrived: they were under way or lost. So
 // the admissions above Max are at most
 //
 //	what was under way at the loss + what was charged from the loss until the holder of the newest floor called again
 //
-// which is the bound that is checked. If that holder is gone, or has nothing to say, it is all that is charged since.
+// which is the bound that is checked. If that holder has ended, or has nothing to say, it is all that is charged since.
 // This holds for one loss of each key: where there may be more, as where keys move, only Max for each loss is checked. A
 // window that has been opened anew since, with a later end, counts what a floor of the earlier one used as long as that is
 // alive. Here each by itself is checked; that both together keep the bound is for the tests of package limit.
@@ -34,7 +34,7 @@ type loss struct {
 
 // lost is that a server goes on with the copy of a key that knows its charges up to a serial number.
 func (b *book) lost(n *node, key string, kept int64) {
-	l := &loss{server: n, key: key, life: n.life, heard: kept, newest: b.told[told{n, key}]}
+	l := &loss{server: n, key: key, life: n.life, heard: kept, newest: b.acknowledged[place{n, key}]}
 	for _, d := range n.charges[key] {
 		if d.serial > kept {
 			l.forgotten = append(l.forgotten, d)
@@ -49,8 +49,8 @@ func (b *book) lost(n *node, key string, kept int64) {
 	b.losses = append(b.losses, l)
 }
 
-// told is a key at a server.
-type told struct {
+// place is a key at a server.
+type place struct {
 	server *node
 	key    string
 }
@@ -87,7 +87,7 @@ func (b *book) forgot(n *node, key string) (most int64) {
 	return most
 }
 
-// unheard is what was charged before a loss, and nobody had heard of.
+// unheard is what was charged before a loss and not acknowledged.
 func (b *book) unheard(key string) (sum int64) {
 	for _, l := range b.losses {
 		if l.key == key {

@@ -11,10 +11,10 @@ import (
 // node is a primary and its replica. As in Redis, a command is one step, decided at the clock that the request brings, and
 // the replica follows a while later.
 type node struct {
-	w     *world
-	group string
-	state map[string]*state.State // guarded by the world's mutex, like all below
-	board backend.Announcement
+	w         *world
+	group     string
+	state     map[string]*state.State // guarded by the world's mutex, like all below
+	published backend.Announcement
 
 	serial  int64             // of the last charge
 	charges map[string][]debt // by key
@@ -170,7 +170,7 @@ func (n *node) fail() {
 
 // flush loses everything.
 func (n *node) flush() {
-	n.stream, n.board = nil, backend.Announcement{}
+	n.stream, n.published = nil, backend.Announcement{}
 	for _, key := range n.w.keys {
 		n.w.book.lost(n, key, 0)
 	}
@@ -179,18 +179,18 @@ func (n *node) flush() {
 	n.life++
 }
 
-func (n *node) look() backend.Announcement { return n.board }
+func (n *node) look() backend.Announcement { return n.published }
 
-// post keeps a notice, as backend.Publisher says.
-func (n *node) post(notice backend.Announcement) backend.Announcement {
-	if n.board.Version < notice.Version && notice.Text != "" {
-		n.board = notice
+// publish stores an announcement, as backend.Publisher says.
+func (n *node) publish(a backend.Announcement) backend.Announcement {
+	if n.published.Version < a.Version && a.Text != "" {
+		n.published = a
 	}
-	there := n.board
-	if there.Version <= notice.Version {
-		there.Text = ""
+	inForce := n.published
+	if inForce.Version <= a.Version {
+		inForce.Text = ""
 	}
-	return there
+	return inForce
 }
 
 // The key of a context's trip.

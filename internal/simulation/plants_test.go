@@ -12,10 +12,10 @@ func TestPlants(t *testing.T) {
 	failover := healthy
 	failover.Failovers, failover.Flushes = 1, 1
 	reshard := simulation.Scenario{
-		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Told: true, Patient: true, Refunds: 0.15,
+		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Informed: true, Patient: true, Refunds: 0.15,
 	}
 	crossing := reshard // some act under the old topology still
-	crossing.Told, crossing.Changes = false, 1
+	crossing.Informed, crossing.Changes = false, 1
 	for _, test := range []struct {
 		name   string
 		plant  simulation.Plant
@@ -23,7 +23,7 @@ func TestPlants(t *testing.T) {
 		within uint64 // seeds
 	}{
 		{"floors ignored after a failover", simulation.FloorIgnored, failover, 20},
-		{"floors ignored in a hand-over", simulation.FloorIgnored, reshard, 20},
+		{"floors ignored in a handover", simulation.FloorIgnored, reshard, 20},
 		{"refunds applied twice", simulation.RefundTwice, healthy, 10},
 		{"takes sent twice", simulation.TakeTwice, healthy, 10},
 		{"leases spent past their time", simulation.LeaseTooLong, healthy, 20},

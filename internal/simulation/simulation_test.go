@@ -99,7 +99,7 @@ func TestResets(t *testing.T) {
 // TestReshard is promise P9: topologies change while everybody calls.
 func TestReshard(t *testing.T) {
 	sum := playAll(t, 200, simulation.Scenario{
-		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Told: true, Patient: true, Refunds: 0.15,
+		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Informed: true, Patient: true, Refunds: 0.15,
 	})
 	if *seedFlag < 0 && sum.moves == 0 {
 		t.Error("no key was handed over")
@@ -114,7 +114,7 @@ func TestReshardUntold(t *testing.T) {
 // TestReshardNetwork: topologies change over a network that loses messages.
 func TestReshardNetwork(t *testing.T) {
 	playAll(t, 150, simulation.Scenario{
-		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Told: true, Refunds: 0.15, Resets: 0.005, Crashes: true,
+		Groups: 4, Instances: 3, Callers: 3, Keys: 3, Changes: 4, Informed: true, Refunds: 0.15, Resets: 0.005, Crashes: true,
 		LoseRequests: 0.02, LoseReplies: 0.02, Partitions: 3, Freezes: 2,
 	})
 }

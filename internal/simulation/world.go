@@ -39,7 +39,7 @@ type Scenario struct {
 	Partitions, Freezes       int     // how many, somewhere, sometime
 	Failovers, Flushes        int
 	Changes                   int     // of the topology
-	Told                      bool    // each instance hears of each change, and soon
+	Informed                  bool    // each instance hears of each change, and soon
 	Crashes                   bool    // instances die, otherwise they only close
 	Refunds, Resets           float64 // the chance of a call to be a reservation that is given back, or a reset
 
@@ -137,7 +137,7 @@ func Play(seed uint64, s Scenario) *Report {
 	all.Go(w.fate)
 	all.Wait()
 	w.running.Wait()
-	time.Sleep(time.Minute) // whoever waits for a timeout still
+	time.Sleep(time.Minute) // calls that still wait for a timeout
 	if n := runtime.NumGoroutine(); n > goroutines {
 		w.violate("%d goroutines are left", n-goroutines)
 	}
@@ -220,11 +220,11 @@ func (w *world) operate() {
 		next.Previous = &previous
 		w.published = next
 		w.note("topology %d: %v", next.Epoch, groupsOf(next))
-		told := append([]*instance(nil), w.live...)
+		live := append([]*instance(nil), w.live...)
 		w.mu.Unlock()
-		for slot, in := range told {
-			r := dice(w.seed, "told", change, slot)
-			if in == nil || chance(r, 0.3) && !w.Told {
+		for slot, in := range live {
+			r := dice(w.seed, "informed", change, slot)
+			if in == nil || chance(r, 0.3) && !w.Informed {
 				continue
 			}
 			w.running.Go(func() {
@@ -236,7 +236,7 @@ func (w *world) operate() {
 }
 
 func (w *world) newsTake() time.Duration {
-	if w.Told {
+	if w.Informed {
 		return w.Span / 40
 	}
 	return w.Span / 5

@@ -21,7 +21,7 @@ func memcachedKind(extra []string) kind {
 		args: func(port, _ string) []string {
 			all := []string{"-l", "127.0.0.1", "-p", port, "-U", "0"}
 			if os.Getuid() == 0 {
-				all = append(all, "-u", "root") // it refuses to run as root unless told to
+				all = append(all, "-u", "root") // it refuses to run as root without -u
 			}
 			return append(all, extra...)
 		},

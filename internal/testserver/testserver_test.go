@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestKillAndRestart(t *testing.T) {
 	t.Parallel()
-	s := testserver.Redis(t, "--appendonly", "yes") // even what is on disk is gone
+	s := testserver.Redis(t, "--appendonly", "yes") // even what is on disk is lost
 	ctx, c := t.Context(), s.Client()
 	if err := c.Set(ctx, "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)

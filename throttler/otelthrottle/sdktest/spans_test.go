@@ -155,7 +155,7 @@ func TestMigrated(t *testing.T) {
 		made["ratelimit api"][0].has(t, want)
 		useNew = useNew || want["sluice.remaining"] == "8"
 		if calls := len(made["EVALSHA "+server.Addr]); want["sluice.remaining"] == "7" && calls != 2 {
-			t.Errorf("%d calls of a hand-over to the new side, want 2", calls)
+			t.Errorf("%d calls of a handover to the new side, want 2", calls)
 		}
 	}
 	s.want("sluice.dual.decisions", map[string]float64{"counts old": 2, "counts new": 2})
