@@ -17,18 +17,33 @@ const (
 type fleet []Peer
 
 func fleetOf(open func(Setup) (Peer, error)) func(Setup) (Peer, error) {
-	return func(s Setup) (Peer, error) {
-		f := make(fleet, 0, instances)
-		for range instances {
-			p, err := open(s)
-			if err != nil {
-				return nil, errors.Join(err, f.Close())
-			}
-			f = append(f, p)
+	return func(s Setup) (Peer, error) { return newFleet(instances, s, open) }
+}
+
+func newFleet(n int, s Setup, open func(Setup) (Peer, error)) (fleet, error) {
+	f := make(fleet, 0, n)
+	for range n {
+		p, err := open(s)
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
 		}
-		return f, nil
+		f = append(f, p)
+	}
+	return f, nil
+}
+
+// clients is a fleet whose instances have one caller each.
+type clients struct{ fleet }
+
+func clientsOf(n int, open func(Setup) (Peer, error)) func(Setup) (Peer, error) {
+	return func(s Setup) (Peer, error) {
+		f, err := newFleet(n, s, open)
+		return clients{f}, err
 	}
 }
+
+// of is a caller's own instance.
+func (c clients) of(caller int) Peer { return c.fleet[caller%len(c.fleet)] }
 
 // Take asks one of the instances, as a load balancer would.
 func (f fleet) Take(ctx context.Context, key string) (bool, error) {

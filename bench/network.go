@@ -48,13 +48,17 @@ func (r *NetworkResult) perSecond() []float64 {
 // runRow lets all peers that can do a row take turns, in another order each round.
 func runRow(ctx context.Context, c *config, s *server, all callers, row Row) (NetworkRow, error) {
 	result := NetworkRow{Row: row, Name: row.Name(), Reference: row.Reference()}
-	makers := only(row.peers(), c.peers)
+	makers := slices.Clone(only(row.peers(), c.peers))
 	if row.Limits > 1 {
-		makers = slices.DeleteFunc(slices.Clone(makers), func(m maker) bool { return !m.many })
+		makers = slices.DeleteFunc(makers, func(m maker) bool { return !m.many })
 	}
 	keys := makeKeys(row.keyCount(c))
 	t := turn{config: c, server: s, all: all, row: row, keys: keys, order: makeOrder(len(keys), row.Zipf, c.seed)}
-	for _, m := range makers {
+	for i, m := range makers {
+		if row.Apart {
+			m.open = clientsOf(row.Callers, m.open)
+			makers[i] = m
+		}
 		bytes, err := t.bytesPerKey(ctx, m)
 		if err != nil {
 			return result, fmt.Errorf("%s: %s: %w", row.Name(), m.name, err)

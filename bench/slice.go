@@ -85,6 +85,10 @@ func (all callers) work(ctx context.Context, p Peer, keys []string, order []uint
 			if background {
 				ctx = context.Background()
 			}
+			p := p
+			if apart, ok := p.(clients); ok {
+				p = apart.of(i)
+			}
 			<-begin
 			if order == nil {
 				c.askOnce(ctx, p, keys, i, len(all))

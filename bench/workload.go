@@ -14,6 +14,7 @@ type Row struct {
 	Denied  bool // every key is exhausted; otherwise no key comes near its limits
 	History bool // every key has been used in every minute of the last hour
 	Hot     bool // there are hotKeys keys; otherwise as many as are asked for
+	Apart   bool // each caller has a client of its own, as each process of a fleet; otherwise all share one
 	Attack  bool // attackers keys, with a limit of ten a second, at several instances
 }
 
@@ -22,6 +23,9 @@ func (r Row) Name() string {
 	callers := fmt.Sprintf("%d callers", r.Callers)
 	if r.Callers == 1 {
 		callers = "1 caller"
+	}
+	if r.Apart {
+		callers = fmt.Sprintf("%d clients with one caller each", r.Callers)
 	}
 	limits := "one limit"
 	if r.Limits == 3 {
@@ -60,6 +64,7 @@ var (
 	manyCallers = Row{Callers: 64, Limits: 1}
 	mostCallers = Row{Callers: 256, Limits: 1}
 	oneCaller   = Row{Callers: 1, Limits: 1}
+	manyClients = Row{Callers: 64, Limits: 1, Apart: true}
 	threeLimits = Row{Callers: 64, Limits: 3}
 	longHistory = Row{Callers: 64, Limits: 3, History: true}
 	denied      = Row{Callers: 64, Limits: 1, Denied: true}
@@ -70,7 +75,7 @@ var (
 )
 
 func defaultRows() []Row {
-	return []Row{manyCallers, mostCallers, oneCaller, threeLimits, longHistory, denied, zipf, hotAllowed, hotDenied, attack}
+	return []Row{manyCallers, mostCallers, oneCaller, manyClients, threeLimits, longHistory, denied, zipf, hotAllowed, hotDenied, attack}
 }
 
 // allRows is the full cross product, and the rows that are of their own kind.
@@ -85,7 +90,7 @@ func allRows() []Row {
 			}
 		}
 	}
-	return append(rows, longHistory, hotAllowed, hotDenied, attack)
+	return append(rows, manyClients, longHistory, hotAllowed, hotDenied, attack)
 }
 
 // plenty is never used up. It is also within what every peer can count: limiters multiplies a count with nanoseconds.
