@@ -61,6 +61,9 @@ const (
 	sluiceLease        = "sluice-lease"
 	sluiceLeaseBackend = "sluice-lease-backend"
 	redisRate          = "redis_rate"
+	ulule              = "ulule"
+	incr               = "incr"
+	incrRueidis        = "incr-rueidis"
 	github             = "github"
 	carlson            = "carlson"
 	sethvargo          = "sethvargo"
@@ -72,14 +75,14 @@ var networkPeers = []maker{
 	{sluice, true, openSluice},
 	{sluiceBackend, true, openSluiceBackend},
 	{redisRate, false, openRedisRate},
-	{"ulule", false, openUlule},
+	{ulule, false, openUlule},
 	{"throttled", false, openThrottled},
 	{"redisstore", false, openRedisstore},
 	{"limiters", false, openLimiters},
 	{github, false, openGitHub},
 	{carlson, true, openCarlson},
-	{"incr", false, openIncr},
-	{"incr-rueidis", false, openRueidis},
+	{incr, false, openIncr},
+	{incrRueidis, false, openRueidis},
 }
 
 // hotPeers do the rows with few keys. To the others a key is like any other.

@@ -8,9 +8,9 @@ func TestTargets(t *testing.T) {
 	}
 	report := &Report{
 		Network: []NetworkRow{{Row: manyCallers, Peers: []NetworkResult{
-			result(sluice, 500, 100), result(redisRate, 100, 104), result(github, 90, 96),
+			result(sluice, 500, 100), result(redisRate, 100, 104), result(github, 90, 96), result(ulule, 190, 72), result(incrRueidis, 600, 72),
 		}}, {Row: hotAllowed, Peers: []NetworkResult{
-			{Peer: sluiceLease, Median: Slice{PerSecond: 4900, Commands: 0.04}}, result(sluice, 100, 100),
+			{Peer: sluiceLease, Median: Slice{PerSecond: 4900, Commands: 0.01}}, result(sluice, 100, 100),
 		}}, {Row: hotDenied, Peers: []NetworkResult{{Peer: sluiceLease, Median: Slice{Commands: 0.002}}}}},
 		Memory: []MemoryRow{
 			{Parallel: true, Denied: true, Peers: []MemoryResult{{Peer: sluiceBackend, Nanos: 9}, {Peer: sethvargo, Nanos: 1}}},
@@ -27,12 +27,12 @@ func TestTargets(t *testing.T) {
 		}}},
 	}
 	want := map[string]bool{
-		"64 callers: decisions/s, sluice to redis_rate":             true,
-		"64 callers: Redis CPU, sluice to redis_rate":               true,
+		"64 callers: decisions/s, sluice to incr-rueidis":           false,
+		"64 callers: decisions/s, sluice to the fastest limiter":    true,
+		"64 callers: Redis CPU, sluice to the fastest limiter":      true,
 		"bytes per key, sluice to redis_rate":                       true,
 		"bytes per key, sluice to github":                           false,
 		"leased, hot keys: Redis commands for a decision":           true,
-		"leased, hot keys: decisions/s, sluice-lease to sluice":     false,
 		"leased, parallel: time, sluice-lease-backend to sethvargo": false,
 		"leased, parallel: allocations, sluice-lease-backend":       true,
 		"denied, hot keys: Redis commands for a decision":           false,
@@ -63,7 +63,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s was not measured", name)
 		}
 	}
-	if measured["256 callers: decisions/s, sluice to redis_rate"] || measured["ring of 100: allocations"] {
+	if measured["256 callers: decisions/s, sluice to incr-rueidis"] || measured["ring of 100: allocations"] {
 		t.Error("what is not in the report was measured")
 	}
 }
