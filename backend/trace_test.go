@@ -52,7 +52,7 @@ func TestTraceOfRedis(t *testing.T) {
 	if err := b.Ping(t.Context()); err != nil { // the first call reads the clock
 		t.Fatal(err)
 	}
-	call := backend.Call{System: "redis", Node: server.Addr, Op: "take", Command: "EVALSHA", Script: "takesfixed", Shared: 1}
+	call := backend.Call{System: "redis", Node: server.Addr, Op: "take", Command: "EVALSHA", Script: "takeone", Shared: 1}
 	for range 2 { // admitted and denied; the script is loaded
 		_, trace := follow(t, b, "key", backendtesting.Hour(1), 1)
 		if got := onlyCall(t, trace); got != call {

@@ -1,6 +1,7 @@
 // Package scripts holds the Lua scripts that run on the Redis primary of a key, and the Go that encodes their arguments and
 // decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the
-// one key it is given, so it is safe on Redis Cluster; takes and takesfixed get several keys of one server. No script reads the server's clock: now is an argument, so that a test's clock works on a real server.
+// one key it is given, so it is safe on Redis Cluster; takes and takesfixed get several keys of one server. No script reads the server's clock: now
+// is an argument, so that a test's clock works on a real server.
 //
 // # Encoding
 //
@@ -19,7 +20,8 @@
 // a take within that one parses no list. Text is also what an operator can read with GET. What take.lua adds is
 // floors, buckets, entries of other policies, and the check that what is stored is a state.
 //
-// Takes without these go through takes.lua and takesfixed.lua, which serve several keys in one call. Server time of one take,
+// Takes without these go through takes.lua and takesfixed.lua, which serve several keys in one call; a single one under one
+// fixed limit through takeone.lua. Server time of one take,
 // in us (2000 keys at random, medians of seven interleaved runs; for the last two lines of two fixed limits and a sliding
 // one, take.lua costs 18 and 22):
 //
@@ -44,6 +46,8 @@ var (
 	takes string
 	//go:embed takesfixed.lua
 	takesFixed string
+	//go:embed takeone.lua
+	takeOne string
 	//go:embed refund.lua
 	refund string
 	//go:embed reset.lua
@@ -64,6 +68,7 @@ var (
 	Take       = script("take", take)
 	Takes      = plain("takes", takes)
 	TakesFixed = plain("takesfixed", takesFixed)
+	TakeOne    = plain("takeone", takeOne)
 	Refund     = script("refund", refund)
 	Reset      = script("reset", reset)
 	Seal       = script("seal", seal)
@@ -71,7 +76,7 @@ var (
 )
 
 // All lists every script, to load them ahead of use.
-var All = []Script{Take, Takes, TakesFixed, Refund, Reset, Seal, Post}
+var All = []Script{Take, Takes, TakesFixed, TakeOne, Refund, Reset, Seal, Post}
 
 func script(name, source string) Script { return plain(name, stateLua+"\n"+source) }
 

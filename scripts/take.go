@@ -38,15 +38,18 @@ func FloorText(floor *state.State, nowMicros int64) string {
 	return string(b)
 }
 
-// ParseTake decodes the reply of Take, or of Takes for one key. It reports a charge also where the reply can't be read, unless
-// that says otherwise.
+// ParseTake decodes the reply of Take or TakeOne, or of Takes for one key. It reports a charge also where the reply can't be read.
 func ParseTake(reply string) (charged bool, s state.State, err error) {
 	if reply == "" {
 		return true, s, state.ErrCorruptState
+	}
+	if reply[0] >= 'a' { // of TakeOne, which begins with the state
+		s, err = state.ParseState(reply)
+		return true, s, err
 	}
 	s, err = state.ParseState(reply[1:])
 	if reply[0] != '0' && reply[0] != '1' {
 		err = state.ErrCorruptState
 	}
-	return reply[0] != '0', s, err
+	return reply[0] != '0' || err != nil, s, err
 }

@@ -2,8 +2,10 @@ package scripts
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -15,6 +17,8 @@ type Plan struct {
 	Limits []limit.Limit
 	Script *Script // nil if takes under these limits can't share a call
 	args   []any   // of each limit; nil in the place of what depends on the moment
+
+	pattern any // a string, the first argument of TakeOne; nil if it isn't for these limits
 }
 
 func newPlan(limits []limit.Limit) *Plan {
@@ -34,6 +38,7 @@ func newPlan(limits []limit.Limit) *Plan {
 	p.Script = &Takes
 	if len(limits) == 1 && limits[0].Algorithm == limit.FixedWindow {
 		p.Script = &TakesFixed
+		p.pattern = "^" + string(state.AppendID(nil, &p.Limits[0])) + `:(%d+),()%d+;$`
 	}
 	return p
 }
@@ -48,8 +53,35 @@ type KeyTake struct {
 	Floor string // from FloorText
 }
 
-// AppendArgs appends the keys and arguments of a call for n keys.
-func (p *Plan) AppendArgs(args []any, nowMicros int64, n int, take func(i int) *KeyTake) []any {
+// ScriptFor is the script for n keys, of which the first is given.
+func (p *Plan) ScriptFor(nowMicros int64, n int, first *KeyTake) *Script {
+	if n == 1 && p.pattern != nil && first.Cost == 1 && first.Floor == "" && hasMillisDigits(nowMicros) {
+		return &TakeOne
+	}
+	return p.Script
+}
+
+// hasMillisDigits reports whether now, and the reset of each window that begins now, have 13 digits as Unix milliseconds: from 2001 to
+// 2276. TakeOne compares them as text.
+func hasMillisDigits(nowMicros int64) bool {
+	const least, most = 1e15, 1e16 - int64(limit.MaxWindow/time.Microsecond)
+	return least <= nowMicros && nowMicros < most
+}
+
+// appendOne appends the key and the arguments of TakeOne.
+func (p *Plan) appendOne(args []any, nowMicros int64, take *KeyTake) []any {
+	l := &p.Limits[0]
+	moments := make([]byte, 0, 2*13+16)
+	moments = strconv.AppendInt(moments, nowMicros/1000, 10)
+	moments = strconv.AppendInt(moments, state.End(l, state.At{Micros: nowMicros}), 10)
+	return append(args, &take.Key, p.pattern, strconv.AppendInt(moments, l.Max, 10))
+}
+
+// AppendArgs appends the keys and arguments of a call of script, from ScriptFor, for n keys.
+func (p *Plan) AppendArgs(script *Script, args []any, nowMicros int64, n int, take func(i int) *KeyTake) []any {
+	if script == &TakeOne {
+		return p.appendOne(args, nowMicros, take(0))
+	}
 	costs, floors := false, false
 	for i := range n {
 		t := take(i)

@@ -209,6 +209,11 @@ func (c *contest) together(op *operation) error {
 			args = append(args, floors[i])
 		}
 	}
+	plan := new(scripts.Plans).Find(c.policy.Limits)
+	if one := plan.ScriptFor(c.at.Micros, 1, &scripts.KeyTake{Cost: 1}); one == &scripts.TakeOne && op.pick2>>60 < 8 {
+		script, keys, costs, floors = one, keys[:1], []int64{1}, []string{""}
+		args = plan.AppendArgs(one, nil, c.at.Micros, 1, func(int) *scripts.KeyTake { return new(scripts.KeyTake) })[1:]
+	}
 	replies, err := c.eval(ctx, script, keys, args)
 	if err != nil || len(replies) != len(keys) {
 		return fmt.Errorf("%s: %q, %v", script.Name, replies, err)
@@ -310,6 +315,12 @@ func (c *contest) eval(ctx context.Context, script *scripts.Script, keys []strin
 	reply, err := c.through.EvalSha(ctx, script.SHA, keys, args...).Text()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		reply, err = c.through.Eval(ctx, script.Source, keys, args...).Text()
+	}
+	if script == &scripts.TakeOne {
+		if reply != "" && reply[0] != '0' {
+			reply = "1" + reply
+		}
+		return []string{reply}, err
 	}
 	return strings.Split(reply, " ")[1:], err
 }

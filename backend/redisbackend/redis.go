@@ -216,18 +216,18 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 	defer r.guard.End()
 	var traced backend.Call
 	if t != nil {
-		script := call.Script
-		if call.Plan != nil {
-			script = call.Plan.Script
-		}
-		traced = backend.Call{Op: op, Command: "EVALSHA", Script: script.Name, Start: time.Now()}
+		traced = backend.Call{Op: op, Command: "EVALSHA", Start: time.Now()}
 	}
 	reply, err := r.pipe.Eval(ctx, deadline, *call)
 	if err != nil {
 		err = r.guard.Wrap(ctx, op, cmp.Or(redispipe.Redirect(err), err))
 	}
 	if t != nil {
-		traced.Shared = reply.Shared
+		script := cmp.Or(reply.Script, call.Script)
+		if script == nil {
+			script = call.Plan.Script
+		}
+		traced.Script, traced.Shared = script.Name, reply.Shared
 		r.record(t, traced, err)
 	}
 	return reply, err

@@ -83,7 +83,7 @@ func (c *cluster) Eval(ctx context.Context, deadline time.Time, call Call) (Repl
 	if err != nil {
 		return Reply{}, err
 	}
-	return Reply{Text: text, NowMicros: call.NowMicros, Shared: e.shared, Node: node}, nil
+	return Reply{Text: text, NowMicros: call.NowMicros, Shared: e.shared, Script: e.script, Node: node}, nil
 }
 
 func (c *cluster) Get(ctx context.Context, deadline time.Time, key string) (text string, by *redis.Client, err error) {

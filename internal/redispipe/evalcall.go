@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/scripts"
 )
 
 // evalCall is a Call on its way.
@@ -16,11 +17,12 @@ type evalCall struct {
 	loads     bool       // the server doesn't know the script
 	unshared  bool       // no other call may be in its script call
 
-	since    time.Time // when the call began
-	deadline time.Time // of its caller
-	until    time.Time // how long the connection waits for the reply, also when the caller has left
-	reply    string    // empty if it is no text
-	shared   int       // how many calls were in the script call that brought the reply
+	since    time.Time       // when the call began
+	deadline time.Time       // of its caller
+	until    time.Time       // how long the connection waits for the reply, also when the caller has left
+	reply    string          // empty if it is no text
+	script   *scripts.Script // that brought the reply
+	shared   int             // how many calls were in the script call that brought the reply
 	err      error
 
 	awaited bool          // its caller waits for done; otherwise it makes the round trip itself

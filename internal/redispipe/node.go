@@ -63,7 +63,7 @@ func (n *node) Eval(ctx context.Context, deadline time.Time, call Call) (Reply, 
 	if err != nil { // a detached call still belongs to its connection
 		return Reply{}, err
 	}
-	return Reply{Text: text, NowMicros: e.NowMicros, Shared: e.shared, Node: n.client}, nil
+	return Reply{Text: text, NowMicros: e.NowMicros, Shared: e.shared, Script: e.script, Node: n.client}, nil
 }
 
 func (n *node) Get(ctx context.Context, _ time.Time, key string) (string, *redis.Client, error) {

@@ -51,6 +51,9 @@ func (p *pipeline) add(e *evalCall) {
 func (p *pipeline) encode(ctx context.Context) {
 	for i := range p.commands {
 		c := &p.commands[i]
+		if c.plan != nil {
+			c.script = c.plan.ScriptFor(c.nowMicros, len(c.calls), &c.calls[0].KeyTake)
+		}
 		c.loads = c.calls[0].loads
 		for j := range i {
 			if before := &p.commands[j]; before.loads && before.script == c.script && !c.unshared {
@@ -74,7 +77,7 @@ func (c *command) args() []any {
 		args = append(args, "evalsha", c.script.SHA, n)
 	}
 	if c.plan != nil {
-		return c.plan.AppendArgs(args, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
+		return c.plan.AppendArgs(c.script, args, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
 	}
 	return append(append(args, c.calls[0].Key), c.calls[0].Args...)
 }
@@ -87,7 +90,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	var replies scripts.Replies
-	if err == nil && c.plan != nil {
+	if err == nil && c.plan != nil && c.script != &scripts.TakeOne {
 		replies, err = scripts.ParseTakes(text, len(c.calls))
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
@@ -102,7 +105,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		split, err = false, state.ErrCorruptState
 	}
 	for _, e := range c.calls {
-		e.shared = len(c.calls)
+		e.shared, e.script = len(c.calls), c.script
 		switch {
 		case unknown && !c.loads: // it did not run
 			e.unshared = e.loads // the command that should have brought the source along was refused
@@ -115,7 +118,11 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			e.end(text, err)
 		default:
 			e.NowMicros = c.nowMicros
-			switch mine, failed := replies.Next(); {
+			mine, failed := text, ""
+			if c.script != &scripts.TakeOne {
+				mine, failed = replies.Next()
+			}
+			switch {
 			case failed != "":
 				e.end("", callguard.Unsent(scriptError(failed)))
 			case mine != "":

@@ -78,10 +78,11 @@ type Call struct {
 
 // Reply is the reply to a call.
 type Reply struct {
-	Text      string        // empty if the reply is no text
-	NowMicros int64         // what the script was given: of calls that were sent together, the latest
-	Shared    int           // how many keys were in the script call
-	Node      *redis.Client // of the server that replied
+	Text      string          // empty if the reply is no text
+	NowMicros int64           // what the script was given: of calls that were sent together, the latest
+	Shared    int             // how many keys were in the script call
+	Script    *scripts.Script // that brought the reply; nil if that is not known
+	Node      *redis.Client   // of the server that replied
 }
 
 // Reading is a reading of a server's clock.
