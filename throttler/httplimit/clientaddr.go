@@ -65,17 +65,19 @@ func AddrKey(addr netip.Addr) string { return AddrConfig{}.AddrKey(addr) }
 // such as 10.0.0.1, stays IPv6, or it would match lists of private addresses.
 func (c AddrConfig) AddrKey(addr netip.Addr) string {
 	addr = standsFor(plain(addr))
-	if !addr.Is6() {
-		if !addr.IsValid() {
-			return ""
-		}
-		return "addr:" + addr.String()
+	if !addr.IsValid() {
+		return ""
+	}
+	var room [64]byte
+	key := append(room[:0], "addr:"...)
+	if addr.Is4() {
+		return string(addr.AppendTo(key))
 	}
 	prefix, err := addr.Prefix(c.bits())
 	if err != nil {
 		panic("httplimit: " + err.Error()) // bits has checked it
 	}
-	return "addr:" + prefix.String()
+	return string(prefix.AppendTo(key))
 }
 
 func (c AddrConfig) bits() int {

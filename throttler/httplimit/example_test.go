@@ -146,7 +146,7 @@ func ExampleConfig() {
 	// /a true 99
 	// 200 "99"
 	// no verdict: httplimit: the request has no key
-	// 400 ""
+	// 401 ""
 }
 
 // Of proxies that write Forwarded, the same. Without a trusted proxy in front no field is believed.

@@ -110,7 +110,7 @@ func TestSkip(t *testing.T) {
 			t.Errorf("skipped: %d, %v", w.Code, w.Header())
 		}
 	}
-	if w := get(h); w.Code != http.StatusBadRequest {
+	if w := get(h); w.Code != http.StatusUnauthorized {
 		t.Errorf("not skipped: %d", w.Code)
 	}
 	if n := b.calls.Load(); n != 0 {
@@ -149,16 +149,16 @@ var noVerdict = []struct {
 	is     error // what OnError is given; nil: it is not called
 }{
 	{name: "no key", cfg: httplimit.Config{Key: func(*http.Request) (string, error) { return "", httplimit.ErrNoKey }},
-		status: 400, is: httplimit.ErrNoKey},
+		status: 401, is: httplimit.ErrNoKey},
 	{name: "an empty key", cfg: httplimit.Config{Key: func(*http.Request) (string, error) { return "", nil }},
-		status: 400, is: httplimit.ErrNoKey},
+		status: 401, is: httplimit.ErrNoKey},
 	{name: "two API keys", cfg: httplimit.Config{Key: func(r *http.Request) (string, error) {
 		r.Header = http.Header{"X-Api-Key": {"a", "b"}}
 		return httplimit.Header("X-Api-Key", nil)(r)
 	}}, status: 400, is: errAny},
 	{name: "a second key is missing", cfg: httplimit.Config{Also: []httplimit.KeyFunc{
 		func(*http.Request) (string, error) { return "", nil },
-	}}, status: 400, is: httplimit.ErrNoKey},
+	}}, status: 401, is: httplimit.ErrNoKey},
 	{name: "the key can't be made out", cfg: httplimit.Config{
 		Key: func(*http.Request) (string, error) { return secret, errBoom }}, status: 500, is: errBoom},
 	{name: "no address", cfg: httplimit.Config{Key: func(r *http.Request) (string, error) {
@@ -235,6 +235,9 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 					if p.Status != test.status || p.Type != "" || p.Title != http.StatusText(test.status) || p.Detail == "" {
 						t.Errorf("%s: %+v", name, p)
 					}
+				}
+				if got := w.Header().Get("WWW-Authenticate"); (got == "ApiKey") != (test.status == 401) {
+					t.Errorf("%s: WWW-Authenticate = %q", name, got)
 				}
 				if w.Header().Get("RateLimit") != "" || strings.Contains(fmt.Sprint(w.Header(), w.Body), secret) {
 					t.Errorf("%s: %v %s", name, w.Header(), w.Body)
