@@ -95,7 +95,12 @@ var otelAPI = []string{
 
 // foreign are modules that only nested modules may require: whoever imports the SDK doesn't get them.
 var foreign = []string{
+	"connectrpc.com/...",
+	"github.com/gin-gonic/...",
+	"github.com/go-chi/...",
 	"github.com/go-redis/redis_rate/...",
+	"github.com/gofiber/...",
+	"github.com/labstack/...",
 	"github.com/open-feature/...",
 	"github.com/prometheus/...",
 	"github.com/sethvargo/go-limiter/...",
