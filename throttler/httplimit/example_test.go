@@ -149,18 +149,21 @@ func ExampleConfig() {
 	// 401 ""
 }
 
-// Of proxies that write Forwarded, the same. Without a trusted proxy in front no field is believed.
-func ExampleForwardedClientAddr() {
-	key := httplimit.ForwardedClientAddr(netip.MustParsePrefix("10.0.0.0/8"))
+// Proxies that write another field. Without a trusted proxy in front no field is believed.
+func ExampleClientAddrFrom() {
+	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Add("Forwarded", `for=8.8.8.8, for="[2001:db8:1:2::17]:4711"`) // 8.8.8.8 came from the client
+	r.Header.Add("X-Real-IP", "203.0.113.7")
 
 	r.RemoteAddr = "10.0.0.1:4711"
-	fmt.Println(key(r))
+	fmt.Println(httplimit.ClientAddrFrom("Forwarded", proxies)(r))
+	fmt.Println(httplimit.ClientAddrFrom("X-Real-IP", proxies)(r))
 	r.RemoteAddr = "192.0.2.1:4711"
-	fmt.Println(key(r))
+	fmt.Println(httplimit.ClientAddrFrom("X-Real-IP", proxies)(r))
 	// Output:
 	// addr:2001:db8:1:2::/64 <nil>
+	// addr:203.0.113.7 <nil>
 	// addr:192.0.2.1 <nil>
 }
 

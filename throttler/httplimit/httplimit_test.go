@@ -36,7 +36,10 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		{"a resource that is no header value", th, httplimit.Config{Key: secretKey, Resource: "a\r\nb"}, []string{"Resource"}},
 		{"all at once", nil, httplimit.Config{
 			Also: []httplimit.KeyFunc{secretKey, nil}, Headers: httplimit.NoHeaders | httplimit.GitHub, Resource: "é",
-		}, []string{"throttler", "Key", "Also[1]", "Headers", "Resource"}},
+			SettleAlso: true, QuotaUnit: `a"`, PartitionSecret: []byte("fifteen bytes!!"), Hide: []string{""}, Challenge: "a\nb",
+			Routes: map[string]httplimit.Route{"/": {Cost: -1}},
+		}, []string{"throttler", "Key", "Also[1]", "SettleAlso", "Headers", "Resource", "QuotaUnit", "PartitionSecret", "Hide[0]",
+			"Challenge", `Routes["/"].Cost`}},
 	} {
 		m, err := httplimit.New(test.th, test.cfg)
 		if m != nil || err == nil {
