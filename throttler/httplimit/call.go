@@ -39,8 +39,8 @@ type Call struct {
 	cost     int64
 	reserved *throttler.Reservation // until Done; nil if nothing can be given back
 
-	values [12]string // of header fields
-	used   int
+	values []string  // room for the values of further header fields
+	first  [3]string // room for values: RateLimit, RateLimit-Policy and Retry-After
 }
 
 // callContext is the context of a request and its Call in one allocation.
@@ -75,7 +75,7 @@ func FromContext(ctx context.Context) (throttler.Decision, bool) {
 func (m *Middleware) Begin(h http.Header, r *http.Request) *Call {
 	ctx := &callContext{Context: r.Context(), call: Call{m: m, request: r}}
 	c := &ctx.call
-	c.ctx = ctx
+	c.ctx, c.values = ctx, c.first[:]
 	if m.cfg.Skip != nil && m.cfg.Skip(r) {
 		c.exempt = true
 		return c
@@ -117,7 +117,12 @@ func (c *Call) decide() error {
 	switch {
 	case cfg.Settle != nil:
 		var r *throttler.Reservation
-		if r, err = t.ReserveAll(ctx, keys, c.cost); err == nil {
+		if len(keys) == 1 {
+			r, err = t.Reserve(ctx, keys[0], c.cost)
+		} else {
+			r, err = t.ReserveAll(ctx, keys, c.cost)
+		}
+		if err == nil {
 			c.decision = r.Decision()
 			if c.decision.Allowed {
 				c.reserved = r
@@ -171,7 +176,8 @@ func (c *Call) Refuse(w http.ResponseWriter) {
 }
 
 // Problem returns the answer to a request that is not allowed, as WriteDenied and WriteError write it, and sets its header fields
-// in h. It is for servers without http.ResponseWriter, and calls neither Config.Denied nor Config.OnError.
+// in h. It is for servers without http.ResponseWriter, and calls neither Config.Denied nor Config.OnError. Don't change the body:
+// requests share it.
 func (c *Call) Problem(h http.Header) (status int, body []byte) {
 	if c.disconnected() {
 		return statusClientClosed, nil
@@ -209,6 +215,9 @@ func (c *Call) Done(o Outcome) {
 	}
 	cfg := &c.m.cfg
 	actual := cfg.Settle(c.Request(), o)
+	if actual == c.cost {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx.Context), settleTimeout)
 	defer cancel()
 	var err error

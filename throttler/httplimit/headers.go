@@ -50,16 +50,14 @@ const (
 	xResource       = "X-Ratelimit-Resource"
 )
 
-// set sets a field. The slices of a Call's fields share one allocation.
+// set sets a field. The slices of a Call's fields share few allocations.
 func (c *Call) set(h http.Header, name, value string) {
-	if c.used == len(c.values) {
-		h[name] = []string{value}
-		return
+	if len(c.values) == 0 {
+		c.values = make([]string, 5) // GitHub's, or those of a problem
 	}
-	i := c.used
-	c.used++
-	c.values[i] = value
-	h[name] = c.values[i : i+1 : i+1]
+	c.values[0] = value
+	h[name] = c.values[:1:1]
+	c.values = c.values[1:]
 }
 
 func (c *Call) add(h http.Header, name, value string) {

@@ -18,6 +18,8 @@ type limitText struct {
 	hidden bool   // see Config.Hide
 	quota  string // in decimal
 	member string // of RateLimit-Policy
+	denial []byte // the body if this limit alone denies
+	length string // of denial
 }
 
 // limitTexts keeps the texts of limits. Its zero value is empty.
@@ -62,5 +64,9 @@ func newLimitText(l *limit.Limit, cfg *Config) *limitText {
 		b = append(b, '"')
 	}
 	t.member = string(b)
+	p := exceeded
+	p.violated = []string{t.name}
+	t.denial = p.json()
+	t.length = strconv.Itoa(len(t.denial))
 	return t
 }

@@ -28,6 +28,13 @@ type problem struct {
 	violated      []string      // violated-policies
 	retryAfter    time.Duration // of a request without a verdict; limit.Never: none
 	challenge     string        // WWW-Authenticate
+	only          *limitText    // the only limit in violated, whose body is known
+}
+
+// exceeded is the problem of most denials.
+var exceeded = problem{
+	status: http.StatusTooManyRequests, kind: quotaExceeded, title: "Quota exceeded",
+	detail: "The request exceeds a rate limit. See Retry-After.",
 }
 
 // defaultChallenge is for keys in header fields, which have no scheme of their own.
@@ -79,16 +86,27 @@ func (c *Call) problem() problem {
 // denied is the problem of a denial.
 func (c *Call) denied() problem {
 	d := &c.decision
-	var violated []string
+	var only *limitText
+	var violated []string // if there are several
 	asked, fallback := false, d.Source == throttler.Fallback
 	for s := range d.All() {
 		asked = true
 		if s.RetryAfter == 0 || fallback && s.Limit.Name == "" { // the share of a limit has a text form of its own
 			continue
 		}
-		if text := c.m.texts.of(&s.Limit, &c.m.cfg); !text.hidden {
+		text := c.m.texts.of(&s.Limit, &c.m.cfg)
+		switch {
+		case text.hidden:
+		case only == nil:
+			only = text
+		case violated == nil:
+			violated = append(make([]string, 0, limit.MaxLimits), only.name, text.name)
+		default:
 			violated = append(violated, text.name)
 		}
+	}
+	if violated == nil && only != nil && (fallback || d.Source == throttler.Unknown) {
+		violated = []string{only.name}
 	}
 	switch {
 	case d.Source == throttler.Listed:
@@ -111,10 +129,11 @@ func (c *Call) denied() problem {
 		}
 		return p
 	}
-	return problem{
-		status: http.StatusTooManyRequests, kind: quotaExceeded, title: "Quota exceeded",
-		detail: "The request exceeds a rate limit. See Retry-After.", violated: violated,
+	p := exceeded
+	if p.violated = violated; violated == nil {
+		p.only = only
 	}
+	return p
 }
 
 // noVerdict is the problem of a request without a verdict.
@@ -152,9 +171,16 @@ func (c *Call) write(w http.ResponseWriter, p problem) {
 
 // render returns the body of a problem, and sets its header fields.
 func (c *Call) render(h http.Header, p *problem) []byte {
-	body := p.json()
+	var body []byte
+	var length string
+	if p.only != nil {
+		body, length = p.only.denial, p.only.length
+	} else {
+		body = p.json()
+		length = strconv.Itoa(len(body))
+	}
 	c.set(h, "Content-Type", "application/problem+json")
-	c.set(h, "Content-Length", strconv.Itoa(len(body)))
+	c.set(h, "Content-Length", length)
 	c.set(h, "Cache-Control", "no-store") // RFC 6585 wants that for a 429
 	if p.challenge != "" {
 		c.set(h, "Www-Authenticate", p.challenge)
