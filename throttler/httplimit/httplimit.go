@@ -22,6 +22,9 @@ type Config struct {
 
 	// Routes are the requests that differ, by pattern of http.ServeMux, such as "POST /login" or "/static/". The most specific
 	// pattern applies. All other requests are those of the Config. If nil, all are alike.
+	//
+	// Paths match as in a ServeMux. Under a router that accepts more spellings of a path, as fiber ignores case, a client may
+	// choose one that no pattern matches: give stricter routes a Middleware of their own there.
 	Routes map[string]Route
 
 	// Skip reports whether a request is exempt, such as a health check. If nil, no request is.
