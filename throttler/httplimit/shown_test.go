@@ -102,8 +102,8 @@ func TestPartitionSecret(t *testing.T) {
 		return all[0][1]
 	}
 	const one, two = "sixteen bytes or", "another sixteen!"
-	if pk(one, "a") != pk(one, "a") {
-		t.Error("the same key has two")
+	if first, second := pk(one, "a"), pk(one, "a"); first != second {
+		t.Errorf("the same key has two: %s and %s", first, second)
 	}
 	seen := make(map[string]bool)
 	for _, p := range []string{pk(one, "a"), pk(two, "a"), pk(one, "b"), pk(one, "a", "b"), pk(one, "ab"), pk(one, "b", "a")} {
