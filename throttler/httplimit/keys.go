@@ -29,8 +29,8 @@ func (e *keyError) Error() string { return e.err.Error() }
 func (e *keyError) Unwrap() error { return e.err }
 
 // Header returns the [HeaderKey] of a header field, such as an API key, with this secret, which all processes must share. A
-// missing or empty field is an [ErrNoKey], which WriteError answers with 401. A request that sends the field twice is refused, because a later handler may use
-// either. Header panics if the secret is neither nil nor of 16 bytes or more.
+// missing or empty field is an [ErrNoKey], which WriteError answers with 401. A request that sends the field twice is refused,
+// because a later handler may use either. Header panics if the secret is neither nil nor of 16 bytes or more.
 //
 // A client chooses a value that is not authenticated, and with each new value gets a new quota. Wrap handlers behind the
 // authentication, or limit the address as well, by [Config.Also].
