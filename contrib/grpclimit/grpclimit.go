@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -89,32 +90,30 @@ func (c Config) withDefaults() Config {
 
 // validate reports every problem at once.
 func (c Config) validate() error {
-	var errs []error
-	bad := func(field, value, bound string) {
-		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
-	}
+	var bad fielderrors.List
 	if c.Key == nil {
-		bad("Key", "nil", "must name whom a call counts against")
+		bad.Add("Key", "nil", "must name whom a call counts against")
 	}
 	for i, key := range c.Also {
 		if key == nil {
-			bad("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
+			bad.Add("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
 		}
 	}
 	if c.Keep < 0 {
-		bad("Keep", strconv.FormatInt(c.Keep, 10), "must not be negative")
+		bad.Add("Keep", c.Keep, "must not be negative")
 	}
 	if c.Keep != 0 && c.Refund == nil {
-		bad("Keep", strconv.FormatInt(c.Keep, 10), "is for Refund only")
+		bad.Add("Keep", c.Keep, "is for Refund only")
 	}
 	if c.RefundAlso && (c.Refund == nil || len(c.Also) == 0) {
-		bad("RefundAlso", "true", "is for Refund and Also only")
+		bad.Add("RefundAlso", "true", "is for Refund and Also only")
 	}
 	switch c.NoKey {
 	case codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied:
 	default:
-		bad("NoKey", c.NoKey.String(), "must be InvalidArgument, Unauthenticated or PermissionDenied")
+		bad.Add("NoKey", c.NoKey, "must be InvalidArgument, Unauthenticated or PermissionDenied")
 	}
+	errs := []error{bad.Err()}
 	for _, pattern := range slices.Sorted(maps.Keys(c.Methods)) {
 		errs = append(errs, c.Methods[pattern].validate(pattern))
 	}

@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -50,13 +51,12 @@ func PeerAddr(trusted ...netip.Prefix) KeyFunc {
 	return PeerAddrOf(httplimit.AddrConfig{Trusted: trusted})
 }
 
-// PeerAddrOf is PeerAddr with a configuration, whose prefix of IPv6 addresses may be another than 64 bits. Its Forwarded must be
-// false: calls have x-forwarded-for.
+// PeerAddrOf is PeerAddr with a configuration, whose prefix of IPv6 addresses may be another than 64 bits, and whose Header may
+// be another field of the metadata.
 func PeerAddrOf(cfg httplimit.AddrConfig) KeyFunc {
-	if cfg.Forwarded {
-		panic("grpclimit: Forwarded must be false")
-	}
 	key := cfg.ClientAddr()
+	name := strings.ToLower(cmp.Or(cfg.Header, "x-forwarded-for"))
+	field := http.CanonicalHeaderKey(name)
 	return func(ctx context.Context, _ Call) (string, error) {
 		p, ok := peer.FromContext(ctx)
 		if !ok || p.Addr == nil {
@@ -64,7 +64,7 @@ func PeerAddrOf(cfg httplimit.AddrConfig) KeyFunc {
 		}
 		return key(&http.Request{
 			RemoteAddr: p.Addr.String(),
-			Header:     http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")},
+			Header:     http.Header{field: metadata.ValueFromIncomingContext(ctx, name)},
 		})
 	}
 }

@@ -45,6 +45,7 @@ func TestPeerAddr(t *testing.T) {
 	t.Parallel()
 	direct := grpclimit.PeerAddr()
 	proxied := grpclimit.PeerAddr(netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"))
+	realIP := grpclimit.PeerAddrOf(httplimit.AddrConfig{Header: "X-Real-IP", Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, test := range []struct {
 		name string
 		key  grpclimit.KeyFunc
@@ -59,6 +60,8 @@ func TestPeerAddr(t *testing.T) {
 		{"two proxies, two lines", proxied, from(t, "[fd00::1]:80",
 			"x-forwarded-for", "8.8.8.8", "X-Forwarded-For", "192.0.2.1, 10.0.0.2"), "addr:192.0.2.1"},
 		{"a proxy alone", proxied, from(t, "10.0.0.1:80"), "addr:10.0.0.1"},
+		{"another field", realIP, from(t, "10.0.0.1:80", "x-real-ip", "192.0.2.1", "x-forwarded-for", "8.8.8.8"), "addr:192.0.2.1"},
+		{"another field past no proxy", realIP, from(t, "192.0.2.9:80", "x-real-ip", "192.0.2.1"), "addr:192.0.2.9"},
 		{"no peer", direct, from(t, ""), ""},
 		{"a peer without an address", direct, peer.NewContext(t.Context(), &peer.Peer{}), ""},
 		{"a Unix socket", direct, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.UnixAddr{Name: "@"}}), ""},

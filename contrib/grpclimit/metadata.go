@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/sluice-go/sluice/internal/limitview"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -44,31 +45,22 @@ func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	if i.cfg.NoMetadata || listed || withoutBackend(d) || d.RetryAfter == limit.Never {
 		return nil
 	}
-	reset := untilMore(d)
+	reset := limitview.UntilMore(&limit.Status{
+		Limit: d.Limit, Remaining: d.Remaining, ResetAt: d.ResetAt, RetryAfter: d.RetryAfter,
+	}, d.At)
+	if !d.Allowed {
+		reset = retryAfter(d)
+	}
 	return metadata.MD{
 		"ratelimit-limit":     {strconv.FormatInt(d.Limit.Quota(), 10)},
 		"ratelimit-remaining": {strconv.FormatInt(d.Remaining, 10)},
-		"ratelimit-reset":     {strconv.FormatInt(max(0, roundUp(reset, time.Second)), 10)},
+		"ratelimit-reset":     {strconv.FormatInt(max(0, limitview.RoundUp(reset, time.Second)), 10)},
 	}
 }
 
 // withoutBackend reports whether the backend gave no verdict.
 func withoutBackend(d *throttler.Decision) bool {
 	return d.Source == throttler.Fallback || d.Source == throttler.Unknown && d.Cause != nil
-}
-
-// untilMore is how long it takes until the binding limit has more quota than now, by the clock that decided: this host's
-// own may say anything.
-func untilMore(d *throttler.Decision) time.Duration {
-	if !d.Allowed {
-		return retryAfter(d)
-	}
-	full := d.ResetAt.Sub(d.At)
-	if missing := d.Limit.Burst - d.Remaining; d.Limit.Algorithm == limit.Bucket && missing > 0 {
-		micros, _ := d.Limit.Refill(missing - 1)
-		return full - time.Duration(micros)*time.Microsecond
-	}
-	return full
 }
 
 // pushback tells the retries that grpc makes by itself when to come back, or with -1 not to (gRFC A6). A client that
@@ -83,16 +75,7 @@ func (i *Interceptor) pushback(ctx context.Context, wait time.Duration) metadata
 	}
 	ms := int64(-1)
 	if wait != limit.Never && wait <= most {
-		ms = max(1, roundUp(wait, time.Millisecond))
+		ms = max(1, limitview.RoundUp(wait, time.Millisecond))
 	}
 	return metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(ms, 10))
-}
-
-// roundUp counts the units that cover d.
-func roundUp(d, unit time.Duration) int64 {
-	n := int64(d / unit)
-	if d%unit > 0 {
-		n++
-	}
-	return n
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -28,20 +29,15 @@ type Method struct {
 }
 
 func (m Method) validate(pattern string) error {
-	var errs []error
+	var bad fielderrors.List
 	field := "Methods[" + strconv.Quote(pattern) + "]"
 	if m.Cost < 0 || m.Cost > limit.MaxCount {
-		errs = append(errs, &limit.Error{
-			Field: field + ".Cost", Value: strconv.FormatInt(m.Cost, 10),
-			Bound: "must be from 0 to " + strconv.FormatInt(limit.MaxCount, 10),
-		})
+		bad.Add(field+".Cost", m.Cost, "must be from 0 to "+strconv.FormatInt(limit.MaxCount, 10))
 	}
 	if m.Exempt && (m.Throttler != nil || m.Cost != 0) {
-		errs = append(errs, &limit.Error{
-			Field: field, Value: "exempt", Bound: "must have neither a throttler nor a cost",
-		})
+		bad.Add(field, "exempt", "must have neither a throttler nor a cost")
 	}
-	return errors.Join(errs...)
+	return bad.Err()
 }
 
 // method returns what applies to a method, with its Throttler.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sluice-go/sluice/internal/limitview"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -46,7 +47,7 @@ func denied(d *throttler.Decision) error {
 	code, message := codes.ResourceExhausted, "the call exceeds a rate limit"
 	var quota errdetails.QuotaFailure
 	violated := func(l *limit.Limit, how string) {
-		v := &errdetails.QuotaFailure_Violation{Subject: name(l), Description: how + l.String()}
+		v := &errdetails.QuotaFailure_Violation{Subject: limitview.Name(l), Description: how + l.String()}
 		quota.Violations = append(quota.Violations, v)
 	}
 	asked := false
@@ -84,14 +85,6 @@ func denied(d *throttler.Decision) error {
 
 // retryAfter is never 0, which would invite to try again at once.
 func retryAfter(d *throttler.Decision) time.Duration { return max(d.RetryAfter, time.Millisecond) }
-
-// name is a limit's name in details.
-func name(l *limit.Limit) string {
-	if l.Name != "" {
-		return l.Name
-	}
-	return l.String()
-}
 
 // noVerdict is the status of a call on which there is none. The error itself is not told to the client.
 //

@@ -50,7 +50,7 @@ var rules = map[string]rule{
 	"backend/backendtest":       {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
 	"router":                    {imports: append(own("ring", "backend", "backend/redisbackend", "limit", "limit/state", "internal/handover", "internal/redisopts", "internal/smallfile", "internal/strictjson", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
 	"throttler":                 {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/fielderrors", "internal/prefixtable", "internal/typednil")},
-	"throttler/httplimit":       {imports: own("throttler", "limit", "limit/state")},
+	"throttler/httplimit":       {imports: own("throttler", "limit", "internal/fielderrors", "internal/limitview")},
 	"throttler/otelthrottle":    {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable"), otelAPI...)},
 	"examples/...":              {public: true, imports: own("internal/picture")},
 	"internal/archtest":         {},
@@ -75,6 +75,7 @@ var rules = map[string]rule{
 	"throttler/insight":         {imports: own("throttler", "throttler/registry", "backend", "limit", "limit/state", "internal/nametable", "internal/typednil", "internal/workqueue")},
 	"throttler/registry":        {imports: own("throttler", "limit", "internal/fielderrors", "internal/prefixtable", "internal/smallfile", "internal/strictjson")},
 	"internal/fielderrors":      {imports: own("limit")},
+	"internal/limitview":        {imports: own("limit")},
 	"internal/nametable":        {},
 	"internal/workqueue":        {imports: own("internal/keyhash")},
 	"internal/prefixtable":      {},
@@ -94,7 +95,12 @@ var otelAPI = []string{
 
 // foreign are modules that only nested modules may require: whoever imports the SDK doesn't get them.
 var foreign = []string{
+	"connectrpc.com/...",
+	"github.com/gin-gonic/...",
+	"github.com/go-chi/...",
 	"github.com/go-redis/redis_rate/...",
+	"github.com/gofiber/...",
+	"github.com/labstack/...",
 	"github.com/open-feature/...",
 	"github.com/prometheus/...",
 	"github.com/sethvargo/go-limiter/...",

@@ -21,10 +21,15 @@ var errRemoteAddr = errors.New("httplimit: RemoteAddr is not an IP address")
 // invalid or trusts every address (0 bits), because then the client's claim would decide.
 func ClientAddr(trusted ...netip.Prefix) KeyFunc { return AddrConfig{Trusted: trusted}.ClientAddr() }
 
-// ForwardedClientAddr is [ClientAddr] for proxies that write Forwarded (RFC 7239) in place of X-Forwarded-For. No function reads
-// both, because the client controls the field that the proxies don't write.
-func ForwardedClientAddr(trusted ...netip.Prefix) KeyFunc {
-	return AddrConfig{Trusted: trusted, Forwarded: true}.ClientAddr()
+// ClientAddrFrom is [ClientAddr] for proxies that write another header field than X-Forwarded-For:
+//
+//	ClientAddrFrom("Forwarded", trusted...)         // RFC 7239; as in X-Forwarded-For, each proxy appends
+//	ClientAddrFrom("X-Real-IP", trusted...)         // nginx with proxy_set_header X-Real-IP $remote_addr
+//	ClientAddrFrom("CF-Connecting-IP", trusted...)  // Cloudflare, whose published prefixes are the trusted ones
+//
+// See [AddrConfig.Header]. No function reads two fields, because the client controls those that the proxies don't write.
+func ClientAddrFrom(header string, trusted ...netip.Prefix) KeyFunc {
+	return AddrConfig{Trusted: trusted, Header: header}.ClientAddr()
 }
 
 // AddrConfig configures how addresses identify clients. The zero value is that of [ClientAddr].
@@ -32,8 +37,12 @@ type AddrConfig struct {
 	// Trusted are the addresses of trusted proxies, see ClientAddr.
 	Trusted []netip.Prefix
 
-	// Forwarded reads Forwarded (RFC 7239) in place of X-Forwarded-For.
-	Forwarded bool
+	// Header is the field in which trusted proxies write addresses. X-Forwarded-For and Forwarded are lists. Any other, such as
+	// X-Real-IP or CF-Connecting-IP, is the client's address alone: it is read only if the peer is trusted, and trusted proxies
+	// must replace what a client sends. If it is missing, sent twice or no address, the request counts against the proxy. Where
+	// a trusted proxy passes on a field that another one writes, no client must reach it but through that one. Empty:
+	// X-Forwarded-For.
+	Header string
 
 	// IPv6Prefix is how many leading bits of an IPv6 address identify a client, from 16 to 128. Zero: 64.
 	//
@@ -44,12 +53,22 @@ type AddrConfig struct {
 }
 
 // ClientAddr returns the KeyFunc of a configuration. It panics if a trusted prefix is invalid or trusts every address, or if
-// IPv6Prefix is out of range.
+// Header or IPv6Prefix is invalid.
 func (c AddrConfig) ClientAddr() KeyFunc {
-	if c.Forwarded {
-		return c.clientAddr("Forwarded", lastInQuotedList, parseForwarded)
+	switch field := http.CanonicalHeaderKey(c.Header); {
+	case field == "" || field == "X-Forwarded-For":
+		return c.clientAddr("X-Forwarded-For", lastInList, parseHop)
+	case field == "Forwarded":
+		return c.clientAddr(field, lastInQuotedList, parseForwarded)
+	case !consists(field, isFieldName):
+		panic("httplimit: Header = " + strconv.Quote(c.Header) + ": must be the name of a header field")
+	default:
+		return c.clientAddr(field, nil, parseHop)
 	}
-	return c.clientAddr("X-Forwarded-For", lastInList, parseHop)
+}
+
+func isFieldName(b byte) bool {
+	return b >= 'A' && b <= 'Z' || b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '-' || b == '_'
 }
 
 // AddrKey is [AddrConfig.AddrKey] of the zero AddrConfig.
@@ -65,17 +84,19 @@ func AddrKey(addr netip.Addr) string { return AddrConfig{}.AddrKey(addr) }
 // such as 10.0.0.1, stays IPv6, or it would match lists of private addresses.
 func (c AddrConfig) AddrKey(addr netip.Addr) string {
 	addr = standsFor(plain(addr))
-	if !addr.Is6() {
-		if !addr.IsValid() {
-			return ""
-		}
-		return "addr:" + addr.String()
+	if !addr.IsValid() {
+		return ""
+	}
+	var room [64]byte
+	key := append(room[:0], "addr:"...)
+	if addr.Is4() {
+		return string(addr.AppendTo(key))
 	}
 	prefix, err := addr.Prefix(c.bits())
 	if err != nil {
 		panic("httplimit: " + err.Error()) // bits has checked it
 	}
-	return "addr:" + prefix.String()
+	return string(prefix.AppendTo(key))
 }
 
 func (c AddrConfig) bits() int {
@@ -88,7 +109,7 @@ func (c AddrConfig) bits() int {
 	return c.IPv6Prefix
 }
 
-// clientAddr visits the hops in the lines of a field from the right; last splits one off.
+// clientAddr visits the hops in the lines of a field from the right; last splits one off. If last is nil, the field is one address.
 func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string, more bool),
 	parse func(string) (netip.Addr, bool)) KeyFunc {
 	c.IPv6Prefix = c.bits()
@@ -119,6 +140,14 @@ func (c AddrConfig) clientAddr(field string, last func(string) (rest, hop string
 			return c.AddrKey(addr), nil
 		}
 		lines := r.Header[field]
+		if last == nil {
+			if len(lines) == 1 {
+				if client, ok := parse(lines[0]); ok {
+					addr = client
+				}
+			}
+			return c.AddrKey(addr), nil
+		}
 		for i := len(lines) - 1; i >= 0; i-- {
 			for rest, more := lines[i], true; more; {
 				var hop string

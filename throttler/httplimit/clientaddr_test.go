@@ -50,7 +50,7 @@ func TestClientAddrOfThePeer(t *testing.T) {
 		}
 		for name, key := range map[string]httplimit.KeyFunc{
 			"no proxies": httplimit.ClientAddr(), "not a proxy": httplimit.ClientAddr(proxies...),
-			"Forwarded": httplimit.ForwardedClientAddr(proxies...),
+			"Forwarded": httplimit.ClientAddrFrom("Forwarded", proxies...), "X-Real-IP": realIP(proxies...),
 		} {
 			got, err := key(request(test.remote, header))
 			if got != test.want || (err == nil) != (test.want != "") {
@@ -107,7 +107,7 @@ func TestClientAddrBehindProxies(t *testing.T) {
 	}
 }
 
-func TestForwardedClientAddr(t *testing.T) {
+func TestClientAddrFromForwarded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name  string
@@ -140,13 +140,58 @@ func TestForwardedClientAddr(t *testing.T) {
 		{"one quote", []string{`for="`}, "addr:10.0.0.1"},
 		{"empty", []string{""}, "addr:10.0.0.1"},
 	} {
-		got, err := httplimit.ForwardedClientAddr(proxies...)(request("10.0.0.1:80", http.Header{
+		got, err := httplimit.ClientAddrFrom("Forwarded", proxies...)(request("10.0.0.1:80", http.Header{
 			"Forwarded": test.lines, "X-Forwarded-For": {"198.51.100.9"},
 		}))
 		if err != nil || got != test.want {
 			t.Errorf("%s: %q, %v, want %q", test.name, got, err, test.want)
 		}
 	}
+}
+
+func realIP(trusted ...netip.Prefix) httplimit.KeyFunc {
+	return httplimit.ClientAddrFrom("x-real-ip", trusted...)
+}
+
+// A field with one address counts only from a trusted peer, and only if it is clear.
+func TestClientAddrFromOneAddress(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, remote string
+		lines        []string
+		want         string
+	}{
+		{"one", "10.0.0.1:80", []string{"203.0.113.7"}, "addr:203.0.113.7"},
+		{"with spaces and a port", "10.0.0.1:80", []string{" 203.0.113.7:4711 "}, "addr:203.0.113.7"},
+		{"IPv6", "10.0.0.1:80", []string{"2001:db8:1:2::17"}, "addr:2001:db8:1:2::/64"},
+		{"a proxy's", "10.0.0.1:80", []string{"10.0.0.9"}, "addr:10.0.0.9"},
+		{"none", "10.0.0.1:80", nil, "addr:10.0.0.1"},
+		{"empty", "10.0.0.1:80", []string{""}, "addr:10.0.0.1"},
+		{"two", "10.0.0.1:80", []string{"203.0.113.7", "203.0.113.7"}, "addr:10.0.0.1"},
+		{"a list", "10.0.0.1:80", []string{"198.51.100.1, 203.0.113.7"}, "addr:10.0.0.1"},
+		{"no address", "10.0.0.1:80", []string{"unknown"}, "addr:10.0.0.1"},
+		{"of a client", "203.0.113.9:80", []string{"203.0.113.7"}, "addr:203.0.113.9"},
+		{"of a client as IPv4 in IPv6", "[::ffff:203.0.113.9]:80", []string{"203.0.113.7"}, "addr:203.0.113.9"},
+	} {
+		for field, key := range map[string]httplimit.KeyFunc{
+			"X-Real-Ip": realIP(proxies...), "Cf-Connecting-Ip": httplimit.ClientAddrFrom("CF-Connecting-IP", proxies...),
+		} {
+			got, err := key(request(test.remote, http.Header{field: test.lines, "X-Forwarded-For": {"198.51.100.9"}}))
+			if err != nil || got != test.want {
+				t.Errorf("%s, %s: %q, %v, want %q", field, test.name, got, err, test.want)
+			}
+		}
+	}
+	r := request("10.0.0.1:80", http.Header{"X-Forwarded-For": {"203.0.113.7"}})
+	if got, err := httplimit.ClientAddrFrom("x-forwarded-for", proxies...)(r); err != nil || got != "addr:203.0.113.7" {
+		t.Errorf("X-Forwarded-For: %q, %v", got, err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a name with a space was accepted")
+		}
+	}()
+	httplimit.ClientAddrFrom("X-Real IP")
 }
 
 func TestClientAddrRefusesPrefixes(t *testing.T) {
@@ -156,7 +201,7 @@ func TestClientAddrRefusesPrefixes(t *testing.T) {
 		netip.MustParsePrefix("64:ff9b::/96"),
 		netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), 33),
 	} {
-		for _, make := range []func(...netip.Prefix) httplimit.KeyFunc{httplimit.ClientAddr, httplimit.ForwardedClientAddr} {
+		for _, make := range []func(...netip.Prefix) httplimit.KeyFunc{httplimit.ClientAddr, realIP} {
 			func() {
 				defer func() {
 					if recover() == nil {
@@ -189,13 +234,13 @@ func FuzzClientAddr(f *testing.F) {
 	f.Add("[::ffff:10.0.0.1%x]:80", ",", "\"", `;=,\`)
 	f.Add("@", "", "", "")
 	f.Fuzz(func(t *testing.T, remote, line1, line2, forwarded string) {
-		header := http.Header{"X-Forwarded-For": {line1, line2}, "Forwarded": {forwarded}}
+		header := http.Header{"X-Forwarded-For": {line1, line2}, "Forwarded": {forwarded}, "X-Real-Ip": {line1}}
 		plain, plainErr := httplimit.ClientAddr()(request(remote, nil))
 		if (plainErr == nil) != strings.HasPrefix(plain, "addr:") {
 			t.Fatalf("%q: %q, %v", remote, plain, plainErr)
 		}
 		for name, key := range map[string]httplimit.KeyFunc{
-			"ClientAddr": httplimit.ClientAddr(), "ForwardedClientAddr": httplimit.ForwardedClientAddr(),
+			"ClientAddr": httplimit.ClientAddr(), "Forwarded": httplimit.ClientAddrFrom("Forwarded"), "X-Real-IP": realIP(),
 		} {
 			if got, err := key(request(remote, header)); got != plain || (err == nil) != (plainErr == nil) {
 				t.Fatalf("%s without proxies: %q with headers, %q without", name, got, plain)
@@ -209,7 +254,7 @@ func FuzzClientAddr(f *testing.F) {
 		// Whatever a client puts before what a proxy appends is ignored.
 		for _, hop := range []string{"203.0.113.7", `"203.0.113.7:80"`} {
 			r := request("10.0.0.1:80", http.Header{"Forwarded": {forwarded + ", for=" + hop + ";proto=https"}})
-			if got, err := httplimit.ForwardedClientAddr(proxies...)(r); err != nil || got != "addr:203.0.113.7" {
+			if got, err := httplimit.ClientAddrFrom("Forwarded", proxies...)(r); err != nil || got != "addr:203.0.113.7" {
 				t.Fatalf("Forwarded %q: %q, %v", r.Header["Forwarded"], got, err)
 			}
 		}

@@ -5,7 +5,11 @@
 //	http.ListenAndServe(":8080", limits.Wrap(mux))
 //
 // A request that is admitted carries its Decision in its context, see [FromContext], and the state of its limits in
-// the response's headers. A denial is a 429 with Retry-After and a problem+json body (RFC 9457); one by a deny list a 403.
+// the response's headers. A denial is a 429 with Retry-After and a problem+json body (RFC 9457); one by a deny list a 403, a
+// missing key a 401.
+//
+// [Config.Routes] gives routes keys, costs and Throttlers of their own. Frameworks whose handlers are no http.Handler, or whose
+// errors become responses after the middleware, use [Middleware.Begin], on which Wrap is built: an adapter is ten lines.
 //
 // # Keys
 //

@@ -146,21 +146,105 @@ func ExampleConfig() {
 	// /a true 99
 	// 200 "99"
 	// no verdict: httplimit: the request has no key
-	// 400 ""
+	// 401 ""
 }
 
-// Of proxies that write Forwarded, the same. Without a trusted proxy in front no field is believed.
-func ExampleForwardedClientAddr() {
-	key := httplimit.ForwardedClientAddr(netip.MustParsePrefix("10.0.0.0/8"))
+// A login is limited by the address alone, and a search costs five requests. The health check is exempt.
+func ExampleRoute() {
+	newThrottler := func(name string, limits ...limit.Limit) *throttler.Throttler {
+		t, err := throttler.New(throttler.Config{Policy: limit.Policy{Name: name, Limits: limits}}) // in production all share a Backend
+		if err != nil {
+			log.Fatal(err)
+		}
+		return t
+	}
+	all, logins := newThrottler("api", limit.PerMinute(12).Named("api")), newThrottler("logins", limit.PerMinute(3).Named("logins"))
+	defer all.Close()
+	defer logins.Close()
+	limits, err := httplimit.New(all, httplimit.Config{
+		Key: httplimit.Header("X-Api-Key", nil),
+		Routes: map[string]httplimit.Route{
+			"/healthz":    {Exempt: true},
+			"GET /search": {Cost: 5},
+			"POST /login": {Throttler: logins, Key: httplimit.ClientAddr()},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limits.Wrap(http.NewServeMux())
+
+	for _, request := range []string{"GET /healthz", "POST /login", "GET /", "GET /search", "GET /search", "GET /search"} {
+		method, path, _ := strings.Cut(request, " ")
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("X-Api-Key", "secret")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		limits, _, _ := strings.Cut(w.Header().Get("RateLimit"), ";t=")
+		fmt.Println(request, limits, w.Code == http.StatusTooManyRequests)
+	}
+	// Output:
+	// GET /healthz  false
+	// POST /login "logins";r=2 false
+	// GET / "api";r=11 false
+	// GET /search "api";r=6 false
+	// GET /search "api";r=1 false
+	// GET /search "api";r=1 true
+}
+
+// An adapter for a framework without http.Handler decides, and settles by what the framework knows of the outcome.
+func ExampleMiddleware_Begin() {
+	t, err := throttler.New(throttler.Config{Policy: limit.Policy{Limits: []limit.Limit{limit.PerHour(20).Named("hourly")}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	limited, err := httplimit.New(t, httplimit.Config{
+		Key:    httplimit.ClientAddr(),
+		Cost:   func(*http.Request) int64 { return 10 },
+		Settle: httplimit.GiveBack(1, httplimit.Outcome.Failed),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handle := func(r *http.Request, next func(*http.Request) int) (int, http.Header, []byte) {
+		header := http.Header{}
+		call := limited.Begin(header, r)
+		if !call.Allowed() {
+			status, body := call.Problem(header)
+			return status, header, body
+		}
+		outcome := httplimit.Outcome{Panicked: true}
+		defer func() { call.Done(outcome) }()
+		outcome.Status = next(call.Request())
+		outcome.Panicked = false
+		return outcome.Status, header, nil
+	}
+	for _, answer := range []int{http.StatusBadGateway, http.StatusOK, http.StatusOK} {
+		status, header, body := handle(httptest.NewRequest(http.MethodGet, "/", nil), func(*http.Request) int { return answer })
+		fmt.Println(status, header.Get("RateLimit-Policy"), header.Get("Content-Type"), len(body) > 0)
+	}
+	// Output:
+	// 502 "hourly";q=20;w=3600  false
+	// 200 "hourly";q=20;w=3600  false
+	// 429 "hourly";q=20;w=3600 application/problem+json true
+}
+
+// Proxies that write another field. Without a trusted proxy in front no field is believed.
+func ExampleClientAddrFrom() {
+	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Add("Forwarded", `for=8.8.8.8, for="[2001:db8:1:2::17]:4711"`) // 8.8.8.8 came from the client
+	r.Header.Add("X-Real-IP", "203.0.113.7")
 
 	r.RemoteAddr = "10.0.0.1:4711"
-	fmt.Println(key(r))
+	fmt.Println(httplimit.ClientAddrFrom("Forwarded", proxies)(r))
+	fmt.Println(httplimit.ClientAddrFrom("X-Real-IP", proxies)(r))
 	r.RemoteAddr = "192.0.2.1:4711"
-	fmt.Println(key(r))
+	fmt.Println(httplimit.ClientAddrFrom("X-Real-IP", proxies)(r))
 	// Output:
 	// addr:2001:db8:1:2::/64 <nil>
+	// addr:203.0.113.7 <nil>
 	// addr:192.0.2.1 <nil>
 }
 

@@ -1,10 +1,15 @@
 package httplimit
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/limitview"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -22,61 +27,130 @@ const (
 	//
 	// A limit's name is its Name, or else its text form. Times are whole seconds, rounded up. t is the time until there is more
 	// quota; of a sliding limit that admits, until all is back. A token bucket has its burst as q, and as w the time in which
-	// it refills. Nested Middlewares both add their limits, which should have different names.
+	// it refills. Config.QuotaUnit adds qu to each policy, Config.PartitionSecret pk to each policy and limit. Nested Middlewares
+	// both add their limits, which should have different names.
 	Draft08 Headers = 1 << iota
 
 	// GitHub is X-RateLimit-Limit, -Remaining, -Used, -Reset (Unix seconds, rounded up) and -Resource, about the
-	// binding limit of the decision.
+	// binding limit of the decision, or if Config.Hide names it, about the one with the least left of the others.
 	GitHub
 
 	// NoHeaders is none of them. A denial still has its Retry-After.
 	NoHeaders
 )
 
-// setHeaders sets the header fields for a decision.
-func (m *Middleware) setHeaders(h http.Header, d *throttler.Decision) {
-	if !d.Allowed && d.RetryAfter != limit.Never {
-		h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d.RetryAfter)), 10))
+// The names as http.Header stores them.
+const (
+	rateLimit       = "Ratelimit"
+	rateLimitPolicy = "Ratelimit-Policy"
+	xLimit          = "X-Ratelimit-Limit"
+	xRemaining      = "X-Ratelimit-Remaining"
+	xUsed           = "X-Ratelimit-Used"
+	xReset          = "X-Ratelimit-Reset"
+	xResource       = "X-Ratelimit-Resource"
+)
+
+// set sets a field. The slices of a Call's fields share few allocations.
+func (c *Call) set(h http.Header, name, value string) {
+	if len(c.values) == 0 {
+		c.values = make([]string, 5) // GitHub's, or those of a problem
 	}
-	if d.Source == throttler.Fallback || m.cfg.Headers == NoHeaders {
+	c.values[0] = value
+	h[name] = c.values[:1:1]
+	c.values = c.values[1:]
+}
+
+func (c *Call) add(h http.Header, name, value string) {
+	if before := h[name]; len(before) > 0 {
+		h[name] = append(before, value)
 		return
 	}
-	var room [2][256]byte // for a few limits without an allocation
-	policy, state := room[0][:0], room[1][:0]
-	for s := range d.All() {
-		policy = appendMember(policy, &s.Limit, 'q', s.Limit.Quota(), 'w', seconds(window(&s.Limit)))
-		state = appendMember(state, &s.Limit, 'r', s.Remaining, 't', seconds(untilMore(&s, d.At)))
+	c.set(h, name, value)
+}
+
+// setHeaders sets the fields of every response, whatever answers it.
+func (c *Call) setHeaders(h http.Header) {
+	if !c.Allowed() && !c.disconnected() {
+		c.setRetryAfter(h, c.retryAfter())
 	}
-	if len(policy) == 0 { // no limit decided
-		return
-	}
-	if m.cfg.Headers&Draft08 != 0 {
-		h.Add("RateLimit-Policy", string(policy))
-		h.Add("RateLimit", string(state))
-	}
-	if m.cfg.Headers&GitHub != 0 {
-		quota, resource := d.Limit.Quota(), m.cfg.Resource
-		if resource == "" {
-			resource = name(&d.Limit)
-		}
-		h.Set("X-RateLimit-Limit", strconv.FormatInt(quota, 10))
-		h.Set("X-RateLimit-Remaining", strconv.FormatInt(d.Remaining, 10))
-		h.Set("X-RateLimit-Used", strconv.FormatInt(max(0, quota-d.Remaining), 10))
-		h.Set("X-RateLimit-Reset", strconv.FormatInt(d.ResetAt.Add(time.Second-1).Unix(), 10))
-		h.Set("X-RateLimit-Resource", resource)
+	if c.decided && c.decision.Source != throttler.Fallback && c.m.cfg.Headers != NoHeaders {
+		c.setLimits(h)
 	}
 }
 
-// appendMember appends a member to a List of Structured Fields (RFC 9651): a String with two Integers.
-func appendMember(b []byte, l *limit.Limit, key1 byte, value1 int64, key2 byte, value2 int64) []byte {
-	if len(b) > 0 {
-		b = append(b, ", "...)
+// retryAfter is how long a refused request should wait; limit.Never if waiting changes nothing.
+func (c *Call) retryAfter() time.Duration {
+	if c.err != nil {
+		return noVerdict(c.err, "").retryAfter
 	}
+	return c.decision.RetryAfter
+}
+
+// setRetryAfter is the one place that writes Retry-After.
+func (c *Call) setRetryAfter(h http.Header, wait time.Duration) {
+	if wait != limit.Never {
+		c.set(h, "Retry-After", strconv.FormatInt(max(1, limitview.RoundUp(wait, time.Second)), 10))
+	}
+}
+
+// setLimits sets the fields about limits.
+func (c *Call) setLimits(h http.Header) {
+	d, cfg := &c.decision, &c.m.cfg
+	var room [2][256]byte // for a few limits without an allocation
+	policies, states := room[0][:0], room[1][:0]
+	var shown struct {
+		text      *limitText
+		remaining int64
+		reset     time.Time
+	}
+	partition, several := c.partition(), false
+	for s := range d.All() {
+		text := c.m.texts.of(&s.Limit, cfg)
+		if text.hidden {
+			continue
+		}
+		if several = len(states) > 0; several {
+			policies, states = append(policies, ", "...), append(states, ", "...)
+		}
+		policies = append(append(policies, text.member...), partition...)
+		states = appendMember(states, text.name, ";r=", s.Remaining, ";t=", limitview.RoundUp(limitview.UntilMore(&s, d.At), time.Second))
+		states = append(states, partition...)
+		if shown.text == nil || s.Limit == d.Limit || s.Remaining < shown.remaining && shown.text.limit != d.Limit {
+			shown.text, shown.remaining, shown.reset = text, s.Remaining, s.ResetAt
+		}
+	}
+	if shown.text == nil { // no limit decided, or all are hidden
+		return
+	}
+	if cfg.Headers&Draft08 != 0 {
+		policy := shown.text.member // of the only limit: no allocation
+		if several || partition != "" {
+			policy = string(policies)
+		}
+		c.add(h, rateLimitPolicy, policy)
+		c.add(h, rateLimit, string(states))
+	}
+	if cfg.Headers&GitHub != 0 {
+		resource := cfg.Resource
+		if resource == "" {
+			resource = shown.text.name
+		}
+		c.set(h, xLimit, shown.text.quota)
+		c.set(h, xRemaining, strconv.FormatInt(shown.remaining, 10))
+		c.set(h, xUsed, strconv.FormatInt(max(0, shown.text.limit.Quota()-shown.remaining), 10))
+		c.set(h, xReset, strconv.FormatInt(shown.reset.Add(time.Second-1).Unix(), 10))
+		c.set(h, xResource, resource)
+	}
+}
+
+// appendMember appends a member of a List of Structured Fields (RFC 9651): a String with two Integers.
+func appendMember(b []byte, name, key1 string, value1 int64, key2 string, value2 int64) []byte {
 	b = append(b, '"')
-	b = append(b, name(l)...) // holds nothing that a String escapes
-	b = append(b, '"', ';', key1, '=')
+	b = append(b, name...) // holds nothing that a String escapes
+	b = append(b, '"')
+	b = append(b, key1...)
 	b = appendInteger(b, value1)
-	b = append(b, ';', key2, '=')
+	b = append(b, key2...)
 	return appendInteger(b, value2)
 }
 
@@ -86,45 +160,18 @@ func appendInteger(b []byte, n int64) []byte {
 	return strconv.AppendInt(b, min(max(n, 0), most), 10)
 }
 
-// name is a limit's name in headers and bodies.
-func name(l *limit.Limit) string {
-	if l.Name != "" {
-		return l.Name
+// partition is the parameter pk, or empty. The decision doesn't tell its key from the others, so all are hashed.
+func (c *Call) partition() string {
+	secret := c.m.cfg.PartitionSecret
+	if secret == nil {
+		return ""
 	}
-	return l.String()
-}
-
-// window is the time in which the whole quota comes back.
-func window(l *limit.Limit) time.Duration {
-	if l.Algorithm == limit.Bucket {
-		micros, rest := l.Refill(l.Burst)
-		if rest > 0 {
-			micros++
-		}
-		return time.Duration(micros) * time.Microsecond
+	mac := hmac.New(sha256.New, secret)
+	for _, key := range c.keys {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(key))) // so that no two lists of keys are the same bytes
+		_, _ = mac.Write(size[:])
+		_, _ = mac.Write([]byte(key))
 	}
-	return l.Window
-}
-
-// untilMore is the time until a limit has more quota. Now is the time of the decision by the clock that decided: this host's own
-// clock may differ.
-func untilMore(s *limit.Status, now time.Time) time.Duration {
-	if s.RetryAfter > 0 {
-		return s.RetryAfter
-	}
-	full := s.ResetAt.Sub(now)
-	if missing := s.Limit.Burst - s.Remaining; s.Limit.Algorithm == limit.Bucket && missing > 0 {
-		micros, _ := s.Limit.Refill(missing - 1)
-		return full - time.Duration(micros)*time.Microsecond
-	}
-	return full
-}
-
-// seconds rounds up.
-func seconds(d time.Duration) int64 {
-	s := int64(d / time.Second)
-	if d%time.Second > 0 {
-		s++
-	}
-	return s
+	return ";pk=:" + base64.StdEncoding.EncodeToString(mac.Sum(nil)[:12]) + ":"
 }

@@ -1,12 +1,12 @@
 package httplimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -19,6 +19,13 @@ type Config struct {
 	// Also are further keys that must admit the request, too, such as the address beside the user. Each has its own policy. The
 	// order of the keys doesn't matter. See throttler.Throttler.AllowAll.
 	Also []KeyFunc
+
+	// Routes are the requests that differ, by pattern of http.ServeMux, such as "POST /login" or "/static/". The most specific
+	// pattern applies. All other requests are those of the Config. If nil, all are alike.
+	//
+	// Paths match as in a ServeMux. Under a router that accepts more spellings of a path, as fiber ignores case, a client may
+	// choose one that no pattern matches: give stricter routes a Middleware of their own there.
+	Routes map[string]Route
 
 	// Skip reports whether a request is exempt, such as a health check. If nil, no request is.
 	Skip func(r *http.Request) bool
@@ -42,6 +49,22 @@ type Config struct {
 	// Resource is the value of X-RateLimit-Resource. Empty: the name of the limit that the other fields are about.
 	Resource string
 
+	// QuotaUnit is the parameter qu of RateLimit-Policy, what a cost of 1 stands for: "content-bytes" and "concurrent-requests" are
+	// in the draft's registry. Empty: none, which stands for requests.
+	QuotaUnit string
+
+	// PartitionSecret adds the parameter pk to the fields of Draft08: 12 bytes of an HMAC-SHA256 of the request's keys, by which a
+	// client with several keys tells their quotas apart. It must have at least 16 bytes and be the same in all processes. If nil,
+	// there is no pk.
+	PartitionSecret []byte
+
+	// Hide names limits that clients don't see, by Name or text form: no header field and no body shows them. Retry-After still
+	// counts them. Nil: none.
+	Hide []string
+
+	// Challenge is the WWW-Authenticate of a 401, for a request without a key, such as "Bearer". Empty: "ApiKey".
+	Challenge string
+
 	// Denied answers a denied request. The headers are set, including Retry-After, and FromContext returns the Decision. If nil,
 	// WriteDenied is used.
 	Denied http.Handler
@@ -58,52 +81,79 @@ func (c Config) withDefaults() Config {
 	if c.Headers == 0 {
 		c.Headers = Draft08
 	}
-	if c.Denied == nil {
-		c.Denied = http.HandlerFunc(WriteDenied)
-	}
-	if c.OnError == nil {
-		c.OnError = WriteError
-	}
 	return c
 }
 
 // validate reports every problem at once.
 func (c Config) validate() error {
-	var errs []error
-	bad := func(field, value, bound string) {
-		errs = append(errs, &limit.Error{Field: field, Value: value, Bound: bound})
-	}
-	if c.SettleAlso && (c.Settle == nil || len(c.Also) == 0) {
-		bad("SettleAlso", "true", "is for Settle and Also only")
-	}
+	var bad fielderrors.List
 	if c.Key == nil {
-		bad("Key", "nil", "must not be nil")
+		bad.Add("Key", "nil", "must not be nil")
 	}
-	for i, key := range c.Also {
-		if key == nil {
-			bad("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
-		}
+	checkKeys(&bad, c.Also)
+	also := len(c.Also)
+	for _, r := range c.Routes {
+		also += len(r.Also)
+	}
+	if c.SettleAlso && (c.Settle == nil || also == 0) {
+		bad.Add("SettleAlso", "true", "is for Settle and Also only")
 	}
 	switch {
 	case c.Headers&^(Draft08|GitHub|NoHeaders) != 0:
-		bad("Headers", strconv.Itoa(int(c.Headers)), "must be Draft08, GitHub, both or NoHeaders")
+		bad.Add("Headers", int(c.Headers), "must be Draft08, GitHub, both or NoHeaders")
 	case c.Headers&NoHeaders != 0 && c.Headers != NoHeaders:
-		bad("Headers", strconv.Itoa(int(c.Headers)), "NoHeaders excludes the others")
+		bad.Add("Headers", int(c.Headers), "NoHeaders excludes the others")
 	}
-	for i := range len(c.Resource) {
-		if b := c.Resource[i]; b <= ' ' || b > '~' {
-			bad("Resource", strconv.Quote(c.Resource), "must be visible ASCII")
-			break
+	if !consists(c.Resource, isVisible) {
+		bad.Add("Resource", strconv.Quote(c.Resource), "must be visible ASCII")
+	}
+	if !consists(c.QuotaUnit, isUnit) {
+		bad.Add("QuotaUnit", strconv.Quote(c.QuotaUnit), "must have only a-z, 0-9 and -")
+	}
+	if c.PartitionSecret != nil && len(c.PartitionSecret) < minSecret {
+		bad.Add("PartitionSecret", strconv.Itoa(len(c.PartitionSecret))+" bytes", "must have at least 16 bytes, or be nil")
+	}
+	for i, name := range c.Hide {
+		if name == "" {
+			bad.Add("Hide["+strconv.Itoa(i)+"]", `""`, "must be the name of a limit")
 		}
 	}
-	return errors.Join(errs...)
+	if !consists(c.Challenge, isPrintable) {
+		bad.Add("Challenge", strconv.Quote(c.Challenge), "must be printable ASCII")
+	}
+	return bad.Err()
 }
+
+// checkKeys is about the Also of a Config or a Route.
+func checkKeys(bad *fielderrors.List, also []KeyFunc) {
+	for i, key := range also {
+		if key == nil {
+			bad.Add("Also["+strconv.Itoa(i)+"]", "nil", "must not be nil")
+		}
+	}
+}
+
+// consists reports whether s has only bytes of a kind.
+func consists(s string, of func(byte) bool) bool {
+	for i := range len(s) {
+		if !of(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isPrintable(b byte) bool { return b >= ' ' && b <= '~' }
+
+func isVisible(b byte) bool { return b > ' ' && b <= '~' }
+
+func isUnit(b byte) bool { return b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '-' }
 
 // Middleware limits the requests of the handlers that it wraps.
 type Middleware struct {
-	cfg      Config
-	throttle *throttler.Throttler
-	keys     []KeyFunc
+	cfg   Config
+	texts limitTexts
+	routes
 }
 
 // New makes a Middleware. It reports every problem of the configuration at once. It never closes t.
@@ -113,10 +163,11 @@ func New(t *throttler.Throttler, cfg Config) (*Middleware, error) {
 	if t == nil {
 		err = errors.Join(&limit.Error{Field: "throttler", Value: "nil", Bound: "must not be nil"}, err)
 	}
-	if err != nil {
+	routes, bad := newRoutes(t, &cfg)
+	if err = errors.Join(err, bad); err != nil {
 		return nil, fmt.Errorf("httplimit: %w", err)
 	}
-	return &Middleware{cfg: cfg, throttle: t, keys: append([]KeyFunc{cfg.Key}, cfg.Also...)}, nil
+	return &Middleware{cfg: cfg, routes: routes}, nil
 }
 
 // Wrap returns a handler that calls next only if the request is admitted. It panics if next is nil.
@@ -124,69 +175,23 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httplimit: nil handler")
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
-}
-
-type decisionKey struct{}
-
-// FromContext returns the decision on the request of a context. With nested Middlewares it is that of the innermost.
-func FromContext(ctx context.Context) (throttler.Decision, bool) {
-	d, ok := ctx.Value(decisionKey{}).(throttler.Decision)
-	return d, ok
-}
-
-func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if m.cfg.Skip != nil && m.cfg.Skip(r) {
-		next.ServeHTTP(w, r)
-		return
-	}
-	d, held, err := m.decide(r)
-	if err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
-		m.fail(w, r, err)
-		return
-	}
-	r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, d))
-	m.setHeaders(w.Header(), &d)
-	switch {
-	case !d.Allowed:
-		m.cfg.Denied.ServeHTTP(w, r)
-	case held == nil:
-		next.ServeHTTP(w, r)
-	default:
-		m.serveAndSettle(w, r, next, held)
-	}
-}
-
-// decide decides a request. Beside a limit.ErrCostExceedsLimit the decision is a permanent denial.
-func (m *Middleware) decide(r *http.Request) (throttler.Decision, *charges, error) {
-	keys := make([]string, len(m.keys))
-	for i, key := range m.keys {
-		var err error
-		if keys[i], err = key(r); err == nil && keys[i] == "" {
-			err = ErrNoKey
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch c := m.Begin(w.Header(), r); {
+		case !c.Allowed():
+			c.Refuse(w)
+		case c.reserved == nil:
+			next.ServeHTTP(w, c.Request())
+		default:
+			c.serve(w, next)
 		}
-		if err != nil {
-			return throttler.Decision{}, nil, &keyError{err}
-		}
-	}
-	cost := int64(1)
-	if m.cfg.Cost != nil {
-		// A cost above all limits is the client's mistake: a denial, not an error.
-		cost = min(m.cfg.Cost(r), limit.MaxCount)
-	}
-	var d throttler.Decision
-	var held *charges
-	var err error
-	switch {
-	case m.cfg.Settle != nil:
-		d, held, err = m.reserve(r.Context(), keys, cost)
-	case len(keys) > 1:
-		d, err = m.throttle.AllowAll(r.Context(), keys, cost)
-	default:
-		d, err = m.throttle.AllowN(r.Context(), keys[0], cost)
-	}
-	if errors.Is(err, limit.ErrCostExceedsLimit) {
-		d.RetryAfter = limit.Never
-	}
-	return d, held, err
+	})
+}
+
+// serve serves a request that is settled. It doesn't recover from a panic, so that its stack trace stays complete.
+func (c *Call) serve(w http.ResponseWriter, next http.Handler) {
+	rec := &recorder{ResponseWriter: w}
+	returned := false
+	defer func() { c.Done(rec.outcome(!returned)) }()
+	next.ServeHTTP(rec.shaped(), c.Request())
+	returned = true
 }

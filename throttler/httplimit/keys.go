@@ -29,12 +29,13 @@ func (e *keyError) Error() string { return e.err.Error() }
 func (e *keyError) Unwrap() error { return e.err }
 
 // Header returns the [HeaderKey] of a header field, such as an API key, with this secret, which all processes must share. A
-// missing or empty field is an [ErrNoKey]. A request that sends the field twice is refused, because a later handler may use
-// either. Header panics if the secret is neither nil nor of 16 bytes or more.
+// missing or empty field is an [ErrNoKey], which WriteError answers with 401. A request that sends the field twice is refused,
+// because a later handler may use either. Header panics if the secret is neither nil nor of 16 bytes or more.
 //
 // A client chooses a value that is not authenticated, and with each new value gets a new quota. Wrap handlers behind the
 // authentication, or limit the address as well, by [Config.Also].
 func Header(name string, secret []byte) KeyFunc {
+	kind := headerKind(name)
 	name = http.CanonicalHeaderKey(name)
 	secret = checkSecret(secret)
 	return func(r *http.Request) (string, error) {
@@ -44,7 +45,7 @@ func Header(name string, secret []byte) KeyFunc {
 		case len(values) == 0 || values[0] == "":
 			return "", ErrNoKey
 		default:
-			return HeaderKey(name, values[0], secret), nil
+			return hashedKey(kind, values[0], secret), nil
 		}
 	}
 }
@@ -57,24 +58,31 @@ func Header(name string, secret []byte) KeyFunc {
 // Authorization: Basic, which holds a password, user names, account numbers, e-mail addresses, telephone numbers. A new secret
 // makes new keys, with full quotas.
 func HeaderKey(name, value string, secret []byte) string {
-	kind := "header:" + strings.ToLower(name) + ":"
-	return kind + hashed(kind, value, checkSecret(secret))
+	return hashedKey(headerKind(name), value, checkSecret(secret))
 }
 
-func hashed(kind, value string, secret []byte) string {
-	if len(secret) == 0 {
-		sum := sha256.Sum256([]byte(value))
-		return base64.RawURLEncoding.EncodeToString(sum[:])
+func headerKind(name string) string { return "header:" + strings.ToLower(name) + ":" }
+
+// hashedKey returns a kind and a hash of the value.
+func hashedKey(kind, value string, secret []byte) string {
+	var room [192]byte // for the usual names and values
+	if secret == nil {
+		sum := sha256.Sum256(append(room[:0], value...))
+		return string(base64.RawURLEncoding.AppendEncode(append(room[:0], kind...), sum[:]))
 	}
 	mac := hmac.New(sha256.New, secret)
 	_, _ = io.WriteString(mac, kind) // so that equal values of two headers have different hashes
 	_, _ = io.WriteString(mac, value)
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	var sum [sha256.Size]byte
+	return string(base64.RawURLEncoding.AppendEncode(append(room[:0], kind...), mac.Sum(sum[:0])))
 }
+
+// minSecret is the least size of a secret.
+const minSecret = 16
 
 // checkSecret refuses short secrets. An empty one that is not nil is most likely a variable that isn't set.
 func checkSecret(secret []byte) []byte {
-	if secret != nil && len(secret) < 16 {
+	if secret != nil && len(secret) < minSecret {
 		panic("httplimit: the secret that keys are hashed with must have at least 16 bytes, or be nil")
 	}
 	return secret

@@ -96,16 +96,6 @@ func (r *recorder) header(status int) {
 	}
 }
 
-func (r *recorder) outcome(req *http.Request, cost int64, panicked bool) Outcome {
-	o := Outcome{Status: r.status, Written: r.written, Cost: cost, Panicked: panicked, Hijacked: r.hijacked}
-	if o.Status == 0 && !r.hijacked {
-		o.Status = http.StatusOK
-		if panicked {
-			o.Status = http.StatusInternalServerError
-		}
-	}
-	if req.Method == http.MethodHead {
-		o.Written = 0 // net/http accepts a body and sends none
-	}
-	return o
+func (r *recorder) outcome(panicked bool) Outcome {
+	return Outcome{Status: r.status, Written: r.written, Panicked: panicked, Hijacked: r.hijacked}
 }

@@ -1,14 +1,8 @@
 package httplimit
 
-import (
-	"context"
-	"net/http"
-	"time"
+import "net/http"
 
-	"github.com/sluice-go/sluice/throttler"
-)
-
-// Outcome is how a request ended.
+// Outcome is how a request ended. Wrap observes it; another adapter reports it, see [Call.Done].
 type Outcome struct {
 	// Status is the status code of the response: 200 if the handler wrote none, 500 if it panicked before it did,
 	// 0 if it took the connection over (Hijack) before it did.
@@ -17,7 +11,7 @@ type Outcome struct {
 	// Written is the size of the body, in bytes before any transfer encoding; 0 for HEAD.
 	Written int64
 
-	// Cost is what was charged at the start.
+	// Cost is what was charged at the start. Done sets it.
 	Cost int64
 
 	// Panicked is whether the handler panicked, also with http.ErrAbortHandler.
@@ -58,52 +52,4 @@ func GiveBack(keep int64, when ...func(Outcome) bool) func(*http.Request, Outcom
 		}
 		return o.Cost
 	}
-}
-
-// settleTimeout bounds the refund after the handler, which outlives the request's context.
-const settleTimeout = time.Second
-
-// charges is what one request was charged.
-type charges struct {
-	reserved *throttler.Reservation
-	cost     int64
-	keys     int
-}
-
-// reserve is decide for charges that can be settled.
-func (m *Middleware) reserve(ctx context.Context, keys []string, cost int64) (throttler.Decision, *charges, error) {
-	r, err := m.throttle.ReserveAll(ctx, keys, cost)
-	if err != nil {
-		return throttler.Decision{}, nil, err
-	}
-	return r.Decision(), &charges{reserved: r, cost: cost, keys: len(keys)}, nil
-}
-
-// settle gives back what the request did not cost, to the first key or to all, even if the client has disconnected.
-func (c *charges) settle(ctx context.Context, actual int64, all bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-	defer cancel()
-	if all || c.keys == 1 {
-		return c.reserved.Settle(ctx, actual)
-	}
-	each := make([]int64, c.keys)
-	each[0] = actual
-	for i := 1; i < len(each); i++ {
-		each[i] = c.cost
-	}
-	return c.reserved.SettleEach(ctx, each)
-}
-
-// serveAndSettle doesn't recover from a panic, so that its stack trace stays complete.
-func (m *Middleware) serveAndSettle(w http.ResponseWriter, r *http.Request, next http.Handler, held *charges) {
-	rec := &recorder{ResponseWriter: w}
-	returned := false
-	defer func() {
-		actual := m.cfg.Settle(r, rec.outcome(r, held.cost, !returned))
-		if err := held.settle(r.Context(), actual, m.cfg.SettleAlso); err != nil && m.cfg.OnSettleError != nil {
-			m.cfg.OnSettleError(r, err)
-		}
-	}()
-	next.ServeHTTP(rec.shaped(), r)
-	returned = true
 }
