@@ -1,0 +1,123 @@
+"use strict";
+
+// KEEP is how far charts go back, in milliseconds.
+const KEEP = 5 * 60 * 1000;
+
+// make makes an element. Text is set as text, so that no key becomes markup.
+function make(name, className, text) {
+  const e = document.createElement(name);
+  if (className) e.className = className;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+function shape(name, attributes) {
+  const e = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  return e;
+}
+
+const decimals = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const number = (n) => decimals.format(n);
+
+// ceiling is the least of 1, 2 and 5 times a power of ten that is not below n.
+function ceiling(n) {
+  if (n <= 1) return 1;
+  const power = 10 ** Math.floor(Math.log10(n));
+  return [1, 2, 5, 10].map((f) => f * power).find((c) => c >= n);
+}
+
+// History holds samples {at, values} of the last minutes. A sample without values is a gap: nothing is drawn up to it.
+class History {
+  samples = [];
+
+  add(at, values) {
+    this.samples.push({ at, values });
+    while (this.samples[0].at < at - KEEP) this.samples.shift();
+  }
+
+  // draw draws the areas of the names, stacked in this order, under a largest value.
+  draw(svg, names, classes, top) {
+    const end = this.samples.at(-1)?.at ?? 0;
+    const x = (at) => (1000 * (1 - (end - at) / KEEP)).toFixed(1);
+    const y = (n) => (100 * (1 - n / top)).toFixed(2);
+    const drawn = [];
+    const below = new Map();
+    for (const [i, name] of names.entries()) {
+      let outline = "";
+      for (const run of this.runs()) {
+        const upper = [], lower = [];
+        for (const s of run) {
+          const base = below.get(s) ?? 0, sum = base + (s.values[name] ?? 0);
+          lower.unshift(`${x(s.at)} ${y(base)}`);
+          upper.push(`${x(s.at)} ${y(sum)}`);
+          below.set(s, sum);
+        }
+        outline += `M${upper.concat(lower).join("L")}Z`;
+      }
+      drawn.push(shape("path", { d: outline, class: classes[i] }));
+    }
+    for (const s of this.samples) {
+      if (s.values === null) {
+        drawn.push(shape("line", { x1: x(s.at), x2: x(s.at), y1: 0, y2: 100, class: "restart", "vector-effect": "non-scaling-stroke" }));
+      }
+    }
+    svg.replaceChildren(...drawn);
+  }
+
+  // runs are the samples between gaps.
+  runs() {
+    const all = [[]];
+    for (const s of this.samples) {
+      if (s.values === null) all.push([]);
+      else all.at(-1).push(s);
+    }
+    return all.filter((run) => run.length > 1);
+  }
+
+  max(names) {
+    let most = 0;
+    for (const s of this.samples) {
+      if (s.values) most = Math.max(most, names.reduce((sum, name) => sum + (s.values[name] ?? 0), 0));
+    }
+    return most;
+  }
+}
+
+function canvas(label) {
+  return shape("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
+}
+
+// Chart draws stacked areas with a scale, a legend and the latest values.
+class Chart {
+  history = new History();
+
+  constructor(figure, names) {
+    this.names = Object.keys(names);
+    this.classes = Object.values(names);
+    this.svg = canvas(figure.querySelector("figcaption").textContent);
+    this.top = make("span");
+    const above = make("div", "scale"), under = make("div", "scale"), legend = make("ul", "legend");
+    above.append(this.top);
+    under.append(make("span", "", `${KEEP / 60000} minutes ago`), make("span", "", "now"));
+    this.entries = this.names.map((name, i) => {
+      const entry = make("li"), value = make("b", "", "–");
+      entry.append(make("i", this.classes[i]), `${name.replace("_", " ")} `, value);
+      legend.append(entry);
+      return { entry, value };
+    });
+    figure.append(above, this.svg, under, legend);
+  }
+
+  add(at, values) {
+    this.history.add(at, values);
+    const top = ceiling(this.history.max(this.names));
+    this.top.textContent = number(top);
+    this.history.draw(this.svg, this.names, this.classes, top);
+    this.names.forEach((name, i) => {
+      const seen = this.history.samples.some((s) => s.values?.[name] > 0);
+      this.entries[i].entry.hidden = !seen;
+      this.entries[i].value.textContent = values ? number(values[name] ?? 0) : "–";
+    });
+  }
+}
