@@ -1,7 +1,7 @@
 "use strict";
 
-// KEEP is how far charts go back, in milliseconds.
-const KEEP = 5 * 60 * 1000;
+// Charts go back from LEAST to KEEP milliseconds: as far as there are samples.
+const LEAST = 60 * 1000, KEEP = 5 * LEAST;
 
 // make makes an element. Text is set as text, so that no key becomes markup.
 function make(name, className, text) {
@@ -38,8 +38,8 @@ class History {
 
   // draw draws the areas of the names, stacked in this order, under a largest value.
   draw(svg, names, classes, top) {
-    const end = this.samples.at(-1)?.at ?? 0;
-    const x = (at) => (1000 * (1 - (end - at) / KEEP)).toFixed(1);
+    const end = this.samples.at(-1).at, span = this.span();
+    const x = (at) => (1000 * (1 - (end - at) / span)).toFixed(1);
     const y = (n) => (100 * (1 - n / top)).toFixed(2);
     const drawn = [];
     const below = new Map();
@@ -63,6 +63,11 @@ class History {
       }
     }
     svg.replaceChildren(...drawn);
+  }
+
+  // span is the time that is drawn, in milliseconds.
+  span() {
+    return Math.max(LEAST, this.samples.at(-1).at - this.samples[0].at);
   }
 
   // runs are the samples between gaps.
@@ -97,9 +102,10 @@ class Chart {
     this.classes = Object.values(names);
     this.svg = canvas(figure.querySelector("figcaption").textContent);
     this.top = make("span");
+    this.begin = make("span");
     const above = make("div", "scale"), under = make("div", "scale"), legend = make("ul", "legend");
     above.append(this.top);
-    under.append(make("span", "", `${KEEP / 60000} minutes ago`), make("span", "", "now"));
+    under.append(this.begin, make("span", "", "now"));
     this.entries = this.names.map((name, i) => {
       const entry = make("li"), value = make("b", "", "–");
       entry.append(make("i", this.classes[i]), `${name.replace("_", " ")} `, value);
@@ -113,6 +119,7 @@ class Chart {
     this.history.add(at, values);
     const top = ceiling(this.history.max(this.names));
     this.top.textContent = number(top);
+    this.begin.textContent = `${Math.round(this.history.span() / 1000)} s ago`;
     this.history.draw(this.svg, this.names, this.classes, top);
     this.names.forEach((name, i) => {
       const seen = this.history.samples.some((s) => s.values?.[name] > 0);

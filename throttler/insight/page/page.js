@@ -204,11 +204,11 @@ function showMigration() {
     byId("percent").value = f.percent;
   }
   if (!d) return facts(byId("migration"), []);
-  const s = d.shadow;
+  const s = d.shadow, shadows = Object.values(s).some((n) => n > 0);
   facts(byId("migration"), [
     ["decided by the old side", d.old], ["decided by the new side", d.new], ["handovers", d.handovers], ["redirects", d.redirected],
-    ["decided without one side", d.bounded], ["shadow: agreed", s.agreed], ["shadow: would deny", s.denied], ["shadow: would allow", s.allowed],
-    ["shadow: other remaining", s.remaining], ["shadow: failed", s.failed], ["shadow: dropped", s.dropped],
+    ["decided without one side", d.bounded], ...(!shadows ? [] : [["shadow: agreed", s.agreed], ["shadow: would deny", s.denied], ["shadow: would allow", s.allowed],
+    ["shadow: other remaining", s.remaining], ["shadow: failed", s.failed], ["shadow: dropped", s.dropped]]),
   ]);
 }
 
