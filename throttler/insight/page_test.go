@@ -2,6 +2,7 @@ package insight_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -161,6 +162,33 @@ func TestNearLimitsAreReported(t *testing.T) {
 		h := insight.Handler(recorder, insight.HandlerConfig{ClearKeys: clear})
 		if text := get(h, "/?top=2", "").Body.String(); strings.Contains(text, "carol") != clear || strings.Contains(text, "alice") {
 			t.Errorf("in clear %v: %s", clear, text)
+		}
+	}
+}
+
+// What is kept of notices is bounded in number and in bytes, the latest stay.
+func TestNearLimitsAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ size, keys, kept int }{{10, 1200, 1000}, {2000, 200, 1 << 18 / 2000}} {
+		noticed := make(chan string)
+		near := newNearLimit(t, 1, func(n insight.Notice) { noticed <- n.Key })
+		recorder := newRecorder(t, insight.Config{NearLimit: near})
+		th := throttlertesting.New(t, throttler.Config{Observer: near, Policy: throttlertesting.One(limit.PerDay(4))})
+		var last string
+		for i := range test.keys {
+			last = fmt.Sprintf("%0*d", test.size, i)
+			throttlertesting.Allow(t, th, last)
+			if got := <-noticed; got != last {
+				t.Fatalf("notice of %s, want %s", got, last)
+			}
+		}
+		var report insight.Report
+		h := insight.Handler(recorder, insight.HandlerConfig{ClearKeys: true})
+		if err := json.Unmarshal(get(h, "/?top=1000", "").Body.Bytes(), &report); err != nil {
+			t.Fatal(err)
+		}
+		if got := report.NearLimits; len(got) != test.kept || got[0].Key != last {
+			t.Errorf("keys of %d bytes: %d kept, want %d; the latest is among them: %v", test.size, len(got), test.kept, len(got) > 0 && got[0].Key == last)
 		}
 	}
 }

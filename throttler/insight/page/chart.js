@@ -20,11 +20,11 @@ function shape(name, attributes) {
 const decimals = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const number = (n) => decimals.format(n);
 
-// ceiling is the least of 1, 2 and 5 times a power of ten that is not below n.
+// ceiling is the least round number that is not below n.
 function ceiling(n) {
   if (n <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(n));
-  return [1, 2, 5, 10].map((f) => f * power).find((c) => c >= n);
+  return [1, 2, 3, 4, 6, 8, 10].map((f) => f * power).find((c) => c >= n);
 }
 
 // History holds samples {at, values} of the last minutes. A sample without values is a gap: nothing is drawn up to it.

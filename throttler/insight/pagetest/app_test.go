@@ -128,9 +128,9 @@ func (a *application) traffic(t testing.TB, lasts time.Duration) {
 	for i := 0; time.Since(start) < lasts; i++ {
 		<-tick.C
 		a.ask(t, fmt.Sprintf("pro:tenant-%d", i%3), 4+(i/250)%3*3)
-		a.ask(t, fmt.Sprintf("user-%d", i*i%40), 1+i/400%2)
+		a.ask(t, fmt.Sprintf("user-%d", i*i%307), 1+i/400%2)
 		if i%9 == 0 {
-			a.ask(t, "user-scraper", 3)
+			a.ask(t, fmt.Sprintf("scraper-%d", i%7), 3)
 		}
 	}
 }

@@ -68,8 +68,13 @@ func open(t testing.TB, url string) *tab {
 		t.Fatal(err)
 	}
 	b.size(1200, 900)
-	run(b, chromedp.Navigate(url))
+	b.visit(url)
 	return b
+}
+
+func (b *tab) visit(url string) {
+	b.t.Helper()
+	run(b, chromedp.Navigate(url))
 }
 
 func (b *tab) listen(event any) {

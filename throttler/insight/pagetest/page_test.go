@@ -35,7 +35,7 @@ func thousands(n int64) string {
 func TestPage(t *testing.T) {
 	app := newApplication(t)
 	address, _ := serve(t, "", app.handler)
-	b := open(t, address+"?top=40")
+	b := open(t, address+"?top=8")
 	b.await(`document.querySelector("#state").textContent === "live"`)
 	app.traffic(t, *lasts)
 	for _, scheme := range []string{"light", "dark"} {
@@ -50,6 +50,7 @@ func TestPage(t *testing.T) {
 	if areas := eval[int](b, `document.querySelectorAll("#chart-outcome path, #chart-source path").length`); areas < 4 {
 		t.Errorf("%d areas in the charts", areas)
 	}
+	b.visit(address + "?top=1000")
 	for _, key := range hostile {
 		app.ask(t, key, 30) // 20 a minute
 	}
