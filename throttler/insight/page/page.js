@@ -225,7 +225,9 @@ function showState() {
   else if (restarted) notices.push(["warn", `The process restarted at ${time(restarted)}: its counts began again.`]);
   for (const [name, its] of policies) {
     const all = its.rates ? its.rates.allowed + its.rates.denied : 0;
-    if (all && its.rates.fallback > 0) notices.push(["bad", `Outage: ${percent(its.rates.fallback / all)} of the decisions under policy ${visible(name)} are made without the backend.`]);
+    if (!all || !its.rates.fallback) continue;
+    const share = percent(its.rates.fallback / all);
+    notices.push(["bad", `Outage: ${share} of the decisions under policy ${visible(name)} are made without the backend.`]);
   }
   for (const n of last?.nodes ?? []) {
     if (n.role === "primary" && n.breaker !== "closed") notices.push(["bad", `The primary of group ${visible(n.group)}, ${visible(n.node)}: breaker ${n.breaker}.`]);

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,24 +116,37 @@ func (a *application) ask(t testing.TB, key string, n int) {
 	t.Helper()
 	for range n {
 		if _, err := a.throttler.Allow(t.Context(), key); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
 }
 
-// traffic asks for many keys for a while, in waves.
-func (a *application) traffic(t testing.TB, lasts time.Duration) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	start := time.Now()
-	for i := 0; time.Since(start) < lasts; i++ {
-		<-tick.C
-		a.ask(t, fmt.Sprintf("pro:tenant-%d", i%3), 4+(i/250)%3*3)
-		a.ask(t, fmt.Sprintf("user-%d", i*i%307), 1+i/400%2)
-		if i%9 == 0 {
-			a.ask(t, fmt.Sprintf("scraper-%d", i%7), 3)
+// traffic asks for many keys, in waves, until stop is called.
+func (a *application) traffic(t testing.TB) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-tick.C:
+			case <-stopped:
+				return
+			}
+			a.ask(t, fmt.Sprintf("pro:tenant-%d", i%3), 4+(i/250)%3*3)
+			a.ask(t, fmt.Sprintf("user-%d", i*i%307), 1+i/400%2)
+			if i%9 == 0 {
+				a.ask(t, fmt.Sprintf("scraper-%d", i%7), 3)
+			}
 		}
-	}
+	}()
+	stop = sync.OnceFunc(func() {
+		close(stopped)
+		<-done
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // serve serves a handler until stop is called. An empty address is any free port.

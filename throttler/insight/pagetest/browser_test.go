@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -115,9 +116,14 @@ func eval[T any](b *tab, expression string) T {
 // await waits until an expression is true in the page.
 func (b *tab) await(expression string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(soon); !eval[bool](b, expression); time.Sleep(50 * time.Millisecond) {
+	b.awaitFor(soon, expression)
+}
+
+func (b *tab) awaitFor(atMost time.Duration, expression string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(atMost); !eval[bool](b, expression); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("not within %v: %s; the page: %s", soon, expression, eval[string](b, "document.body.innerText"))
+			b.t.Fatalf("not within %v: %s; the page: %s", atMost, expression, eval[string](b, "document.body.innerText"))
 		}
 	}
 }
@@ -186,6 +192,23 @@ func (b *tab) innocent(url string) {
 	if len(b.requests) < 5 { // the page, its assets, a poll
 		b.t.Errorf("only %d requests", len(b.requests))
 	}
+}
+
+// fits checks that the page is nowhere wider than a small window. Tables scroll by themselves.
+func (b *tab) fits() {
+	b.t.Helper()
+	for _, size := range [][2]int64{{320, 568}, {640, 400}} { // a phone, a terminal of 80 x 25
+		b.size(size[0], size[1])
+		b.screenshot(fmt.Sprintf("page-%d", size[0]))
+		if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > int(size[0]) {
+			b.t.Errorf("%d pixels wide in a window of %d", wide, size[0])
+		}
+	}
+}
+
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	run(b, chromedp.Evaluate[any]("document.querySelector(`"+selector+"`).click()"))
 }
 
 func (b *tab) size(width, height int64) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/insight"
 )
 
-var lasts = flag.Duration("traffic", 6*time.Second, "how long there is traffic before the screenshots")
+var lasts = flag.Duration("traffic", 6*time.Second, "how much traffic the screenshots show")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -37,7 +37,9 @@ func TestPage(t *testing.T) {
 	address, _ := serve(t, "", app.handler)
 	b := open(t, address+"?top=8")
 	b.await(`document.querySelector("#state").textContent === "live"`)
-	app.traffic(t, *lasts)
+	stop := app.traffic(t)
+	b.awaitFor(*lasts+soon, fmt.Sprintf(`charts.outcome.history.samples.length > 1 &&
+		charts.outcome.history.samples.at(-1).at - charts.outcome.history.samples[0].at >= %d`, lasts.Milliseconds()))
 	for _, scheme := range []string{"light", "dark"} {
 		b.prefer(scheme)
 		if w, h := b.screenshot("page-" + scheme); w != 1200 || h < 900 {
@@ -50,6 +52,7 @@ func TestPage(t *testing.T) {
 	if areas := eval[int](b, `document.querySelectorAll("#chart-outcome path, #chart-source path").length`); areas < 4 {
 		t.Errorf("%d areas in the charts", areas)
 	}
+	stop()
 	b.visit(address + "?top=1000")
 	for _, key := range hostile {
 		app.ask(t, key, 30) // 20 a minute
@@ -96,6 +99,18 @@ func TestPage(t *testing.T) {
 	if m := b.facts("migration"); m["decided by the old side"] == "0" || m["decided by the new side"] == "0" {
 		t.Errorf("migration: %q", m)
 	}
+	for by, first := range map[string]string{"policy": "free", "denied": "free", "allowed": "pro"} {
+		b.click(`[data-sort="errors"]`)
+		b.click(`[data-sort="` + by + `"]`)
+		if rows := b.cells("policies"); rows[0][0] != first {
+			t.Errorf("by %s: %q", by, rows)
+		}
+		b.click(`[data-sort="` + by + `"]`)
+		if rows := b.cells("policies"); rows[0][0] == first {
+			t.Errorf("by %s, the other way: %q", by, rows)
+		}
+	}
+	b.fits()
 	b.innocent(address)
 
 	// The browser does enforce the policy, and the test would see it.
@@ -128,19 +143,11 @@ func TestPageShowsAnOutage(t *testing.T) {
 		t.Errorf("notices: %q", text)
 	}
 	app.primary.Kill()
-	for deadline := time.Now().Add(soon); ; {
-		app.traffic(t, 500*time.Millisecond)
-		text := b.text("#notices")
-		if strings.Contains(text, "The primary of group eu-1") && strings.Contains(text, "of the decisions under policy free are made without the backend") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("notices: %q", text)
-		}
+	app.traffic(t)
+	for _, text := range []string{"The primary of group eu-1, ", " of the decisions under policy free are made without the backend."} {
+		b.await(`document.querySelector("#notices").innerText.includes("` + text + `")`)
 	}
-	if rows := b.cells("nodes"); !strings.HasPrefix(rows[0][3], "breaker") {
-		t.Errorf("nodes: %q", rows)
-	}
+	b.await(`document.querySelector("#nodes tbody tr").cells[3].textContent.startsWith("breaker ")`)
 	b.innocent(address)
 }
 
@@ -169,12 +176,7 @@ func TestPageIsStale(t *testing.T) {
 			t.Errorf("%s is shown, of which nothing is known", section)
 		}
 	}
-	for _, size := range [][2]int64{{320, 568}, {640, 400}} { // a phone, a terminal of 80 x 25
-		b.size(size[0], size[1])
-		if eval[bool](b, "document.documentElement.scrollWidth > innerWidth") {
-			t.Errorf("wider than %d pixels", size[0])
-		}
-	}
+	b.fits()
 	b.innocent(address)
 	stop()
 	b.await(`document.body.classList.contains("stale") && /^stale for [1-9]/.test(document.querySelector("#state").textContent)`)
