@@ -30,23 +30,23 @@ soon as --interval is over. On a terminal s and S change the order of the polici
 Several --url are several processes, and summed. One that leads to another process each time, such as a load balancer's,
 makes no sense here. Applications watch keys only with insight.Config.WatchedKeys.
 
-  EXPOSED/S    admitted cost that is not exact and may have exceeded a limit
-  TREND        decisions a second at the latest looks, on a terminal
-  DENIED       the share of denials among the decisions
-  SOURCES      who decided; fallback is the failure policy, without the backend
-  GUARANTEES   how far decisions can be off
-  SHADOW       what shadow policies would have decided of what was admitted
-  DENIED MOST  the keys that are denied most, hashed unless the application's handler shows them in clear, with denials that
-               fade by its half-life, and by how much they may be too high. Hashes of one key are the same in all processes
-               only where insight.Config.HashKey is
-  NEAR A LIMIT keys that came near a limit whose window still runs, and what they had left then
-  GROUP        the nodes of a router, as the processes see them that see the worst of them
+  EXPOSED/S     admitted cost that is not exact and may have exceeded a limit
+  TREND         decisions a second at the latest looks, on a terminal
+  DENIED        the share of denials among the decisions
+  SOURCES       who decided; fallback is the failure policy, without the backend
+  GUARANTEES    how far decisions can be off
+  DENIED MOST   the keys that are denied most, hashed unless the application's handler shows them in clear, with denials that
+                fade by its half-life, and by how much they may be too high. Hashes of one key are the same in all processes
+                only where insight.Config.HashKey is
+  NEAR A LIMIT  keys that came near a limit whose window still runs, and what they had left then
+  GROUP         the nodes of a router, as the processes see them that see the worst of them
   KEYS THAT MOVE, LEASES, FLAG, MIGRATION
-               what a router, a lease, a flag and a migration have counted since the processes started
+                what a router, a lease, a flag and a migration have counted since the processes started
+  SHADOW        what shadow policies would have decided of what was admitted
 
-What an application doesn't give its insight.HandlerConfig is left out. Rates and shares are about the last interval; the first
-page, which has no rates, is about the time since the processes started. With --json there are also counts since they started. The exit code of --once is 1 if a process doesn't answer.
-Without it, errors go to stderr or on the page, and it goes on.`
+What an application doesn't give its handler is left out. Rates and shares are about the last interval; the first page, which
+has no rates, is about the time since the processes started. With --json there are also counts since then. The exit code of
+--once is 1 if a process doesn't answer. Without it, errors go to stderr or on the page, and it goes on.`
 
 const (
 	statsExample = "http://host:port/debug/sluice"
