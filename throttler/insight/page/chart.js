@@ -70,6 +70,10 @@ class History {
     return Math.max(LEAST, this.samples.at(-1).at - this.samples[0].at);
   }
 
+  nearest(at) {
+    return this.samples.reduce((best, s) => (Math.abs(s.at - at) < Math.abs(best.at - at) ? s : best));
+  }
+
   // runs are the samples between gaps.
   runs() {
     const all = [[]];
@@ -93,7 +97,7 @@ function canvas(label) {
   return shape("svg", { viewBox: "0 0 1000 100", preserveAspectRatio: "none", role: "img", "aria-label": label });
 }
 
-// Chart draws stacked areas with a scale, a legend and the latest values.
+// Chart draws stacked areas with a scale, and a legend with the latest values or those under the pointer.
 class Chart {
   history = new History();
 
@@ -103,9 +107,10 @@ class Chart {
     this.svg = canvas(figure.querySelector("figcaption").textContent);
     this.top = make("span");
     this.begin = make("span");
+    this.end = make("span");
     const above = make("div", "scale"), under = make("div", "scale"), legend = make("ul", "legend");
     above.append(this.top);
-    under.append(this.begin, make("span", "", "now"));
+    under.append(this.begin, this.end);
     this.entries = this.names.map((name, i) => {
       const entry = make("li"), value = make("b", "", "–");
       entry.append(make("i", this.classes[i]), `${name.replace("_", " ")} `, value);
@@ -113,6 +118,15 @@ class Chart {
       return { entry, value };
     });
     figure.append(above, this.svg, under, legend);
+    this.svg.addEventListener("pointermove", (e) => {
+      const box = this.svg.getBoundingClientRect();
+      this.pointer = (e.clientX - box.left) / box.width;
+      this.label();
+    });
+    this.svg.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.label();
+    });
   }
 
   add(at, values) {
@@ -122,8 +136,18 @@ class Chart {
     this.begin.textContent = `${Math.round(this.history.span() / 1000)} s ago`;
     this.history.draw(this.svg, this.names, this.classes, top);
     this.names.forEach((name, i) => {
-      const seen = this.history.samples.some((s) => s.values?.[name] > 0);
-      this.entries[i].entry.hidden = !seen;
+      this.entries[i].entry.hidden = !this.history.samples.some((s) => s.values?.[name] > 0);
+    });
+    this.label();
+  }
+
+  // label writes the values of the sample under the pointer, or of the latest.
+  label() {
+    const latest = this.history.samples.at(-1);
+    if (!latest) return;
+    const { at, values } = this.pointer == null ? latest : this.history.nearest(latest.at - (1 - this.pointer) * this.history.span());
+    this.end.textContent = this.pointer == null ? "now" : new Date(at).toLocaleTimeString();
+    this.names.forEach((name, i) => {
       this.entries[i].value.textContent = values ? number(values[name] ?? 0) : "–";
     });
   }

@@ -49,6 +49,18 @@ func TestPage(t *testing.T) {
 	if rate := b.text("#now-allowed"); rate == "0" || rate == "–" {
 		t.Errorf("allowed a second: %q", rate)
 	}
+	const allowed = `document.querySelector("#chart-outcome li b").textContent` // in the legend
+	under := eval[string](b, `{
+		const svg = document.querySelector("#chart-outcome svg"), box = svg.getBoundingClientRect();
+		const first = charts.outcome.history.samples[0], end = charts.outcome.history.samples.at(-1).at;
+		first.values.allowed = 123456; // which is drawn at the first sample
+		svg.dispatchEvent(new PointerEvent("pointermove", { clientX: box.right - box.width * (end - first.at) / charts.outcome.history.span() }));
+		`+allowed+`
+	}`)
+	if under != "123,456" {
+		t.Errorf("under the pointer %q were allowed", under)
+	}
+	b.await(`document.querySelector("#chart-outcome svg").dispatchEvent(new PointerEvent("pointerleave")) && ` + allowed + ` !== "123,456"`)
 	if areas := eval[int](b, `document.querySelectorAll("#chart-outcome path, #chart-source path").length`); areas < 4 {
 		t.Errorf("%d areas in the charts", areas)
 	}
