@@ -6,7 +6,8 @@
 //	curl -i -H 'If-None-Match: "v1"' http://127.0.0.1:8080/report       # a 304 costs nothing
 //	curl -i http://127.0.0.1:8080/usage                                 # what this address used in the last minute
 //
-// What it decides can be watched, on an address of its own that clients don't reach:
+// What it decides can be watched live, on an address of its own that clients don't reach: in a browser at
+// http://127.0.0.1:8081/debug/sluice, or in a terminal:
 //
 //	cd cmd/throttlectl && go run . top --url http://127.0.0.1:8081/debug/sluice
 //
@@ -52,11 +53,16 @@ func run(addr, stats, topology string) error {
 		return err
 	}
 	defer counts.Close()
-	recorder, err := insight.New(insight.Config{WatchedKeys: 1000})
+	near, err := insight.NewNearLimit(insight.NearLimitConfig{})
 	if err != nil {
 		return err
 	}
-	t, err := newThrottler(counts, recorder)
+	defer near.Close()
+	recorder, err := insight.New(insight.Config{WatchedKeys: 1000, NearLimit: near})
+	if err != nil {
+		return err
+	}
+	t, err := newThrottler(counts, throttler.Observers(recorder, near))
 	if err != nil {
 		return err
 	}
@@ -69,8 +75,8 @@ func run(addr, stats, topology string) error {
 	servers := []*http.Server{{Addr: addr, Handler: handler, ReadHeaderTimeout: 5 * time.Second}}
 	log.Printf("listening: curl -i http://%s/hello", addr)
 	if stats != "" {
-		servers = append(servers, &http.Server{Addr: stats, Handler: newStats(recorder), ReadHeaderTimeout: 5 * time.Second})
-		log.Printf("statistics: throttlectl top --url http://%s/debug/sluice", stats)
+		servers = append(servers, &http.Server{Addr: stats, Handler: newStats(recorder, counts), ReadHeaderTimeout: 5 * time.Second})
+		log.Printf("statistics, for a browser or throttlectl top --url: http://%s/debug/sluice", stats)
 	}
 	return serve(ctx, servers...)
 }
@@ -117,9 +123,22 @@ func newThrottler(counts backend.Backend, observer throttler.Observer) (*throttl
 }
 
 // newStats is for operators. It requires no authentication: serve it on an address that clients can't reach.
-func newStats(recorder *insight.Recorder) http.Handler {
+func newStats(recorder *insight.Recorder, counts backend.Backend) http.Handler {
+	var cfg insight.HandlerConfig
+	if groups, ok := counts.(*router.Router); ok {
+		cfg.Nodes = func() (nodes []insight.Node) {
+			for _, n := range groups.Nodes() {
+				nodes = append(nodes, insight.Node{
+					Group: n.Group, Node: n.Node, Role: n.Role.String(), Breaker: n.Breaker, Readable: n.Readable, Latency: n.Latency,
+					LastHeartbeat: n.LastHeartbeat, RTT: n.Heartbeat.RTT, Ahead: n.Heartbeat.Ahead, Age: n.Age,
+				})
+			}
+			return nodes
+		}
+		cfg.Router = func() insight.RouterStats { return insight.RouterStats(groups.Stats()) }
+	}
 	mux := http.NewServeMux()
-	mux.Handle("/debug/sluice", insight.Handler(recorder, insight.HandlerConfig{}))
+	mux.Handle("/debug/sluice", insight.Handler(recorder, cfg))
 	return mux
 }
 

@@ -93,7 +93,7 @@ func TestTour(t *testing.T) {
 		t.Errorf("clients get at statistics: %s", res.Status)
 	}
 	w := httptest.NewRecorder()
-	newStats(recorder).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
+	newStats(recorder, counts).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
 	var stats insight.Stats
 	if err := json.Unmarshal(w.Body.Bytes(), &stats); err != nil {
 		t.Fatal(err)
@@ -103,6 +103,21 @@ func TestTour(t *testing.T) {
 	}
 	if strings.Contains(w.Body.String(), "127.0.0.1") {
 		t.Errorf("an address in clear: %s", w.Body)
+	}
+	// A browser gets a page; with groups of Redis it shows their nodes.
+	groups, err := open("../topology.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer groups.Close()
+	for accept, want := range map[string]string{"text/html": "<title>Sluice</title>", "application/json": `"nodes":[{"group":`} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/debug/sluice", nil)
+		r.Header.Set("Accept", accept)
+		newStats(recorder, groups).ServeHTTP(w, r)
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %s", accept, w.Body)
+		}
 	}
 }
 

@@ -72,7 +72,7 @@ var rules = map[string]rule{
 	"internal/redisopts":        {imports: []string{goRedis}},
 	"internal/redispipe":        {imports: append(own("limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/redisopts"), goRedis)},
 	"internal/picture":          {},
-	"throttler/insight":         {imports: own("throttler", "throttler/registry", "backend", "limit", "limit/state", "internal/nametable", "internal/typednil", "internal/workqueue")},
+	"throttler/insight":         {imports: own("throttler", "throttler/registry", "backend", "backend/dual", "backend/lease", "limit", "limit/state", "internal/nametable", "internal/typednil", "internal/workqueue")},
 	"throttler/registry":        {imports: own("throttler", "limit", "internal/fielderrors", "internal/prefixtable", "internal/smallfile", "internal/strictjson")},
 	"internal/fielderrors":      {imports: own("limit")},
 	"internal/limitview":        {imports: own("limit")},

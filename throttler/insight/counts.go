@@ -18,6 +18,9 @@ type PolicyStats struct {
 	Denied  int64 `json:"denied"`
 	Errors  int64 `json:"errors"` // no verdict
 
+	// Exposure is the admitted cost that is not exact and may have exceeded a limit.
+	Exposure int64 `json:"exposure"`
+
 	// DenialShare is the share of denials among the latest decisions: each counts for 1/64, and less with each that follows.
 	// Decisions of the failure policy don't count: they are about an outage, not about callers.
 	DenialShare float64 `json:"denial_share"`
@@ -48,12 +51,13 @@ type policyCounts struct {
 }
 
 type countShard struct {
-	errors  atomic.Int64
-	decided [2][sources][guarantees]atomic.Int64 // by whether it was allowed
-	_       [56]byte                             // up to the next cache line
+	errors   atomic.Int64
+	exposure atomic.Int64
+	decided  [2][sources][guarantees]atomic.Int64 // by whether it was allowed
+	_        [48]byte                             // up to the next cache line
 }
 
-func (p *policyCounts) record(d *throttler.Decision, err error) {
+func (p *policyCounts) record(d *throttler.Decision, cost int64, err error) {
 	shard := &p.shards[rand.Uint32()%countShards]
 	if err != nil {
 		shard.errors.Add(1)
@@ -67,6 +71,9 @@ func (p *policyCounts) record(d *throttler.Decision, err error) {
 		source, guarantee = 0, int(throttler.Unbounded)
 	}
 	shard.decided[how][source][guarantee].Add(1)
+	if d.Allowed && guarantee != int(throttler.Exact) {
+		shard.exposure.Add(cost)
+	}
 	if d.Source != throttler.Fallback {
 		p.recent.add(!d.Allowed)
 	}
@@ -76,6 +83,7 @@ func (p *policyCounts) stats() PolicyStats {
 	s := PolicyStats{DenialShare: p.recent.share(), Decisions: []DecisionCount{}}
 	for i := range p.shards {
 		s.Errors += p.shards[i].errors.Load()
+		s.Exposure += p.shards[i].exposure.Load()
 	}
 	for how := range 2 {
 		for source := range sources {

@@ -5,7 +5,7 @@
 //	...
 //	t, err := throttler.New(throttler.Config{Policy: policy, Observer: throttler.Observers(recorder, telemetry)})
 //	...
-//	operators.Handle("/debug/sluice", insight.Handler(recorder, insight.HandlerConfig{}))
+//	operators.Handle("/debug/sluice", insight.Handler(recorder, insight.HandlerConfig{})) // JSON, and a live page for a browser
 //
 // What they keep is of this process alone, and bounded in memory. None of them delays a request by a call. Under overload
 // notices and shadow requests are dropped.

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -47,6 +50,58 @@ func ExampleHandler() {
 	fmt.Println(stats.Policies[0].Policy, stats.Policies[0].Allowed, stats.Policies[0].Denied, stats.TopDenied)
 	// Output:
 	// api 2 1 [{1a908f76ab261a543d9d103b83ff3265 1 0}]
+}
+
+// The functions of a HandlerConfig add to a Report what else the application has.
+func ExampleHandlerConfig() {
+	newMemory := func() *memory.Memory {
+		m, err := memory.New(memory.Config{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		return m
+	}
+	flag, err := featureflag.New(featureflag.Config{Name: "new-counts", Source: featureflag.Static(100)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer flag.Close()
+	counts, err := dual.New(dual.Config{Old: newMemory(), New: newMemory(), Decide: flag.Decide, CarryOver: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer counts.Close()
+	recorder, err := insight.New(insight.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	t, err := throttler.New(throttler.Config{
+		Backend: counts, Observer: recorder, Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	if _, err := t.Allow(context.Background(), "user:42"); err != nil {
+		log.Fatal(err)
+	}
+
+	handler := insight.Handler(recorder, insight.HandlerConfig{
+		Dual: counts.Stats,
+		Flag: func() insight.Flag {
+			s := flag.State()
+			return insight.Flag{Name: s.Name, Percent: s.Percent, Version: s.Version, Reason: string(s.Reason), Stale: s.Stale}
+		},
+	})
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/sluice", nil))
+	var report insight.Report
+	if err := json.Unmarshal(w.Body.Bytes(), &report); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(report.Flag.Name, report.Flag.Percent, "%:", report.Dual.Old, "old,", report.Dual.New, "new")
+	// Output:
+	// new-counts 100 %: 0 old, 1 new
 }
 
 func TestHandler(t *testing.T) {

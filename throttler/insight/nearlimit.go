@@ -18,7 +18,7 @@ type NearLimitConfig struct {
 	// and window; of a sliding limit or a bucket, once until the quota would have been back. One goroutine calls it, one
 	// call after the other, and Close waits for it, so it must not call Close. Notices are dropped when 256 of them wait, when
 	// the waiting keys longer than 200 bytes exceed 1 MiB, and when many thousands of keys are near their limits at
-	// once. It is required.
+	// once. If nil, no function is called: the latest notices are kept for a Recorder all the same, see Config.NearLimit.
 	Notify func(Notice)
 
 	// Share is the share of a quota, up to 1. Zero: 0.1.
@@ -46,6 +46,8 @@ type NearLimit struct {
 	seed  maphash.Seed
 	queue *workqueue.Queue[Notice]
 
+	latest latestNotices
+
 	// A table of a fixed size holds the keys that were notified of. Without room for a key there is no notice, so that no key
 	// is notified of twice.
 	shards [nearLimitShards]struct {
@@ -65,9 +67,6 @@ var _ throttler.CommitObserver = (*NearLimit)(nil)
 // NewNearLimit makes a NearLimit. It reports every problem of the configuration at once.
 func NewNearLimit(cfg NearLimitConfig) (*NearLimit, error) {
 	var errs []error
-	if cfg.Notify == nil {
-		errs = append(errs, &limit.Error{Field: "Notify", Value: "nil", Bound: "must not be nil"})
-	}
 	if !(cfg.Share >= 0 && cfg.Share <= 1) { // nor NaN
 		errs = append(errs, &limit.Error{Field: "Share", Value: fmt.Sprint(cfg.Share), Bound: "must be from 0 to 1"})
 	}
@@ -80,7 +79,10 @@ func NewNearLimit(cfg NearLimitConfig) (*NearLimit, error) {
 	}
 	n.queue = workqueue.New(nearLimitQueue, 1, func(_ context.Context, key string, notice Notice) {
 		notice.Key = key
-		cfg.Notify(notice)
+		n.latest.keep(notice)
+		if cfg.Notify != nil {
+			cfg.Notify(notice)
+		}
 	})
 	return n, nil
 }

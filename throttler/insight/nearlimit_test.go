@@ -222,7 +222,6 @@ func TestNearLimitIsChecked(t *testing.T) {
 		cfg  insight.NearLimitConfig
 		want []string
 	}{
-		{insight.NearLimitConfig{Share: 0.1}, []string{"Notify"}},
 		{insight.NearLimitConfig{Share: -0.1, Notify: notify}, []string{"Share"}},
 		{insight.NearLimitConfig{Share: 1.1, Notify: notify}, []string{"Share"}},
 		{insight.NearLimitConfig{Share: math.NaN(), Notify: notify}, []string{"Share"}},

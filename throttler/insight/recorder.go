@@ -18,10 +18,11 @@ import (
 // Config configures a Recorder. The zero value counts decisions only.
 type Config struct {
 	// Policies and the policies that Registry enforces are shown with their limits, even before their first decision. Shadow's
-	// counts are shown. Nil: none.
-	Policies []limit.Policy
-	Registry *registry.Registry
-	Shadow   *Shadow
+	// counts and NearLimit's latest notices are shown. Nil: none.
+	Policies  []limit.Policy
+	Registry  *registry.Registry
+	Shadow    *Shadow
+	NearLimit *NearLimit
 
 	// WatchedKeys is how many keys are watched to find the most denied: at most 65,536, and at least 1,000, because with fewer
 	// chance decides which are shown. Zero: none.
@@ -55,6 +56,7 @@ func (c *Config) validate() error {
 // Recorder is an Observer that counts decisions and watches the keys that are denied most. Make one with New.
 type Recorder struct {
 	cfg     Config
+	started time.Time
 	counts  *nametable.Table[*policyCounts] // by policy
 	top     *mostDenied                     // nil if no keys are watched
 	hashKey []byte
@@ -65,7 +67,10 @@ func New(cfg Config) (*Recorder, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("insight: %w", err)
 	}
-	r := &Recorder{cfg: cfg, counts: nametable.New(countedPolicies, func(string) *policyCounts { return new(policyCounts) }), hashKey: newHashKey(cfg.HashKey)}
+	r := &Recorder{
+		cfg: cfg, started: time.Now(), hashKey: newHashKey(cfg.HashKey),
+		counts: nametable.New(countedPolicies, func(string) *policyCounts { return new(policyCounts) }),
+	}
 	r.top = newMostDenied(&cfg, r.hashKey)
 	return r, nil
 }
@@ -79,7 +84,7 @@ func (r *Recorder) End(_ context.Context, e *throttler.Event) {
 		return
 	}
 	d := &e.Decision
-	r.counts.Get(e.Policy.Name).record(d, e.Err)
+	r.counts.Get(e.Policy.Name).record(d, e.Cost, e.Err)
 	if r.top != nil && e.Err == nil && !d.Allowed && d.Source != throttler.Fallback && d.Source != throttler.Listed {
 		r.top.add(e.Key)
 	}
@@ -87,17 +92,23 @@ func (r *Recorder) End(_ context.Context, e *throttler.Event) {
 
 // Stats is what a Recorder has seen since New. It is made for JSON: for an expvar.Func or a Handler.
 type Stats struct {
-	Registry  *registry.Info `json:"registry,omitempty"`
-	Policies  []PolicyStats  `json:"policies"` // by name; a policy of the registry that is only a shadow is in Shadow alone
-	Shadow    ShadowCounts   `json:"shadow"`
-	TopDenied []DeniedKey    `json:"top_denied,omitempty"` // at most ten, hashed
+	Registry   *registry.Info `json:"registry,omitempty"`
+	Policies   []PolicyStats  `json:"policies"` // by name; a policy of the registry that is only a shadow is in Shadow alone
+	Shadow     ShadowCounts   `json:"shadow"`
+	TopDenied  []DeniedKey    `json:"top_denied,omitempty"`  // at most ten, hashed
+	NearLimits []NearKey      `json:"near_limits,omitempty"` // at most ten, hashed, the latest first
 }
 
 const topInStats = 10
 
 // Stats returns what has been decided.
 func (r *Recorder) Stats() Stats {
-	s := Stats{Policies: []PolicyStats{}, TopDenied: r.TopDenied(topInStats)}
+	return r.stats(topInStats, r.KeyHash)
+}
+
+// stats returns what has been decided, with at most n keys in each list, as show converts them.
+func (r *Recorder) stats(n int, show func(key string) string) Stats {
+	s := Stats{Policies: []PolicyStats{}, TopDenied: r.top.list(n, show), NearLimits: r.cfg.NearLimit.list(n, show)}
 	if r.cfg.Shadow != nil {
 		s.Shadow = r.cfg.Shadow.Counts()
 	}
@@ -137,9 +148,9 @@ func (r *Recorder) Stats() Stats {
 func (r *Recorder) TopDenied(n int) []DeniedKey { return r.top.list(n, r.KeyHash) }
 
 // TopDeniedInClear is TopDenied with the keys as they are. Of a key longer than 256 bytes only the hash is known.
-func (r *Recorder) TopDeniedInClear(n int) []DeniedKey {
-	return r.top.list(n, func(key string) string { return key })
-}
+func (r *Recorder) TopDeniedInClear(n int) []DeniedKey { return r.top.list(n, inClear) }
+
+func inClear(key string) string { return key }
 
 // KeyHash is what stands for a key in TopDenied: the first half of its HMAC-SHA256 with Config.HashKey, in hexadecimal.
 func (r *Recorder) KeyHash(key string) string { return keyHash(r.hashKey, key) }

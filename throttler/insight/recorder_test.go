@@ -36,7 +36,7 @@ func ExampleRecorder() {
 	}
 	fmt.Println(expvar.Get("sluice"))
 	// Output:
-	// {"policies":[{"policy":"api","limits":["2/1m"],"allowed":2,"denied":1,"errors":0,"denial_share":0.016,"decisions":[{"allowed":false,"source":"local","guarantee":"exact","count":1},{"allowed":true,"source":"local","guarantee":"exact","count":2}]}],"shadow":{"allowed":0,"denied":0,"failed":0,"dropped":0}}
+	// {"policies":[{"policy":"api","limits":["2/1m"],"allowed":2,"denied":1,"errors":0,"exposure":0,"denial_share":0.016,"decisions":[{"allowed":false,"source":"local","guarantee":"exact","count":1},{"allowed":true,"source":"local","guarantee":"exact","count":2}]}],"shadow":{"allowed":0,"denied":0,"failed":0,"dropped":0}}
 }
 
 func TestStats(t *testing.T) {
@@ -56,7 +56,9 @@ func TestStats(t *testing.T) {
 	}
 	wg.Wait()
 	b.failWith(errDown)
-	throttlertesting.Allow(t, th, "p")
+	if d, err := th.AllowN(t.Context(), "p", 3); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
 	if _, err := th.AllowN(t.Context(), "p", -1); err == nil {
 		t.Fatal("no error")
 	}
@@ -67,12 +69,12 @@ func TestStats(t *testing.T) {
 	}
 	var got []string
 	for _, p := range s.Policies {
-		got = append(got, fmt.Sprint(p.Policy, p.Limits, p.Allowed, p.Denied, p.Errors, p.Decisions))
+		got = append(got, fmt.Sprint(p.Policy, p.Limits, p.Allowed, p.Denied, p.Errors, p.Exposure, p.Decisions))
 	}
 	want := []string{
-		"free[5/1h] 0 80 0 [{false listed exact 80}]",
-		"max[500/1h daily=1000/24h] 0 0 0 []",
-		"pro[50/1h] 51 30 1 [{false local exact 30} {true local exact 50} {true fallback bounded 1}]",
+		"free[5/1h] 0 80 0 0 [{false listed exact 80}]",
+		"max[500/1h daily=1000/24h] 0 0 0 0 []",
+		"pro[50/1h] 51 30 1 3 [{false local exact 30} {true local exact 50} {true fallback bounded 1}]",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)

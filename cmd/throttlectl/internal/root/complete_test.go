@@ -24,7 +24,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"peek", "--topology", ""}, "json\n:8\n"}, // files that end so
 		{[]string{"peek", "--policies", ""}, "json\n:8\n"},
 		{[]string{"policies", "check", ""}, "json\n:8\n"},
-		{[]string{"top", "--sort", ""}, "decisions\ndenied\nshare\nerrors\nfallback\nname\n:4\n"},
+		{[]string{"top", "--sort", ""}, "decisions\ndenied\nshare\nerrors\nexposure\nfallback\nname\n:4\n"},
 		{[]string{"peek", ""}, ":4\n"},
 		{[]string{"topology", "push", ""}, "json\n:8\n"},
 		{[]string{"topology", "push", "a.json", ""}, ":4\n"},

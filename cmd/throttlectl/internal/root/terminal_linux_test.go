@@ -91,7 +91,19 @@ func TestTopOnTerminal(t *testing.T) {
 	if during, err := term.GetState(int(tty.Fd())); err != nil || *during == *before {
 		t.Errorf("keys would wait for Enter: %v", err)
 	}
-	if _, err := typed.Write([]byte("xq")); err != nil {
+	await("q quit  s S sort: decisions  j k space b scroll: lines 1 to 3 of ")
+	if bytes.Contains([]byte(shown.String()), []byte("POLICY")) {
+		t.Error("more lines than the terminal has")
+	}
+	if _, err := typed.Write([]byte("sxj")); err != nil {
+		t.Fatal(err)
+	}
+	await("sort: denied  j k space b scroll: lines 2 to 4 of ")
+	if _, err := typed.Write([]byte(" ")); err != nil { // a page
+		t.Fatal(err)
+	}
+	await("POLICY")
+	if _, err := typed.Write([]byte("bbbq")); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -105,9 +117,6 @@ func TestTopOnTerminal(t *testing.T) {
 	await("\x1b[?1049l")
 	if after, err := term.GetState(int(tty.Fd())); err != nil || *after != *before {
 		t.Errorf("the terminal was %+v and is %+v, %v", before, after, err)
-	}
-	if bytes.Contains([]byte(shown.String()), []byte("POLICY")) {
-		t.Error("more lines than the terminal has")
 	}
 }
 

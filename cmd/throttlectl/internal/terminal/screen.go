@@ -24,12 +24,15 @@ func (s *Screen) Open() error {
 
 func (s *Screen) Close() { _, _ = io.WriteString(s.W, "\x1b[?7h\x1b[?25h\x1b[?1049l") }
 
-// Draw overwrites the page before: clearing it first would flicker. Lines below the last row are left out.
-func (s *Screen) Draw(page string) error {
+// Draw overwrites the page before: clearing it first would flicker. The footer is on the last row; lines of the page without room
+// above it are left out.
+func (s *Screen) Draw(page, footer string) error {
 	lines := strings.Split(strings.TrimRight(page, "\n"), "\n")
 	if rows := s.Rows(); rows > 0 {
-		lines = lines[:min(rows, len(lines))]
+		lines = lines[:min(max(rows-1, 0), len(lines))]
+		lines = append(lines, make([]string, max(rows-1, 0)-len(lines))...)
 	}
+	lines = append(lines, footer)
 	_, err := io.WriteString(s.W, "\x1b[H"+strings.Join(lines, "\x1b[K\r\n")+"\x1b[K\x1b[J")
 	return err
 }

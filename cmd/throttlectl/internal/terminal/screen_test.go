@@ -26,14 +26,19 @@ func TestScreen(t *testing.T) {
 	for _, test := range []struct{ page, want string }{
 		{"a long line\nand another\n", "a long line\nand another"},
 		{"short\n", "short"},
-		{strings.Join(tall, "\n"), strings.Join(tall[:fixture.FakeRows], "\n")},
+		{strings.Join(tall, "\n"), strings.Join(tall[:fixture.FakeRows-1], "\n")},
 		{"x\n\ny\n", "x\n\ny"},
 	} {
-		if err := s.Draw(test.page); err != nil {
+		if err := s.Draw(test.page, "q quit"); err != nil {
 			t.Fatal(err)
 		}
-		if got, _ := f.Shown(); got != test.want {
+		got, _ := f.Shown()
+		lines := strings.Split(got, "\n")
+		if shown := strings.TrimRight(strings.Join(lines[:len(lines)-1], "\n"), "\n"); shown != test.want {
 			t.Errorf("page %q looks so: %q", test.page, got)
+		}
+		if len(lines) != fixture.FakeRows || lines[fixture.FakeRows-1] != "q quit" {
+			t.Errorf("page %q: the footer isn't the last line of %q", test.page, got)
 		}
 		if !f.Hidden || !f.Cut {
 			t.Errorf("hidden %v, cut %v", f.Hidden, f.Cut)

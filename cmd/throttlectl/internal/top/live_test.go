@@ -29,25 +29,42 @@ func TestTopLive(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	ended := make(chan error, 1)
+	keys := make(chan byte)
 	go func() {
-		ended <- o.live(ctx, &terminal.Screen{W: f, Rows: func() int { return fixture.FakeRows }}, all)
+		ended <- o.live(ctx, &terminal.Screen{W: f, Rows: func() int { return fixture.FakeRows }}, all, keys)
 	}()
 	// A page with denials, and after the next interval, which has none, a calm one.
 	denials := func(page string) bool {
 		return strings.Contains(page, app.KeyHash("alice")) && strings.Contains(page, "44.44%")
 	}
 	calm := func(page string) bool {
-		return strings.Contains(page, "api     0.0        0.0 ") && !strings.Contains(page, "44.44%")
+		return strings.Contains(page, "api     0.0        0.0 ") && strings.Contains(page, "█▁") && !strings.Contains(page, "44.44%")
 	}
-	for deadline := time.Now().Add(fixture.Soon); ; time.Sleep(time.Millisecond) {
-		_, pages := f.Shown()
-		if i := slices.IndexFunc(pages, denials); i >= 0 && slices.ContainsFunc(pages[i:], calm) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %q", fixture.Soon, pages)
+	seen := 0 // pages
+	await := func(want func(page string) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(fixture.Soon); ; time.Sleep(time.Millisecond) {
+			_, pages := f.Shown()
+			if i := slices.IndexFunc(pages[seen:], want); i >= 0 {
+				seen += i
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("not within %v: %q", fixture.Soon, pages[seen:])
+			}
 		}
 	}
+	footer := func(want string) func(page string) bool {
+		return func(page string) bool { return strings.HasSuffix(page, "\n"+want) }
+	}
+	await(denials)
+	await(calm)
+	await(footer("q quit  s S sort: name"))
+	keys <- 's'
+	await(footer("q quit  s S sort: decisions"))
+	keys <- 'S'
+	keys <- 'x'
+	await(footer("q quit  s S sort: name"))
 	interrupt()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -16,17 +16,19 @@ type process struct {
 	shown string // its URL without secrets
 	url   string
 
-	err   error // of the latest poll
-	stats insight.Stats
-	last  sample // of the latest answer
-	delta delta  // by the latest poll; not valid after an error
+	err       error // of the latest poll
+	report    insight.Report
+	last      sample // of the latest answer
+	delta     delta  // by the latest poll; not valid after an error
+	restarted bool   // before the latest answer, and after the one before
 }
 
 // sample is the counts of a process at a time.
 type sample struct {
-	at     time.Time
-	counts map[decisionKind]int64
-	shadow insight.ShadowCounts
+	at, started time.Time
+	counts      map[decisionKind]int64
+	exposure    map[string]int64 // by policy
+	shadow      insight.ShadowCounts
 }
 
 // decisionKind is what a count is of.
@@ -52,22 +54,26 @@ func (p *process) poll(ctx context.Context, timeout time.Duration) {
 
 // record parses a reply.
 func (p *process) record(at time.Time, body []byte) {
-	var stats insight.Stats
-	err := json.Unmarshal(body, &stats)
-	if err == nil && stats.Policies == nil {
+	var report insight.Report
+	err := json.Unmarshal(body, &report)
+	if err == nil && report.Policies == nil {
 		err = errors.New("no policies in it")
 	}
 	if err != nil {
 		p.err = fmt.Errorf("%s: not the statistics that insight.Handler serves: %w", p.shown, err)
 		return
 	}
-	now := newSample(at, &stats)
-	p.err, p.stats, p.delta, p.last = nil, stats, now.since(p.last), now
+	now := newSample(at, &report)
+	p.restarted = !p.last.at.IsZero() && now.restarted(p.last)
+	p.err, p.report, p.delta, p.last = nil, report, now.since(p.last), now
 }
 
-func newSample(at time.Time, stats *insight.Stats) sample {
-	s := sample{at: at, counts: make(map[decisionKind]int64), shadow: stats.Shadow}
-	for _, p := range stats.Policies {
+func newSample(at time.Time, report *insight.Report) sample {
+	s := sample{
+		at: at, started: report.Started, counts: make(map[decisionKind]int64), exposure: make(map[string]int64), shadow: report.Shadow,
+	}
+	for _, p := range report.Policies {
+		s.exposure[p.Policy] = p.Exposure
 		if p.Errors > 0 {
 			s.counts[decisionKind{policy: p.Policy}] = p.Errors
 		}
@@ -89,15 +95,24 @@ func (s sample) since(before sample) delta {
 	if s.restarted(before) {
 		return delta{s, over}
 	}
-	g := delta{sample{s.at, make(map[decisionKind]int64), subtract(s.shadow, before.shadow)}, over}
+	g := delta{sample{
+		at: s.at, started: s.started, counts: make(map[decisionKind]int64), exposure: make(map[string]int64),
+		shadow: subtract(s.shadow, before.shadow),
+	}, over}
+	for policy, n := range s.exposure {
+		g.exposure[policy] = n - before.exposure[policy]
+	}
 	for what, n := range s.counts {
 		g.counts[what] = n - before.counts[what]
 	}
 	return g
 }
 
-// restarted reports whether a count is lower than before.
+// restarted reports whether the process is another one than before, or a count is lower.
 func (s sample) restarted(before sample) bool {
+	if !s.started.Equal(before.started) {
+		return true
+	}
 	for what, n := range before.counts {
 		if s.counts[what] < n {
 			return true

@@ -2,7 +2,6 @@
 package top
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +21,7 @@ import (
 
 const help = `Show what running applications decide, as they serve it with insight.Handler: on a terminal as a page that is drawn
 anew every --interval, until q or Ctrl-C; elsewhere a block each --interval, until interrupted. --once prints one of them, as
-soon as --interval is over.
+soon as --interval is over. On a terminal s and S change the order of the policies, and j, k, space and b scroll.
 
   throttlectl top --url http://127.0.0.1:8081/debug/sluice
   throttlectl top --url http://app-1:8081/debug/sluice --url http://app-2:8081/debug/sluice --sort denied
@@ -31,17 +30,23 @@ soon as --interval is over.
 Several --url are several processes, and summed. One that leads to another process each time, such as a load balancer's,
 makes no sense here. Applications watch keys only with insight.Config.WatchedKeys.
 
-  DENIED       the share of denials among the decisions
-  SOURCES      who decided; fallback is the failure policy, without the backend
-  GUARANTEES   how far decisions can be off
-  SHADOW       what shadow policies would have decided of what was admitted
-  DENIED MOST  the keys that are denied most, hashed unless the application's handler shows them in clear, with denials that
-               fade by its half-life, and by how much they may be too high. Hashes of one key are the same in all processes
-               only where StatsConfig.HashKey is
+  EXPOSED/S     admitted cost that is not exact and may have exceeded a limit
+  TREND         decisions a second at the latest looks, on a terminal
+  DENIED        the share of denials among the decisions
+  SOURCES       who decided; fallback is the failure policy, without the backend
+  GUARANTEES    how far decisions can be off
+  DENIED MOST   the keys that are denied most, hashed unless the application's handler shows them in clear, with denials that
+                fade by its half-life, and by how much they may be too high. Hashes of one key are the same in all processes
+                only where insight.Config.HashKey is
+  NEAR A LIMIT  keys that came near a limit whose window still runs, and what they had left then
+  GROUP         the nodes of a router, as the processes see them that see the worst of them
+  KEYS THAT MOVE, LEASES, FLAG, MIGRATION
+                what a router, a lease, a flag and a migration have counted since the processes started
+  SHADOW        what shadow policies would have decided of what was admitted
 
-All but DENIED MOST is about the last interval; the first page, which has no rates, about the time since the processes
-started. With --json there are also counts since they started. The exit code of --once is 1 if a process doesn't answer.
-Without it, errors go to stderr or on the page, and it goes on.`
+What an application doesn't give its handler is left out. Rates and shares are about the last interval; the first page, which
+has no rates, is about the time since the processes started. With --json there are also counts since then. The exit code of
+--once is 1 if a process doesn't answer. Without it, errors go to stderr or on the page, and it goes on.`
 
 const (
 	statsExample = "http://host:port/debug/sluice"
@@ -49,7 +54,6 @@ const (
 	mostKeys     = 1000 // the most that a handler serves
 	maxStats     = 16 << 20
 	minInterval  = 100 * time.Millisecond
-	ctrlC        = 3
 )
 
 type options struct {
@@ -143,7 +147,7 @@ func (o *options) poll(ctx context.Context, all []*process) *view {
 		polls.Go(func() { p.poll(ctx, o.Timeout) })
 	}
 	polls.Wait()
-	return newView(time.Now(), all, o.sort, o.keys)
+	return newView(time.Now(), all, o.keys)
 }
 
 // blocks prints a block each interval, the first after one: before that there are no rates.
@@ -164,6 +168,7 @@ func (o *options) blocks(ctx context.Context, all []*process) error {
 		if ctx.Err() != nil {
 			return o.interrupted(ctx)
 		}
+		v.sort(o.sort)
 		if v.answers > 0 {
 			if n > 0 && !o.JSON {
 				fmt.Fprintln(o.Out)
@@ -188,45 +193,4 @@ func (o *options) interrupted(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
-}
-
-// onTerminal shows the page until q is pressed, or ctx ends.
-func (o *options) onTerminal(ctx context.Context, t *terminal.Terminal, all []*process) error {
-	ctx, quit := context.WithCancel(ctx)
-	defer quit()
-	restore := t.Keys(ctx, func(key byte) {
-		if key == 'q' || key == 'Q' || key == ctrlC {
-			quit()
-		}
-	})
-	defer restore()
-	return o.live(ctx, &terminal.Screen{W: t.Out, Rows: t.Rows}, all)
-}
-
-// live draws a page each interval until ctx ends.
-func (o *options) live(ctx context.Context, s *terminal.Screen, all []*process) error {
-	if err := s.Open(); err != nil {
-		return err
-	}
-	defer s.Close()
-	tick := time.NewTicker(o.interval)
-	defer tick.Stop()
-	for {
-		v := o.poll(ctx, all)
-		if ctx.Err() != nil {
-			return nil
-		}
-		var page bytes.Buffer
-		if err := o.PrintTo(&page, v); err != nil {
-			return err
-		}
-		if err := s.Draw(page.String()); err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
 }

@@ -3,8 +3,6 @@ package top
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -12,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
-	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
@@ -26,16 +23,20 @@ type view struct {
 	Policies  []*policyView       `json:"policies"`
 	Shadow    *shadowView         `json:"shadow,omitempty"`
 	TopDenied []insight.DeniedKey `json:"top_denied"`
+	parts
 
 	answers int
-	rates   bool // whether rates are known
+	rates   bool                 // whether rates are known
+	trends  map[string][]float64 // decisions a second of each policy, so far; nil: not shown
 	errs    []error
 }
 
 type processView struct {
-	URL      string         `json:"url"`
-	Registry *registry.Info `json:"registry,omitempty"`
-	Error    string         `json:"error,omitempty"`
+	URL       string         `json:"url"`
+	Started   cli.Timestamp  `json:"started,omitzero"`
+	Restarted bool           `json:"restarted,omitempty"` // since the poll before
+	Registry  *registry.Info `json:"registry,omitempty"`
+	Error     string         `json:"error,omitempty"`
 }
 
 // policyView is what was decided under the policies of one name.
@@ -43,9 +44,10 @@ type policyView struct {
 	Policy string        `json:"policy"`
 	Limits []limit.Limit `json:"limits,omitempty"`
 
-	Allowed int64 `json:"allowed"` // since the processes started, as the next two
-	Denied  int64 `json:"denied"`
-	Errors  int64 `json:"errors"`
+	Allowed  int64 `json:"allowed"` // since the processes started, as the next three
+	Denied   int64 `json:"denied"`
+	Errors   int64 `json:"errors"`
+	Exposure int64 `json:"exposure"` // cost
 
 	PerSecond   *verdicts          `json:"per_second,omitempty"`
 	DenialShare float64            `json:"denial_share"`
@@ -59,6 +61,8 @@ type verdicts struct {
 	Allowed float64 `json:"allowed"`
 	Denied  float64 `json:"denied"`
 	Errors  float64 `json:"errors"`
+
+	Exposure float64 `json:"exposure"` // cost
 }
 
 func (v verdicts) decisions() float64 { return v.Allowed + v.Denied }
@@ -77,32 +81,35 @@ var orders = map[string]func(p *policyView) float64{
 	"denied":    func(p *policyView) float64 { return p.latest.Denied },
 	"share":     func(p *policyView) float64 { return p.DenialShare },
 	"errors":    func(p *policyView) float64 { return p.latest.Errors },
+	"exposure":  func(p *policyView) float64 { return p.latest.Exposure },
 	"fallback":  func(p *policyView) float64 { return p.Sources[fallback] * p.latest.decisions() },
 	"name":      func(*policyView) float64 { return 0 },
 }
 
 var (
-	orderNames = []string{"decisions", "denied", "share", "errors", "fallback", "name"}
+	orderNames = []string{"decisions", "denied", "share", "errors", "exposure", "fallback", "name"}
 	fallback   = throttler.Fallback.String()
 )
 
 // newView sums up. Until a process has replied twice, all counts are since the processes started; from then on, processes that
 // have replied once don't count for the interval.
-func newView(now time.Time, all []*process, order string, keys int) *view {
+func newView(now time.Time, all []*process, keys int) *view {
 	v := &view{Time: cli.Timestamp(now)}
 	for _, p := range all {
 		v.rates = v.rates || p.err == nil && p.delta.over > 0
 	}
 	byName, denied := make(map[string]*policyView), make(map[string]*insight.DeniedKey)
 	for _, p := range all {
-		one := processView{URL: p.shown, Registry: p.stats.Registry}
+		one := processView{URL: p.shown, Registry: p.report.Registry}
 		if p.err != nil {
 			one.Error = p.err.Error()
 			v.errs = append(v.errs, p.err)
 		} else {
 			v.answers++
 			v.add(p, byName)
-			addDenied(denied, p.stats.TopDenied)
+			addDenied(denied, p.report.TopDenied)
+			v.parts.add(&p.report)
+			one.Started, one.Restarted = cli.Timestamp(p.report.Started), p.restarted
 		}
 		v.Processes = append(v.Processes, one)
 	}
@@ -111,18 +118,24 @@ func newView(now time.Time, all []*process, order string, keys int) *view {
 		p.finish(v.rates)
 	}
 	v.Shadow.round()
+	v.sort(orderNames[0])
+	v.TopDenied = mostDenied(denied, keys)
+	v.parts.finish(keys)
+	return v
+}
+
+// sort sorts the policies.
+func (v *view) sort(order string) {
 	slices.SortFunc(v.Policies, func(a, b *policyView) int {
 		return cmp.Or(cmp.Compare(orders[order](b), orders[order](a)), strings.Compare(a.Policy, b.Policy))
 	})
-	v.TopDenied = mostDenied(denied, keys)
-	return v
 }
 
 func (v *view) err() error { return errors.Join(v.errs...) }
 
 // add adds a process.
 func (v *view) add(p *process, byName map[string]*policyView) {
-	for _, s := range p.stats.Policies {
+	for _, s := range p.report.Policies {
 		its := byName[s.Policy]
 		if its == nil {
 			its = &policyView{Policy: s.Policy, Limits: s.Limits, Sources: map[string]float64{}, Guarantees: map[string]float64{}}
@@ -131,6 +144,7 @@ func (v *view) add(p *process, byName map[string]*policyView) {
 		its.Allowed += s.Allowed
 		its.Denied += s.Denied
 		its.Errors += s.Errors
+		its.Exposure += s.Exposure
 	}
 	seconds := p.delta.over.Seconds()
 	switch {
@@ -142,7 +156,10 @@ func (v *view) add(p *process, byName map[string]*policyView) {
 	for what, n := range p.delta.counts {
 		byName[what.policy].add(what.kind, float64(n)/seconds)
 	}
-	if !v.rates || p.stats.Shadow == (insight.ShadowCounts{}) {
+	for policy, n := range p.delta.exposure {
+		byName[policy].latest.Exposure += float64(n) / seconds
+	}
+	if !v.rates || p.report.Shadow == (insight.ShadowCounts{}) {
 		return
 	}
 	if v.Shadow == nil {
@@ -184,7 +201,7 @@ func (p *policyView) finish(rates bool) {
 	if whole > 0 {
 		p.DenialShare = rounded(p.latest.Denied / whole)
 	}
-	p.latest = verdicts{rounded(p.latest.Allowed), rounded(p.latest.Denied), rounded(p.latest.Errors)}
+	p.latest = verdicts{rounded(p.latest.Allowed), rounded(p.latest.Denied), rounded(p.latest.Errors), rounded(p.latest.Exposure)}
 	if rates {
 		p.PerSecond = &p.latest
 	}
@@ -220,79 +237,4 @@ func mostDenied(sums map[string]*insight.DeniedKey, keys int) []insight.DeniedKe
 		return cmp.Or(cmp.Compare(b.Denied, a.Denied), strings.Compare(a.Key, b.Key))
 	})
 	return all[:min(keys, len(all))]
-}
-
-const shareWidth = 8
-
-func (v *view) Text(w io.Writer) {
-	fmt.Fprintf(w, "%s, %d of %d processes\n\n", v.Time, v.answers, len(v.Processes))
-	v.processText(w)
-	fmt.Fprint(w, "\nPOLICY\tALLOWED/S\tDENIED/S\tERRORS/S\tDENIED\t\tSOURCES\tGUARANTEES\tLIMITS\n")
-	for _, p := range v.Policies {
-		share := "-"
-		if p.latest.decisions() > 0 {
-			share = cli.Percent(p.DenialShare)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cli.Cell(p.Policy),
-			v.rate(p.latest.Allowed), v.rate(p.latest.Denied), v.rate(p.latest.Errors),
-			share, terminal.Bar(p.DenialShare, shareWidth), shares(p.Sources), shares(p.Guarantees), cli.Cell(cli.Limits(p.Limits)))
-	}
-	v.outageText(w)
-	if s := v.Shadow; s != nil {
-		fmt.Fprint(w, "\nSHADOW\tALLOWED/S\tDENIED/S\tFAILED/S\tDROPPED/S\n")
-		fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\n", v.rate(s.Allowed), v.rate(s.Denied), v.rate(s.Failed), v.rate(s.Dropped))
-	}
-	if len(v.TopDenied) > 0 {
-		fmt.Fprint(w, "\nDENIED MOST\tDENIED\tOVER\n")
-		for _, k := range v.TopDenied {
-			fmt.Fprintf(w, "%s\t%d\t%d\n", cli.Cell(k.Key), k.Denied, k.Over)
-		}
-	}
-}
-
-func (v *view) processText(w io.Writer) {
-	fmt.Fprint(w, "PROCESS\tREGISTRY\tSTATE\n")
-	for _, p := range v.Processes {
-		registry, state := "-", "ok"
-		if r := p.Registry; r != nil {
-			registry = cli.Cell(strings.TrimSpace(r.Version + " " + r.Digest[:min(12, len(r.Digest))]))
-			if r.Refused != "" {
-				state = "its file is refused: " + cli.Cell(strings.ReplaceAll(r.Refused, "\n", "; "))
-			}
-		}
-		if p.Error != "" {
-			state = cli.Cell(p.Error)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", cli.Cell(p.URL), registry, state)
-	}
-}
-
-// outageText warns of policies that the failure policy decides.
-func (v *view) outageText(w io.Writer) {
-	for _, p := range v.Policies {
-		if share, out := p.Sources[fallback]; out {
-			fmt.Fprintf(w, "\nOUTAGE: %s of the decisions under policy %s are made without the backend\n",
-				cli.Percent(share), cli.Cell(p.Policy))
-		}
-	}
-}
-
-// rate is a number a second, or "-" if not known.
-func (v *view) rate(n float64) string {
-	if !v.rates {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", n)
-}
-
-// shares lists shares by name, the largest first.
-func shares(parts map[string]float64) string {
-	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(parts[b], parts[a]), strings.Compare(a, b))
-	})
-	var texts []string
-	for _, name := range names {
-		texts = append(texts, cli.Cell(name)+" "+cli.Percent(parts[name]))
-	}
-	return cli.Cell(strings.Join(texts, " "))
 }

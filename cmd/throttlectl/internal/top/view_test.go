@@ -28,12 +28,12 @@ func told(t testing.TB, name string, begin time.Time, every time.Duration, bodie
 // said is what a process says that has allowed and denied that much, a tenth of it without the backend.
 func said(allowed, denied int64, more string) string {
 	return fmt.Sprintf(`{"policies": [
-		{"policy": "api", "limits": ["100/1s", "5000/1h~1m"], "allowed": %d, "denied": %d, "errors": %d, "decisions": [
+		{"policy": "api", "limits": ["100/1s", "5000/1h~1m"], "allowed": %d, "denied": %d, "errors": %d, "exposure": %d, "decisions": [
 			{"allowed": false, "source": "primary", "guarantee": "exact", "count": %d},
 			{"allowed": true, "source": "primary", "guarantee": "exact", "count": %d},
 			{"allowed": true, "source": "fallback", "guarantee": "bounded", "count": %d}]},
 		{"policy": "idle", "limits": ["1/1s"], "decisions": []}], "shadow": {}%s}`,
-		allowed, denied, allowed/100, denied, allowed-allowed/10, allowed/10, more)
+		allowed, denied, allowed/100, allowed/10, denied, allowed-allowed/10, allowed/10, more)
 }
 
 // The rates of each process are of its own interval; one that was started anew counts from zero, one that is new not yet.
@@ -43,8 +43,17 @@ func TestTopView(t *testing.T) {
 	now := begin.Add(2 * time.Second)
 	more := `, "registry": {"version": "7", "digest": "6e95da67e27a438a77ffac1cc2e1f6d34beac4e80234d73ab4bd2eb51ef0800e"},
 		"shadow": {"allowed": %d, "denied": %d, "failed": 1},
-		"top_denied": [{"key": "aa", "denied": 20, "over": 2}, {"key": "bb", "denied": 15, "over": 1}]`
-	refused := `, "registry": {"digest": "6e95da67", "refused": "line 1: no\nline 2: no"}, "top_denied": [{"key": "bb", "denied": 10, "over": 0}]`
+		"top_denied": [{"key": "aa", "denied": 20, "over": 2}, {"key": "bb", "denied": 15, "over": 1}],
+		"near_limits": [{"key": "cc", "policy": "api", "limit": "100/1s", "remaining": 7, "reset_at": "2026-11-21T12:00:02.4Z"},
+			{"key": "cc", "policy": "api", "limit": "5000/1h~1m", "remaining": 8, "reset_at": "2026-11-21T12:30:00Z"}],
+		"nodes": [{"group": "eu-1", "node": "10.0.0.1:6379", "role": "primary", "breaker": "closed", "latency_nanos": 812345, "rtt_nanos": 400000,
+			"ahead_nanos": -1200000}, {"group": "eu-1", "node": "10.0.0.2:6379", "role": "replica", "breaker": "closed", "readable": false,
+			"age_nanos": 90000000000}], "router": {"handovers": 12, "redirected": 3, "bounded": 1},
+		"lease": {"leased": 900, "denied": 60, "straight": 30, "fetches": 10, "stranded": 40, "keys": 5},
+		"dual": {"old": 70, "new": 30, "shadow": {"agreed": 8}}, "flag": {"name": "limits-in-redis", "percent": 12.5, "version": 16384, "reason": "split"}`
+	refused := `, "registry": {"digest": "6e95da67", "refused": "line 1: no\nline 2: no"}, "top_denied": [{"key": "bb", "denied": 10, "over": 0}],
+		"nodes": [{"group": "eu-1", "node": "10.0.0.1:6379", "role": "primary", "breaker": "open"}], "lease": {"leased": 100, "straight": 1},
+		"flag": {"name": "limits-in-redis", "percent": 10, "version": 8192, "reason": "split", "stale": true}`
 	all := []*process{
 		told(t, "steady", begin, 2*time.Second, said(1000, 100, fmt.Sprintf(more, 10, 5)), said(3000, 600, fmt.Sprintf(more, 30, 15))),
 		told(t, "restarted", begin, 4*time.Second, said(9000, 900, refused), said(400, 0, refused)),
@@ -54,8 +63,8 @@ func TestTopView(t *testing.T) {
 	f := new(cli.Factory)
 	for suffix, json := range map[string]bool{".txt": false, ".json": true} {
 		for name, v := range map[string]*view{
-			"top":       newView(now, all, "decisions", 10),
-			"top_first": newView(now, []*process{told(t, "app", begin, 0, said(1000, 100, ""))}, "name", 10),
+			"top":       newView(now, all, 10),
+			"top_first": newView(now, []*process{told(t, "app", begin, 0, said(1000, 100, ""))}, 10),
 		} {
 			f.JSON = json
 			var b strings.Builder
@@ -80,7 +89,9 @@ func TestTopSort(t *testing.T) {
 	for order, first := range map[string]string{
 		"decisions": "most", "denied": "denied", "share": "share", "errors": "errors", "fallback": "fallback", "name": "denied",
 	} {
-		if got := newView(time.Now(), []*process{app}, order, 0).Policies[0].Policy; got != first {
+		v := newView(time.Now(), []*process{app}, 0)
+		v.sort(order)
+		if got := v.Policies[0].Policy; got != first {
 			t.Errorf("--sort %s: first is %s, want %s", order, got, first)
 		}
 	}
@@ -101,7 +112,7 @@ func TestTopQuery(t *testing.T) {
 	}
 	var v struct{ Policies []any }
 	p := told(t, "app", time.Now(), 0, `{"policies": []}`)
-	text, err := json.Marshal(newView(time.Now(), []*process{p}, "name", 0))
+	text, err := json.Marshal(newView(time.Now(), []*process{p}, 0))
 	if err != nil || json.Unmarshal(text, &v) != nil || v.Policies == nil {
 		t.Errorf("%s, %v: want lists, also where nothing is in them", text, err)
 	}
