@@ -14,7 +14,7 @@ PACKAGES = $(addsuffix /...,$(MODULES))
 tool = $$(GOWORK=off go tool -n -modfile=$(CURDIR)/tools.mod $(1))
 STATICCHECK = $(call tool,staticcheck)
 
-.PHONY: help run test test-long test-containers test-servers race lint bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard tidy release-check release up down servers
+.PHONY: help run test test-long test-containers test-servers race lint vulncheck bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard tidy release-check release up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,11 +41,15 @@ test-servers: servers ## run the suites on other servers: SERVERS="dir1 dir2", f
 race: servers ## run all tests under the race detector
 	go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -v /internal/explorer)
 
-lint: ## check formatting, go vet and staticcheck
+lint: ## check formatting, go vet, staticcheck, and the workflows
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
 	go vet $(PACKAGES)
 	$(STATICCHECK) $(PACKAGES)
 	cd integration && go vet -tags containers ./... && $(STATICCHECK) -tags containers ./...
+	$(call tool,actionlint)
+
+vulncheck: ## look for known vulnerabilities in what all modules use
+	@set -e; for module in $(MODULES); do echo "$$module" && (cd $$module && $(call tool,govulncheck) ./...); done
 
 bench: servers ## compare with other limiters side by side; ten minutes, on an idle machine
 	@cd bench && go run .
