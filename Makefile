@@ -14,7 +14,7 @@ PACKAGES = $(addsuffix /...,$(MODULES))
 tool = $$(GOWORK=off go tool -n -modfile=$(CURDIR)/tools.mod $(1))
 STATICCHECK = $(call tool,staticcheck)
 
-.PHONY: help run test test-long test-containers test-servers race lint vulncheck bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard tidy release-check release up down servers
+.PHONY: help run test test-long test-containers test-servers race lint vulncheck bench bench-quick soak soak-attack benchmarks fuzz cover scoreboard tidy man completions release-check release up down servers
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,12 @@ scoreboard: servers ## run the fault suite and write its results to docs/FAULTS.
 
 tidy: ## run go mod tidy in every module
 	@.ci/tidy
+
+man: ## write throttlectl's man pages to dist/man
+	cd cmd/throttlectl && go run ./internal/gendocs -man $(CURDIR)/dist/man
+
+completions: ## write throttlectl's completions for bash, zsh, fish and PowerShell to dist/completions
+	cd cmd/throttlectl && go run ./internal/gendocs -completions $(CURDIR)/dist/completions
 
 release-check: ## make the release VERSION in a temporary clone, and install and use it from a module proxy
 	@.ci/release-check $(VERSION)

@@ -17,7 +17,7 @@
 //	throttlectl simulate --limit 10/1s --shape poisson:8/s                 # a policy, without a server
 //	throttlectl load --redis redis://localhost:6379/0 --limit 100/1s       # on servers, and whether limits hold
 //
-// throttlectl --help lists the commands and the exit codes.
+// Flags that are left out come from the environment or a file: throttlectl config --help. throttlectl --help lists the commands and the exit codes.
 package main
 
 import (
@@ -26,15 +26,14 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/redis/go-redis/v9/logging"
-
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/root"
 )
 
 func main() {
-	logging.Disable() // go-redis would write to stderr, too, what it returns as an error
+	redisbackend.LogTo(nil) // go-redis returns the same as errors; --verbose prints it
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends what the first one didn't
-	os.Exit(root.Run(ctx, cli.Streams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}, os.Args[1:]))
+	os.Exit(root.Run(ctx, cli.Streams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr, Getenv: os.Getenv}, os.Args[1:]))
 }

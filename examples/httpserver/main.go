@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -108,6 +110,7 @@ func open(topology string) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	redisbackend.LogTo(slog.Default()) // which the Throttler logs to, too
 	return router.Open(t, router.Config{OnEvent: func(e router.Event) { log.Print(e) }})
 }
 

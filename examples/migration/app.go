@@ -103,6 +103,7 @@ func (a *application) startProcess(ctx context.Context, flags featureflag.Source
 }
 
 func (a *application) openRouter() (*router.Router, error) {
+	redisbackend.LogTo(nil) // the report has the errors
 	return router.Open(a.servers.topology, router.Config{Backend: redisbackend.Config{Prefix: a.prefix, Timeout: callTimeout}})
 }
 

@@ -10,11 +10,13 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 	"github.com/sluice-go/sluice/throttler"
@@ -45,6 +47,7 @@ func open(file string) (counts backend.Backend, where func(key string) string, e
 	if err != nil {
 		return nil, nil, err
 	}
+	redisbackend.LogTo(slog.Default()) // which the Throttler logs to, too
 	groups, err := router.Open(topology, router.Config{})
 	if err != nil {
 		return nil, nil, err

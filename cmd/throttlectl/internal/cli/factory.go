@@ -5,6 +5,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,19 +13,36 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/settings"
 )
 
 // Streams are where a command reads and writes.
 type Streams struct {
 	In          io.Reader
 	Out, ErrOut io.Writer
+
+	Getenv func(string) string // as os.Getenv; nil if there is no environment
 }
 
 // Factory is what every command is made with: the streams, and the flags that all commands have.
 type Factory struct {
 	Streams
-	JSON    bool
-	Timeout time.Duration
+	JSON     bool
+	Timeout  time.Duration
+	Color    string // one of Colors
+	Verbose  bool
+	Settings settings.Source
+}
+
+// ApplySettings gives cmd the values of settings that its command line leaves out.
+func (f *Factory) ApplySettings(cmd *cobra.Command) error {
+	f.Settings.Given = f.Settings.Given || cmd.Flags().Changed("config")
+	err := f.Settings.Apply(cmd)
+	if unknown, ok := errors.AsType[*settings.UnknownError](err); ok {
+		return WithGuess(err, unknown.Name, unknown.Known)
+	}
+	return err
 }
 
 // DefaultTimeout is the default of --timeout.
@@ -41,6 +59,9 @@ func Group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 		want := fmt.Sprintf("want one of %s (see %s --help)", strings.Join(names, ", "), cmd.CommandPath())
 		if len(args) == 0 {
 			return fmt.Errorf("no command: %s", want)
+		}
+		if guess := didYouMean(args[0], "", names); guess != "" {
+			want = fmt.Sprintf("%s (see %s --help)", guess, cmd.CommandPath())
 		}
 		return fmt.Errorf("unknown command %q: %s", args[0], want)
 	}
@@ -82,6 +103,6 @@ func (f *Factory) PrintTo(w io.Writer, r result) error {
 			return err
 		}
 	}
-	_, err := w.Write(b.Bytes())
+	_, err := io.WriteString(w, render(b.String(), !f.JSON && f.Colored(w)))
 	return err
 }

@@ -34,12 +34,13 @@ func escape(b *bytes.Buffer) {
 }
 
 // PrintError prints an error, without the control codes that servers and applications may have put into it.
-func (s Streams) PrintError(err error) {
+func (f *Factory) PrintError(err error) {
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		if line != "" {
 			lines[i] = Cell(line)
 		}
 	}
-	fmt.Fprintln(s.ErrOut, "throttlectl:", strings.Join(lines, "\n"))
+	name := render(Bad.Of("throttlectl:"), f.Colored(f.ErrOut))
+	fmt.Fprintln(f.ErrOut, name, strings.Join(lines, "\n"))
 }

@@ -9,7 +9,7 @@ import (
 func TestComplain(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	Streams{ErrOut: &b}.PrintError(errors.Join(errors.New("ERR \x1b]0;owned\a"), errors.New("second\r")))
+	(&Factory{Streams: Streams{ErrOut: &b}}).PrintError(errors.Join(errors.New("ERR \x1b]0;owned\a"), errors.New("second\r")))
 	if want := "throttlectl: ERR ?]0;owned?\nsecond?\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}

@@ -20,13 +20,20 @@ type outcome struct {
 	Stdout, Stderr string
 }
 
-// Execute runs the program to its end.
+// Execute runs the program to its end, without an environment.
 func Execute(t testing.TB, args ...string) outcome {
+	t.Helper()
+	return ExecuteIn(t, nil, args...)
+}
+
+// ExecuteIn runs the program to its end, in an environment.
+func ExecuteIn(t testing.TB, environment map[string]string, args ...string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*fixture.Soon) // a watch that is not refused would never end
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	code := root.Run(ctx, cli.Streams{In: os.Stdin, Out: &stdout, ErrOut: &stderr}, args)
+	getenv := func(name string) string { return environment[name] }
+	code := root.Run(ctx, cli.Streams{In: os.Stdin, Out: &stdout, ErrOut: &stderr, Getenv: getenv}, args)
 	return outcome{code, stdout.String(), stderr.String()}
 }
 

@@ -10,14 +10,25 @@ import (
 
 // Report is the findings of a command.
 type Report struct {
-	Findings []struct{ Severity, Check, Group, Server, What, Do string }
+	Findings []struct {
+		Severity, Check, What, Do string
+		Where                     []struct{ Group, Server, Detail string }
+	}
 }
 
-// Has reports whether there is such a finding, with a text in What.
+// Has reports whether there is such a finding about a server, or about none, with a text in What or in its Detail.
 func (r Report) Has(severity, check, server, what string) bool {
 	for _, f := range r.Findings {
-		if f.Severity == severity && f.Check == check && f.Server == server && strings.Contains(f.What, what) {
+		if f.Severity != severity || f.Check != check {
+			continue
+		}
+		if len(f.Where) == 0 && server == "" && strings.Contains(f.What, what) {
 			return true
+		}
+		for _, its := range f.Where {
+			if its.Server == server && strings.Contains(f.What+": "+its.Detail, what) {
+				return true
+			}
 		}
 	}
 	return false

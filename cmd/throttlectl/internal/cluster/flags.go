@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/settings"
 	"github.com/sluice-go/sluice/internal/redisopts"
 	"github.com/sluice-go/sluice/router"
 )
@@ -47,6 +48,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterLogin(cmd)
 	cmd.Flags().StringArrayVar(&f.Redis, "redis", nil, "`url` of a Redis server, in place of a topology; better without a password")
 	cli.NoFiles(cmd, "redis")
+	settings.Bind(cmd.Flags(), settings.URL, "redis", "topology", "user", "db", "tls", "sentinel-user", "sentinel-password-file")
 }
 
 // RegisterLogin adds the flags of commands whose operand is the topology.
@@ -65,13 +67,20 @@ func (f *Flags) RegisterLogin(cmd *cobra.Command) {
 	flags.StringVar(&f.topologyKey, "topology-key", "", "`file` with the public keys, PEM, of which one must have signed a newer topology on the servers")
 	for _, flag := range []string{"prefix", "user", "sentinel-user", "db", "allow-address"} {
 		cli.NoFiles(cmd, flag)
+		settings.Bind(flags, settings.Text, flag)
 	}
+	settings.Bind(flags, settings.Text, "tls")
+	for _, flag := range []string{PasswordFile, "sentinel-password-file", "ca", "topology-key"} {
+		settings.Bind(flags, settings.Path, flag)
+	}
+	settings.Exclude(flags, "ask-password", PasswordFile)
 }
 
 // RegisterTopology adds --topology alone, for commands that need no server.
 func (f *Flags) RegisterTopology(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Topology, "topology", "", "JSON `file` of the topology")
 	_ = cmd.MarkFlagFilename("topology", "json")
+	settings.Bind(cmd.Flags(), settings.Path, "topology", "redis")
 }
 
 // LoadTopology loads the topology of --topology, which must be given.
@@ -86,7 +95,7 @@ func (f *Flags) LoadTopology() (router.Topology, error) {
 func (f *Flags) Cluster(ctx context.Context) (*Cluster, error) {
 	switch {
 	case (f.Topology == "") == (len(f.Redis) == 0):
-		return nil, cli.Usage(errors.New("exactly one of --topology and --redis is needed"))
+		return nil, cli.Usage(errors.New("exactly one of --topology and --redis is needed: the flag, or a setting (see throttlectl config --help)"))
 	case f.Topology == "" && (f.user != "" || f.db != 0 || f.tls || f.sentinelUser != "" || f.sentinelPasswordFile != ""):
 		return nil, cli.Usage(errors.New("--user, --db, --tls and those for sentinels go with --topology: the URL of --redis has it all"))
 	case f.db < 0:
@@ -173,7 +182,8 @@ func (f *Flags) trusted() (*x509.CertPool, error) {
 }
 
 // CompleteGroups completes the value of a flag with the groups of --topology.
-func (f *Flags) CompleteGroups(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteGroups(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	_ = f.ApplySettings(cmd) // which cobra would do later
 	var names []string
 	if t, err := f.LoadTopology(); err == nil {
 		for _, g := range t.Groups {

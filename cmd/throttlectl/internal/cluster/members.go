@@ -95,11 +95,11 @@ func (c *Cluster) checkSentinels(ctx context.Context, g *router.Group, newest se
 		var reply redis.Error
 		switch one := (finding.Finding{Severity: finding.Warning, Check: "sentinel", Server: g.Sentinels[i]}); {
 		case errors.As(a.err, &reply):
-			one.What, one.Do = "refuses: "+reply.Error(), "Have it monitor the master by that name, and look at the credentials."
+			one.What, one.Detail, one.Do = "refuses", reply.Error(), "Have it monitor the master by that name, and look at the credentials."
 			f = append(f, one)
 		case a.err != nil: // unreachable: a finding of the member itself
 		case a.primary != newest.primary:
-			one.What = fmt.Sprintf("names %s as primary, others name %s", a.primary, newest.primary)
+			one.What, one.Detail = "disagrees on the primary", fmt.Sprintf("names %s as primary, others name %s", a.primary, newest.primary)
 			one.Do = "Look whether it is cut off from the others; SENTINEL RESET makes it look anew."
 			f = append(f, one)
 		}

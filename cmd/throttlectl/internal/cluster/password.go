@@ -15,6 +15,9 @@ import (
 // PasswordEnv is the variable of redis-cli: all users of a host can read its command lines.
 const PasswordEnv = "REDISCLI_AUTH"
 
+// PasswordFile is the flag of the file with the password.
+const PasswordFile = "password-file"
+
 const PasswordHelp = `A password on the command line, in the URL, can be read by everybody on the host. Leave it out, and it is read from
 --password-file, from the terminal with --ask-password, or else from REDISCLI_AUTH in the environment, as redis-cli does.`
 
@@ -29,7 +32,7 @@ type PasswordFlags struct {
 
 func (p *PasswordFlags) Register(f *cli.Factory, flags *pflag.FlagSet) {
 	p.Factory = f
-	flags.StringVar(&p.file, "password-file", "", "`file` with the password for the servers; without it, "+PasswordEnv+" has it")
+	flags.StringVar(&p.file, PasswordFile, "", "`file` with the password for the servers; without it, "+PasswordEnv+" has it")
 	flags.BoolVar(&p.ask, "ask-password", false, "ask for the password for the servers on the terminal")
 }
 
@@ -44,7 +47,7 @@ func (p *PasswordFlags) read(ctx context.Context) (string, error) {
 	case p.file != "":
 		return readSecret(p.file)
 	case !p.ask:
-		return os.Getenv(PasswordEnv), nil
+		return p.Settings.Env(PasswordEnv), nil
 	case p.typed == nil:
 		typed, err := p.prompt(ctx)
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // checkNames are what --ignore takes.
-var checkNames = []string{"reach", "version", "memory", "replication", "role", "clock", "acl", "persistence", "clients", "sentinel", "cluster"}
+var checkNames = []string{"reach", finding.WritesCheck, "version", "memory", "replication", "role", "clock", "acl", "persistence", "clients", "sentinel", "cluster"}
 
 // check checks a server by itself.
 func (e *serverReport) check(maxLag time.Duration) (f finding.List) {
@@ -20,6 +20,7 @@ func (e *serverReport) check(maxLag time.Duration) (f finding.List) {
 	if e.Role == cluster.RoleSentinel {
 		return nil
 	}
+	f = append(f, e.checkWrites()...)
 	f = append(f, checkVersion(e.info)...)
 	f = append(f, checkMemory(e.info)...)
 	f = append(f, e.checkReplication(maxLag)...)
@@ -51,11 +52,11 @@ func checkMemory(said map[string]string) (f finding.List) {
 				"and keys get their quota back", policy), fix)
 	}
 	if n := infoInt(said, "evicted_keys"); n > 0 {
-		f.Add(finding.Warning, "memory", fmt.Sprintf("%d keys were evicted since its start", n),
-			"Counts may be among them. CONFIG RESETSTAT after it is mended.")
+		f.AddDetail(finding.Warning, "memory", "keys were evicted since its start", fmt.Sprint(n),
+			"Counts may be among them. CONFIG RESETSTAT after it is fixed.")
 	}
 	if limit > 0 && used >= limit/10*9 {
-		f.Add(finding.Warning, "memory", fmt.Sprintf("%d%% of maxmemory are used: when it is full, requests have no verdict", 100*used/limit),
+		f.AddDetail(finding.Warning, "memory", "maxmemory is nearly used: when it is full, requests have no verdict", fmt.Sprintf("%d%%", 100*used/limit),
 			"Raise maxmemory, add a group, or shorten windows.")
 	}
 	if limit == 0 {
@@ -71,12 +72,12 @@ func (e *serverReport) checkReplication(maxLag time.Duration) (f finding.List) {
 	}
 	switch age := e.age(); {
 	case e.info["master_link_status"] != "up":
-		f.Add(finding.Critical, "replication", fmt.Sprintf("its link to the primary %s is down, for %v: it isn't read, "+
-			"and a failover to it loses counts", primaryAddr(e.info), age),
+		f.AddDetail(finding.Critical, "replication", "its link to the primary is down: it isn't read, and a failover to it loses counts",
+			fmt.Sprintf("primary %s, for %v", primaryAddr(e.info), age),
 			"See whether the primary runs and can be reached from there (masterauth, masteruser).")
 	case age > maxLag:
-		f.Add(finding.Critical, "replication", fmt.Sprintf("stale: it hasn't heard of its primary %s for %v, "+
-			"though the link is up", primaryAddr(e.info), age),
+		f.AddDetail(finding.Critical, "replication", "stale: it hasn't heard of its primary, though the link is up",
+			fmt.Sprintf("primary %s, for %v", primaryAddr(e.info), age),
 			"The primary hangs, or the network between the two. A failover to it loses counts.")
 	}
 	if e.info["slave_read_only"] == "0" {
@@ -89,7 +90,7 @@ func (e *serverReport) checkReplication(maxLag time.Duration) (f finding.List) {
 func (e *serverReport) checkRole() (f finding.List) {
 	switch {
 	case e.Role == cluster.RolePrimary && e.replica():
-		f.Add(finding.Critical, "role", "it is the group's primary, but says that it is a replica of "+primaryAddr(e.info)+": takes fail",
+		f.AddDetail(finding.Critical, "role", "it is the group's primary, but says that it is a replica", "of "+primaryAddr(e.info),
 			"Publish a topology that names the new primary; sentinels would tell by themselves.")
 	case e.Role == cluster.RoleReplica && !e.replica():
 		f.Add(finding.Critical, "role", "it is a replica of the group, but says that it is a primary: what it has is not the group's",
@@ -101,19 +102,19 @@ func (e *serverReport) checkRole() (f finding.List) {
 // checkPersistence checks what a restart would lose.
 func (e *serverReport) checkPersistence() (f finding.List) {
 	if e.info["rdb_last_bgsave_status"] == "err" {
-		f.Add(finding.Critical, "persistence", "the last save has failed: by default it refuses all writes now (stop-writes-on-bgsave-error)",
+		f.Add(finding.Critical, "persistence", "the last save has failed: by default a primary then refuses all writes (stop-writes-on-bgsave-error)",
 			"Look at its log and its disk.")
 	}
 	if e.info["aof_enabled"] == "1" && e.info["aof_last_write_status"] == "err" {
-		f.Add(finding.Critical, "persistence", "the append-only file can't be written: it refuses all writes now",
+		f.Add(finding.Critical, "persistence", "the append-only file can't be written: a primary then refuses all writes",
 			"Look at its log and its disk.")
 	}
 	if e.info["aof_enabled"] == "1" || e.known && e.saves || !e.known {
 		return f
 	}
 	if replicas := infoInt(e.info, "connected_slaves"); !e.replica() && replicas > 0 {
-		f.Add(finding.Warning, "persistence", fmt.Sprintf("it keeps nothing on disk: if it is restarted by itself, "+
-			"it comes back empty, and its %d replicas empty themselves after it", replicas),
+		f.AddDetail(finding.Warning, "persistence", "it keeps nothing on disk: if it is restarted by itself, "+
+			"it comes back empty, and its replicas empty themselves after it", fmt.Sprintf("%d replicas", replicas),
 			"Turn appendonly on, or see to it that a primary that died is not restarted before a replica was promoted.")
 		return f
 	}
@@ -125,12 +126,12 @@ func (e *serverReport) checkPersistence() (f finding.List) {
 func checkClients(said map[string]string) (f finding.List) {
 	connected, most := infoInt(said, "connected_clients"), infoInt(said, "maxclients")
 	if most > 0 && connected*10 >= most*9 {
-		f.Add(finding.Warning, "clients", fmt.Sprintf("%d of %d clients are connected", connected, most),
+		f.AddDetail(finding.Warning, "clients", "there is hardly room for more clients", fmt.Sprintf("%d of %d are connected", connected, most),
 			"Raise maxclients (and the limit of open files), or look who leaves connections open (CLIENT LIST).")
 	}
 	if n := infoInt(said, "rejected_connections"); n > 0 {
-		f.Add(finding.Info, "clients", fmt.Sprintf("%d connections were rejected since its start, because of maxclients", n),
-			"CONFIG RESETSTAT after it is mended.")
+		f.AddDetail(finding.Info, "clients", "connections were rejected since its start, because of maxclients", fmt.Sprint(n),
+			"CONFIG RESETSTAT after it is fixed.")
 	}
 	return f
 }

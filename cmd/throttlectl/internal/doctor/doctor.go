@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,10 +15,11 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
 )
 
-const help = `Examine every server of a topology, or those given by --redis, and print what is wrong with it, and what to do. It only
-asks, and can do so with the rights that the applications need; log in as they do, for it also looks at those rights.
+const help = `Examine every server of a topology, or those given by --redis, and print what is wrong, the worst first, where, and what to do.
+It changes nothing, and needs only the rights of the applications; log in as they do, for it also looks at those rights.
 
   reach        whether it answers
+  writes       whether it takes writes now, by a SET that changes nothing
   version      whether it is new enough, and has holes that let scripts do what they should not
   memory       whether it forgets counts when it is full, and how full it is
   replication  of replicas: whether they hear of their primary, and how far they are behind
@@ -96,21 +96,21 @@ func New(f *cli.Factory) *cobra.Command {
 }
 
 func (o *options) validate() (least finding.Severity, err error) {
-	i := slices.Index(finding.Severities, o.failOn)
+	if err := cli.OneOf("fail-on", o.failOn, finding.Severities); err != nil {
+		return 0, err
+	}
 	switch {
-	case i < 0:
-		return 0, fmt.Errorf("--fail-on = %q: must be one of %s", o.failOn, strings.Join(finding.Severities, ", "))
 	case o.maxLag <= 0:
 		return 0, fmt.Errorf("--max-lag = %v: must be more than 0", o.maxLag)
 	case o.maxSkew <= 0:
 		return 0, fmt.Errorf("--max-skew = %v: must be more than 0", o.maxSkew)
 	}
 	for _, name := range o.ignore {
-		if !slices.Contains(checkNames, name) {
-			return 0, fmt.Errorf("--ignore = %q: must be of %s", name, strings.Join(checkNames, ", "))
+		if err := cli.OneOf("ignore", name, checkNames); err != nil {
+			return 0, err
 		}
 	}
-	return finding.Severity(i), nil
+	return finding.Severity(slices.Index(finding.Severities, o.failOn)), nil
 }
 
 // knownGroups refuses groups that the topology doesn't have: nothing would be examined.
@@ -121,7 +121,7 @@ func (o *options) knownGroups(c *cluster.Cluster) error {
 	}
 	for _, name := range o.groups {
 		if !slices.Contains(names, name) {
-			return fmt.Errorf("--group = %q: the topology has no such group", name)
+			return cli.WithGuess(fmt.Errorf("--group = %q: the topology has no such group", name), name, names)
 		}
 	}
 	return nil

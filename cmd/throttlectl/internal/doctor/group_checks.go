@@ -30,11 +30,12 @@ func checkReplicas(all []*serverReport) (f finding.List) {
 		switch {
 		case primary.info["master_replid"] != replica.info["master_replid"]:
 			one.Severity = finding.Critical
-			one.What = fmt.Sprintf("it doesn't copy the group's primary %s, but %s", primary.Address, primaryAddr(replica.info))
-			one.Do = "REPLICAOF the group's primary, or mend the topology."
+			one.What = "it doesn't copy the group's primary"
+			one.Detail = fmt.Sprintf("%s, but %s", primary.Address, primaryAddr(replica.info))
+			one.Do = "REPLICAOF the group's primary, or fix the topology."
 		case behind > maxBehind:
 			one.Severity = finding.Warning
-			one.What = fmt.Sprintf("it is %d bytes behind its primary", behind)
+			one.What, one.Detail = "it is behind its primary", fmt.Sprintf("%d bytes", behind)
 			one.Do = "Look at the network between the two, and at the replica's load."
 		default:
 			continue
@@ -78,7 +79,7 @@ func checkClocks(all []*serverReport, maxSkew time.Duration) (f finding.List) {
 				against = "this host's, one of the two is wrong"
 			}
 			f = append(f, finding.Finding{Severity: finding.Critical, Check: "clock", Group: e.Group, Server: e.Address,
-				What: fmt.Sprintf("its clock is %s %s", describeOffset(off), against), Do: "Let NTP set it, slowly: windows end by it."})
+				What: "its clock is wrong", Detail: describeOffset(off) + " " + against, Do: "Let NTP set it, slowly: windows end by it."})
 		}
 	}
 	if most.Abs() > maxSkew {

@@ -25,6 +25,7 @@ type serverReport struct {
 	offset      time.Duration // its clock against this host's
 	rtt         time.Duration // the offset is exact to half of it
 	permissions permissions
+	refusal     error // of all writes, now
 }
 
 // examine asks a server for --timeout at most.
@@ -51,6 +52,9 @@ func examine(ctx context.Context, m cluster.Member, timeout time.Duration) *serv
 		return e
 	}
 	e.permissions = readPermissions(ctx, client, m.Prefix, e.requiredCommands())
+	if e.mayWrite() {
+		e.refusal = writeRefusal(ctx, client, m.Prefix, e.info["cluster_enabled"] == "1")
+	}
 	if ctx.Err() != nil {
 		e.err = fmt.Errorf("it is slow: no answer within %v", timeout)
 	}
@@ -96,11 +100,11 @@ func (e *serverReport) checkReach() (f finding.List) {
 	case errors.As(e.err, &reply) && redis.HasErrorPrefix(e.err, "NOPERM"):
 		f.Add(finding.Critical, "acl", "refuses what Sluice needs: "+e.err.Error(), "Grant the user +info +time.")
 	case errors.As(e.err, &reply):
-		f.Add(finding.Critical, "reach", "refuses: "+e.err.Error(), "Look at the credentials.")
+		f.AddDetail(finding.Critical, "reach", "refuses", e.err.Error(), "Look at the credentials.")
 	case e.Role == cluster.RoleReplica || e.Role == cluster.RoleSentinel:
-		f.Add(finding.Warning, "reach", "can't be reached: "+e.err.Error(), "See whether it runs.")
+		f.AddDetail(finding.Warning, "reach", "can't be reached", e.err.Error(), "See whether it runs.")
 	default:
-		f.Add(finding.Critical, "reach", "can't be reached: "+e.err.Error(),
+		f.AddDetail(finding.Critical, "reach", "can't be reached", e.err.Error(),
 			"See whether it runs. Its keys have no verdict meanwhile; the applications' failure policy decides.")
 	}
 	return f

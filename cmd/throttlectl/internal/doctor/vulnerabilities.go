@@ -117,7 +117,7 @@ func checkVersion(said map[string]string) (f finding.List) {
 	if len(ids) > 0 {
 		f.Add(finding.Warning, "version", fmt.Sprintf("%s %v has holes in its script engine that are known by %s: "+
 			"%s", name, v, vulnerabilitiesAsOf, strings.Join(ids, ", ")),
-			fmt.Sprintf("Upgrade to %v or newer. Distributions mend older versions: if the package is, "+
+			fmt.Sprintf("Upgrade to %v or newer. Distributions fix older versions: if the package is, "+
 				"--ignore version.", nearestFixed(v, known)))
 	}
 	return f

@@ -245,11 +245,13 @@ func TestCommandsLogIn(t *testing.T) {
 	clitest.Fail(t, cli.ExitUsage, "another is given", fixture.With(fixture.APIFlags, "peek", "k", "--redis", "redis://:s3cret@"+server.Addr, "--password-file", file)...)
 	clitest.Fail(t, cli.ExitUsage, "go with --redis", "flag", "get", "x", "--file", file, "--password-file", file)
 	clitest.Succeed(t, fixture.With(fixture.APIFlags, "peek", "k", "--redis", "redis://:s3cret@"+server.Addr)...)
-	t.Setenv(cluster.PasswordEnv, "s3cret")
+	environment := map[string]string{cluster.PasswordEnv: "s3cret"}
 	for _, args := range commands {
-		clitest.Succeed(t, args...)
+		if got := clitest.ExecuteIn(t, environment, args...); got.Code != cli.ExitOK || got.Stderr != "" {
+			t.Errorf("%v: %+v", args, got)
+		}
 	}
-	if got := clitest.Execute(t, append(commands["topology"], "--user", "s0me")...); got.Code != cli.ExitFailure || strings.Contains(got.Stderr, "s3cret") {
+	if got := clitest.ExecuteIn(t, environment, append(commands["topology"], "--user", "s0me")...); got.Code != cli.ExitFailure || strings.Contains(got.Stderr, "s3cret") {
 		t.Errorf("%+v", got)
 	}
 }

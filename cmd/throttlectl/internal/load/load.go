@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/settings"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/terminal"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/traffic"
 	"github.com/sluice-go/sluice/router"
@@ -89,6 +90,7 @@ func New(f *cli.Factory) *cobra.Command {
 		},
 	}
 	o.Flags.Register(cmd)
+	settings.Unbind(cmd.Flags(), "topology", "redis") // no load by a setting that was meant to look at servers
 	o.Selector.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.memory, "memory", false, "count in this process, without a server")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -86,16 +87,17 @@ func (p *Selector) fromFile(key string) (limit.Policy, error) {
 	if its := p.registry.Policy(p.Name); its != nil {
 		return *its, nil
 	}
-	return limit.Policy{}, fmt.Errorf("%s: no policy %q: there are %s", p.File, p.Name, listNames(p.registry.Policies()))
+	var names []string
+	for _, its := range p.registry.Policies() {
+		names = append(names, its.Name)
+	}
+	return limit.Policy{}, cli.WithGuess(fmt.Errorf("%s: no policy %q: there are %s", p.File, p.Name, listNames(names)), p.Name, names)
 }
 
-// listNames names the first ten policies.
-func listNames(all []*limit.Policy) string {
+// listNames lists the first ten names.
+func listNames(all []string) string {
 	const most = 10
-	var names []string
-	for _, p := range all[:min(most, len(all))] {
-		names = append(names, p.Name)
-	}
+	names := slices.Clone(all[:min(most, len(all))])
 	if more := len(all) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}

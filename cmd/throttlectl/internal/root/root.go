@@ -4,18 +4,22 @@ package root
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/doctor"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/flags"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/inspect"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/settings"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/simulate"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/top"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/topology"
@@ -37,7 +41,13 @@ Exit codes:
 // RunE, and with Args made by cli.Operands. An error of RunE is a failure unless cli.Usage made it; an error before RunE is a
 // usage error. Only the root may have a PersistentPreRunE: cobra runs only the innermost one.
 func New(s cli.Streams) *cobra.Command {
-	f := &cli.Factory{Streams: s}
+	return newRoot(&cli.Factory{Streams: s})
+}
+
+func newRoot(f *cli.Factory) *cobra.Command {
+	f.Settings = settings.Source{
+		Getenv: f.Getenv, PasswordVariable: cluster.PasswordEnv, PasswordFlags: []string{cluster.PasswordFile},
+	}
 	root := cli.Group(&cobra.Command{
 		Use:           "throttlectl",
 		Short:         "The operator's tool for applications that use Sluice",
@@ -45,11 +55,8 @@ func New(s cli.Streams) *cobra.Command {
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true, // Run reports them
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if f.Timeout <= 0 {
-				return fmt.Errorf("--timeout = %v: must be more than 0", f.Timeout)
-			}
-			return nil
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return prepare(f, cmd)
 		},
 	},
 		flags.New(f),
@@ -66,13 +73,25 @@ func New(s cli.Streams) *cobra.Command {
 		doctor.New(f),
 		simulate.New(f),
 		load.New(f),
+		newConfig(f),
 	)
-	root.PersistentFlags().BoolVar(&f.JSON, "json", false, "print JSON, one object a line")
-	root.PersistentFlags().DurationVar(&f.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	flags := root.PersistentFlags()
+	flags.BoolVar(&f.JSON, "json", false, "print JSON, one object a line")
+	flags.DurationVar(&f.Timeout, "timeout", cli.DefaultTimeout, "bound for each question to a server")
+	flags.StringVar(&f.Color, "color", cli.Colors[0], "`when` to use colors: "+strings.Join(cli.Colors, ", "))
+	flags.StringVar(&f.Settings.File, "config", "", "`file` of settings; none if empty: see throttlectl config --help")
+	flags.BoolVar(&f.Verbose, "verbose", false, "print to stderr what the client of Redis logs")
+	settings.Bind(flags, settings.Text, "timeout")
+	settings.Bind(flags, settings.Text, "color")
+	_ = root.MarkPersistentFlagFilename("config", "json")
+	if err := root.RegisterFlagCompletionFunc("color", cobra.FixedCompletions(cli.Colors, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetIn(s.In)
-	root.SetOut(s.Out)
-	root.SetErr(s.ErrOut)
+	root.SetIn(f.In)
+	root.SetOut(f.Out)
+	root.SetErr(f.ErrOut)
 	// Groups are runnable only to refuse: see cli.Group.
 	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
 		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1))
@@ -88,13 +107,31 @@ func version() string {
 	return "(devel)"
 }
 
+// prepare completes the flags of a command from its settings, and checks those that all commands have.
+func prepare(f *cli.Factory, cmd *cobra.Command) error {
+	if err := f.ApplySettings(cmd); err != nil {
+		return err
+	}
+	if f.Timeout <= 0 {
+		return fmt.Errorf("--timeout = %v: must be more than 0", f.Timeout)
+	}
+	if err := cli.OneOf("color", f.Color, cli.Colors); err != nil {
+		return err
+	}
+	if f.Verbose {
+		redisbackend.LogTo(slog.New(slog.NewTextHandler(f.ErrOut, nil)))
+	}
+	return nil
+}
+
 // Run runs the program and returns its exit code.
 func Run(ctx context.Context, s cli.Streams, args []string) int {
-	root := New(s)
+	f := &cli.Factory{Streams: s}
+	root := newRoot(f)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		s.PrintError(err)
+		f.PrintError(err)
 	}
 	return cli.ExitCode(err)
 }

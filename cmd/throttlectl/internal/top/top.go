@@ -122,8 +122,8 @@ func (o *options) processes() ([]*process, error) {
 	if o.interval < minInterval {
 		errs = append(errs, fmt.Errorf("--interval = %v: must be at least %v", o.interval, minInterval))
 	}
-	if !slices.Contains(orderNames, o.sort) {
-		errs = append(errs, fmt.Errorf("--sort = %q: must be one of %s", o.sort, strings.Join(orderNames, ", ")))
+	if err := cli.OneOf("sort", o.sort, orderNames); err != nil {
+		errs = append(errs, err)
 	}
 	if o.keys < 0 || o.keys > mostKeys {
 		errs = append(errs, fmt.Errorf("--keys = %d: must be from 0 to %d", o.keys, mostKeys))

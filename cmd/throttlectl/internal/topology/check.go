@@ -83,7 +83,7 @@ func checkTopology(ctx context.Context, c *cluster.Cluster) *checkResult {
 		if err := reached[i]; err != nil {
 			status.Error = err.Error()
 			one := finding.Finding{
-				Severity: finding.Warning, Check: "reach", Group: m.Group, Server: m.Address, What: "can't be reached: " + err.Error(),
+				Severity: finding.Warning, Check: "reach", Group: m.Group, Server: m.Address, What: "can't be reached", Detail: err.Error(),
 				Do: "See whether it runs, and whether the address and the credentials are right.",
 			}
 			if m.Role == cluster.RolePrimary {

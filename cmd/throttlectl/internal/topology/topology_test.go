@@ -170,7 +170,7 @@ func TestTopologyCheckFindsWhatIsAway(t *testing.T) {
 	clitest.Succeed(t, "topology", "check", file)
 	replica.Kill()
 	got := checked(t, file)
-	if len(got.Findings) != 2 || got.Findings[0].Server != replica.Addr || got.Findings[0].Severity != "warning" {
+	if len(got.Findings) != 2 || got.Findings[0].Where[0].Server != replica.Addr || got.Findings[0].Severity != "warning" {
 		t.Errorf("%+v", got)
 	}
 	primary.Pause()
@@ -179,7 +179,7 @@ func TestTopologyCheckFindsWhatIsAway(t *testing.T) {
 	if took := time.Since(begin); took > fixture.Soon {
 		t.Errorf("took %v", took)
 	}
-	if got.Findings[0].Server != primary.Addr || got.Findings[0].Severity != "critical" {
+	if got.Findings[0].Where[0].Server != primary.Addr || got.Findings[0].Severity != "critical" {
 		t.Errorf("%+v", got)
 	}
 	primary.Resume()
