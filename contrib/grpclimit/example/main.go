@@ -4,6 +4,11 @@
 //	go run ./example
 //	go run ./example -listen 127.0.0.1:9090    # only the server, until it is interrupted
 //
+// The server tells clients about its services by reflection, so that grpcurl calls it without a proto file:
+//
+//	grpcurl -plaintext 127.0.0.1:9090 list
+//	grpcurl -plaintext -v -d '{"name": "ann"}' 127.0.0.1:9090 sluice.example.Greeter/Hello
+//
 // It counts in memory. Any other backend, such as a router.Router, would let many servers share the limits.
 package main
 
@@ -26,10 +31,11 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/contrib/grpclimit/example/greeterpb"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -65,7 +71,7 @@ func run(ctx context.Context, out io.Writer, listen string) error {
 	}
 	if listen != "" {
 		defer context.AfterFunc(ctx, server.GracefulStop)()
-		fmt.Fprintf(out, "listening on %s: %s\n", listener.Addr(), hello)
+		fmt.Fprintf(out, "listening: grpcurl -plaintext %s list\n", listener.Addr())
 		if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) { // before it began
 			return err
 		}
@@ -80,12 +86,6 @@ func run(ctx context.Context, out io.Writer, listen string) error {
 	}
 	return err
 }
-
-const (
-	greeter = "sluice.example.Greeter"
-	hello   = "/" + greeter + "/Hello"
-	report  = "/" + greeter + "/Report"
-)
 
 func newThrottler() (*throttler.Throttler, error) {
 	// Reports have limits of their own.
@@ -107,6 +107,9 @@ func newServer(t *throttler.Throttler) (*grpc.Server, error) {
 		Methods: map[string]grpclimit.Method{
 			report:                     {Cost: 5},
 			"/grpc.health.v1.Health/*": {Exempt: true},
+			// Public: clients ask it before every call.
+			"/grpc.reflection.v1.ServerReflection/*":      {Exempt: true},
+			"/grpc.reflection.v1alpha.ServerReflection/*": {Exempt: true},
 		},
 		// What isn't there costs nothing. Mind that clients choose what they ask for.
 		Refund: func(code codes.Code) bool { return code == codes.NotFound },
@@ -116,41 +119,34 @@ func newServer(t *throttler.Throttler) (*grpc.Server, error) {
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(limits.Unary), grpc.StreamInterceptor(limits.Stream))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: greeter, Methods: []grpc.MethodDesc{
-		unary(hello, func(ctx context.Context, name string) (string, error) {
-			d, _ := grpclimit.FromContext(ctx)
-			return fmt.Sprintf("hello %s, %d left", name, d.Remaining), nil
-		}),
-		unary(report, func(_ context.Context, name string) (string, error) {
-			if name == "" {
-				return "", status.Error(codes.NotFound, "there is no such report")
-			}
-			return "a report that took much work", nil
-		}),
-	}}, nil)
+	greeterpb.RegisterGreeterServer(server, greeter{})
+	reflection.Register(server)
 	return server, nil
 }
 
-// unary is what protoc-gen-go-grpc would generate for a method from string to string.
-func unary(method string, handle func(context.Context, string) (string, error)) grpc.MethodDesc {
-	handler := func(ctx context.Context, req any) (any, error) {
-		text, err := handle(ctx, req.(*wrapperspb.StringValue).GetValue())
-		return wrapperspb.String(text), err
+const (
+	hello  = greeterpb.Greeter_Hello_FullMethodName
+	report = greeterpb.Greeter_Report_FullMethodName
+)
+
+type greeter struct {
+	greeterpb.UnimplementedGreeterServer
+}
+
+func (greeter) Hello(ctx context.Context, req *greeterpb.HelloRequest) (*greeterpb.HelloReply, error) {
+	d, _ := grpclimit.FromContext(ctx)
+	return &greeterpb.HelloReply{Text: "hello " + req.GetName(), Remaining: d.Remaining}, nil
+}
+
+func (greeter) Report(_ context.Context, req *greeterpb.ReportRequest) (*greeterpb.ReportReply, error) {
+	if req.GetId() == "" {
+		return nil, status.Error(codes.NotFound, "there is no such report")
 	}
-	return grpc.MethodDesc{
-		MethodName: method[len("/"+greeter+"/"):],
-		Handler: func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
-			in := new(wrapperspb.StringValue)
-			if err := decode(in); err != nil {
-				return nil, err
-			}
-			return intercept(ctx, in, &grpc.UnaryServerInfo{FullMethod: method}, handler)
-		},
-	}
+	return &greeterpb.ReportReply{Text: "a report that took much work"}, nil
 }
 
 // retrying is all that a client needs in order to wait as long as the server says: grpc retries by itself.
-const retrying = `{"methodConfig": [{"name": [{"service": "` + greeter + `"}], "retryPolicy": {
+const retrying = `{"methodConfig": [{"name": [{"service": "sluice.example.Greeter"}], "retryPolicy": {
 	"maxAttempts": 3, "initialBackoff": "0.1s", "maxBackoff": "1s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`
 
@@ -159,12 +155,13 @@ func show(ctx context.Context, out io.Writer, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for _, client := range []struct {
-		name, config, method string
-		calls                []string
+		name, config string
+		call         method
+		names        []string
 	}{
-		{"a client that doesn't wait", "{}", hello, []string{"a", "b", "c", "d"}},
-		{"a client that waits", retrying, hello, []string{"a", "b", "c", "d", "e", "f", "g"}},
-		{"reports cost 5; what isn't there, nothing", "{}", report, []string{"a", "", "", "b", "c"}},
+		{"a client that doesn't wait", "{}", callHello, []string{"a", "b", "c", "d"}},
+		{"a client that waits", retrying, callHello, []string{"a", "b", "c", "d", "e", "f", "g"}},
+		{"reports cost 5; what isn't there, nothing", "{}", callReport, []string{"a", "", "", "b", "c"}},
 	} {
 		fmt.Fprintf(out, "%s:\n", client.name)
 		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -172,8 +169,16 @@ func show(ctx context.Context, out io.Writer, addr string) error {
 		if err != nil {
 			return err
 		}
-		for _, name := range client.calls {
-			call(ctx, out, conn, client.method, name)
+		for _, name := range client.names {
+			var header metadata.MD
+			started := time.Now()
+			reply, err := client.call(ctx, greeterpb.NewGreeterClient(conn), name, grpc.Header(&header))
+			if err != nil {
+				printDenial(out, status.Convert(err))
+				continue
+			}
+			took := time.Since(started).Round(100 * time.Millisecond)
+			fmt.Fprintf(out, "  %-28s after %-6v ratelimit-remaining: %s\n", reply.GetText(), took, header["ratelimit-remaining"])
 		}
 		if err := conn.Close(); err != nil {
 			return err
@@ -182,17 +187,20 @@ func show(ctx context.Context, out io.Writer, addr string) error {
 	return nil
 }
 
-func call(ctx context.Context, out io.Writer, conn *grpc.ClientConn, method, name string) {
-	var header metadata.MD
-	reply := new(wrapperspb.StringValue)
-	started := time.Now()
-	err := conn.Invoke(ctx, method, wrapperspb.String(name), reply, grpc.Header(&header))
-	took := time.Since(started).Round(100 * time.Millisecond)
-	if err == nil {
-		fmt.Fprintf(out, "  %-28s after %-6v ratelimit-remaining: %s\n", reply.GetValue(), took, header["ratelimit-remaining"])
-		return
-	}
-	s := status.Convert(err)
+// method calls one of the two methods with a text.
+type method func(ctx context.Context, c greeterpb.GreeterClient, text string, opt grpc.CallOption) (reply, error)
+
+type reply interface{ GetText() string }
+
+func callHello(ctx context.Context, c greeterpb.GreeterClient, name string, opt grpc.CallOption) (reply, error) {
+	return c.Hello(ctx, &greeterpb.HelloRequest{Name: name}, opt)
+}
+
+func callReport(ctx context.Context, c greeterpb.GreeterClient, id string, opt grpc.CallOption) (reply, error) {
+	return c.Report(ctx, &greeterpb.ReportRequest{Id: id}, opt)
+}
+
+func printDenial(out io.Writer, s *status.Status) {
 	fmt.Fprintf(out, "  %v: %s\n", s.Code(), s.Message())
 	for _, detail := range s.Details() {
 		switch d := detail.(type) {
