@@ -13,12 +13,14 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/contrib/bridges/otelslog"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -64,6 +66,7 @@ func openApplication(ctx context.Context, topology router.Topology, dir string, 
 			app.close()
 		}
 	}()
+	redisbackend.LogTo(otelslog.NewLogger("redis", otelslog.WithLoggerProvider(s.loggers)))
 	app.observer, err = otelthrottle.New(otelthrottle.Config{
 		TracerProvider: s.traces, MeterProvider: s.meters, LoggerProvider: s.loggers,
 	})
@@ -92,6 +95,7 @@ func (a *application) close() {
 	for _, c := range slices.Backward(a.closers) {
 		_ = c.Close()
 	}
+	redisbackend.LogTo(nil)
 	_ = a.sdk.close()
 }
 

@@ -45,7 +45,7 @@ func startChild(ctx context.Context, k kind, dir string) (*child, error) {
 			return nil, err
 		}
 		c := &child{kind: k, addr: addr}
-		if c.dir, err = os.MkdirTemp(dir, k.program); err != nil {
+		if c.dir, err = os.MkdirTemp(dir, filepath.Base(k.program)); err != nil {
 			return nil, err
 		}
 		if err = c.start(ctx); err == nil {

@@ -7,12 +7,17 @@
 // accident now and then: a primary that dies and comes back empty. It prints where to look:
 //
 //	metrics     http://127.0.0.1:40001/metrics
-//	Prometheus  http://127.0.0.1:40002/alerts
+//	Prometheus  http://127.0.0.1:40002/alerts, with Debian's package /classic/alerts
 //	12:00:05 INFO feature_flag.evaluation feature_flag.key=to-redis feature_flag.result.value=50 ...
 //	12:00:20 WARN sluice.node.breaker_opened sluice.group=a sluice.node=127.0.0.1:40003
 //
 // For the graphs import dashboards/sluice.json into a Grafana that has this Prometheus as a source. -spans 0.01 prints the
-// spans of a hundredth of all requests, too. With -topology FILE it counts on servers that run already, and there are no
+// spans of a hundredth of all requests, too. A collector gets metrics, log events and spans by OTLP, as the environment says:
+//
+//	OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 go run . -spans 0.01
+//	OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 OTEL_EXPORTER_OTLP_PROTOCOL=grpc go run .
+//
+// With -topology FILE it counts on servers that run already, and there are no
 // accidents. It needs redis-server on PATH, and goes without Prometheus where there is none.
 package main
 
@@ -55,7 +60,7 @@ type options struct {
 }
 
 // addresses are where to look.
-type addresses struct{ metrics, prometheus string }
+type addresses struct{ metrics, prometheus, alerts string }
 
 func defaults() options {
 	return options{
@@ -108,7 +113,11 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	app, err := openApplication(ctx, topology, dir, newSDK(print, &o))
+	sdk, err := newSDK(ctx, print, &o)
+	if err != nil {
+		return err
+	}
+	app, err := openApplication(ctx, topology, dir, sdk)
 	if err != nil {
 		return err
 	}
@@ -129,7 +138,8 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 		defer prometheus.stop()
 		at.prometheus = "http://" + prometheus.addr
-		print.linef("Prometheus  %s/alerts", at.prometheus)
+		at.alerts = at.prometheus + alertsPage(ctx, at.prometheus)
+		print.linef("Prometheus  %s", at.alerts)
 	}
 	o.started(at)
 	return play(ctx, app, own, "http://"+address, &o)

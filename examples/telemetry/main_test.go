@@ -71,6 +71,10 @@ func TestEverythingIsSeen(t *testing.T) {
 	for line := range lines {
 		t.Errorf("nothing printed has %q", line)
 	}
+	// The printed link opens the alerts: as text, or by the script of a newer Prometheus.
+	if page := get(t, at.alerts); !strings.Contains(out.String(), at.alerts) || !strings.Contains(page, "SluiceOutage") && !strings.Contains(page, `id="root"`) {
+		t.Errorf("%s shows no alerts:\n%s", at.alerts, page)
+	}
 	for _, rule := range rules(t, at.prometheus) {
 		if rule.Health != "ok" {
 			t.Errorf("%s: %s, %s", rule.Name, rule.Health, rule.LastError)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/otlptranslator"
+	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	sdklog "go.opentelemetry.io/otel/sdk/log"
@@ -21,8 +23,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// sdk is OpenTelemetry: metrics for Prometheus to read, log events and spans on the terminal. A service would send the
-// latter two to a collector.
+// sdk is OpenTelemetry: metrics for Prometheus to read, log events and spans on the terminal. If the environment names a collector,
+// it gets all three by OTLP.
 type sdk struct {
 	registry *prometheus.Registry
 	meters   *sdkmetric.MeterProvider
@@ -30,31 +32,69 @@ type sdk struct {
 	traces   *sdktrace.TracerProvider
 }
 
-func newSDK(print *printer, o *options) *sdk {
+func newSDK(ctx context.Context, print *printer, o *options) (*sdk, error) {
 	s := &sdk{registry: prometheus.NewRegistry()}
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(s.registry),
 		otelprometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes)) // names for any Prometheus
 	if err != nil {
-		panic(err) // the registry is new
+		return nil, err
 	}
-	service := resource.NewSchemaless(attribute.String("service.name", "telemetry"))
-	opts := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(service)}
+	service, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "telemetry")), resource.WithFromEnv())
+	if err != nil {
+		return nil, err
+	}
+	meters := []sdkmetric.Option{sdkmetric.WithReader(exporter), sdkmetric.WithResource(service)}
 	if o.reader != nil {
-		opts = append(opts, sdkmetric.WithReader(o.reader))
+		meters = append(meters, sdkmetric.WithReader(o.reader))
 	}
-	s.meters = sdkmetric.NewMeterProvider(opts...)
-	s.loggers = sdklog.NewLoggerProvider(sdklog.WithProcessor(sdklog.NewSimpleProcessor(logPrinter{print})))
-	s.traces = sdktrace.NewTracerProvider(sdktrace.WithSyncer(spanPrinter{print}),
-		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.spans))))
-	return s
+	loggers := []sdklog.LoggerProviderOption{sdklog.WithResource(service), sdklog.WithProcessor(sdklog.NewSimpleProcessor(logPrinter{print}))}
+	traces := []sdktrace.TracerProviderOption{
+		sdktrace.WithResource(service), sdktrace.WithSyncer(spanPrinter{print}),
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(o.spans))),
+	}
+	if collectorNamed() {
+		spans, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, err
+		}
+		reader, err := autoexport.NewMetricReader(ctx)
+		if err != nil {
+			return nil, errors.Join(err, spans.Shutdown(ctx))
+		}
+		logs, err := autoexport.NewLogExporter(ctx)
+		if err != nil {
+			return nil, errors.Join(err, spans.Shutdown(ctx), reader.Shutdown(ctx))
+		}
+		meters = append(meters, sdkmetric.WithReader(reader))
+		loggers = append(loggers, sdklog.WithProcessor(sdklog.NewBatchProcessor(logs)))
+		traces = append(traces, sdktrace.WithBatcher(spans))
+	}
+	s.meters = sdkmetric.NewMeterProvider(meters...)
+	s.loggers = sdklog.NewLoggerProvider(loggers...)
+	s.traces = sdktrace.NewTracerProvider(traces...)
+	return s, nil
+}
+
+// collectorNamed reports whether the environment names a collector. Without, the exporters would try one on localhost.
+func collectorNamed() bool {
+	for _, signal := range []string{"", "TRACES_", "METRICS_", "LOGS_"} {
+		if os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"ENDPOINT") != "" {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *sdk) metrics() http.Handler { return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}) }
 
+// close sends what is left, to a collector that is away for closeTime at most.
 func (s *sdk) close() error {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
 	return errors.Join(s.traces.Shutdown(ctx), s.meters.Shutdown(ctx), s.loggers.Shutdown(ctx))
 }
+
+const closeTime = 2 * time.Second
 
 // printer writes whole lines, from anywhere.
 type printer struct {
@@ -79,7 +119,11 @@ func (p logPrinter) Export(_ context.Context, records []sdklog.Record) error {
 			attrs = append(attrs, kv)
 			return true
 		})
-		p.linef("%s %s %s%s", r.Timestamp().Format(time.TimeOnly), r.SeverityText(), r.EventName(), pairs(attrs))
+		what := r.EventName()
+		if what == "" { // a line of slog
+			what = r.Body().String()
+		}
+		p.linef("%s %s %s%s", r.Timestamp().Format(time.TimeOnly), r.SeverityText(), what, pairs(attrs))
 	}
 	return nil
 }

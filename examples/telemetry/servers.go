@@ -125,3 +125,23 @@ scrape_configs:
 		},
 	}, dir)
 }
+
+// alertsPage is where a Prometheus shows its alerts. Debian's package has only the classic pages.
+func alertsPage(ctx context.Context, prometheus string) string {
+	const page, classic = "/alerts", "/classic/alerts"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, prometheus+page, nil)
+	if err != nil {
+		return page
+	}
+	client := http.Client{Timeout: startTime}
+	defer client.CloseIdleConnections()
+	res, err := client.Do(req)
+	if err != nil {
+		return page
+	}
+	_ = res.Body.Close()
+	if res.StatusCode == http.StatusNotFound {
+		return classic
+	}
+	return page
+}
