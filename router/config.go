@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -104,6 +105,23 @@ func (c Config) withDefaults() Config {
 	c.OpenFor = cmp.Or(c.OpenFor, defaultOpenFor)
 	c.Settle = cmp.Or(c.Settle, defaultSettle)
 	c.Drain = cmp.Or(c.Drain, defaultDrain)
+	return c
+}
+
+// clone returns a copy that shares no slice and no options with the caller's value.
+func (c Config) clone() Config {
+	if c.Redis != nil {
+		options := *c.Redis
+		c.Redis = &options
+	}
+	if c.Sentinel != nil {
+		options := *c.Sentinel
+		c.Sentinel = &options
+	}
+	c.AllowedAddresses, c.TopologyKeys = slices.Clone(c.AllowedAddresses), slices.Clone(c.TopologyKeys)
+	for i, key := range c.TopologyKeys {
+		c.TopologyKeys[i] = slices.Clone(key)
+	}
 	return c
 }
 

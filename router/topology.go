@@ -72,6 +72,27 @@ type Group struct {
 	Cluster []string `json:"cluster,omitempty"`
 }
 
+// clone returns a copy that shares nothing with the caller's value, for a router keeps topologies. It ends one topology after the chain
+// is too long to be valid, so that it also ends for a chain that leads back to itself.
+func (t Topology) clone() Topology {
+	for p, depth := &t, 0; ; p, depth = p.Previous, depth+1 {
+		p.Groups, p.Signature = slices.Clone(p.Groups), slices.Clone(p.Signature)
+		for i := range p.Groups {
+			g := &p.Groups[i]
+			g.Replicas, g.Sentinels, g.Cluster = slices.Clone(g.Replicas), slices.Clone(g.Sentinels), slices.Clone(g.Cluster)
+		}
+		if p.Previous == nil {
+			return t
+		}
+		if depth > maxPrevious {
+			p.Previous = nil
+			return t
+		}
+		previous := *p.Previous
+		p.Previous = &previous
+	}
+}
+
 const maxTopologyFile = 16 << 20 // with long names of 2048 groups, many times over
 
 // LoadTopology reads a topology from a JSON file of at most 16 MiB; see [ParseTopology].

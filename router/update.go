@@ -18,7 +18,8 @@ var ErrTopologyOld = errors.New("a newer topology is in force")
 // owner of a key must not run together. A topology with a larger epoch resolves the conflict.
 var ErrTopologyConflict = errors.New("another topology of the same epoch is in force")
 
-// Update puts a newer topology in force at once, for every call that begins from then on. It does no network I/O.
+// Update puts a newer topology in force at once, for every call that begins from then on. It does no network I/O, and keeps
+// a copy of the topology.
 //
 // Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
 // same epoch only addresses may differ: they are put in force, too, and no key is handed over. If the epoch is larger by more
@@ -32,6 +33,7 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
 // and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
 func (r *Router) Update(topology Topology) error {
+	topology = topology.clone()
 	if err := errors.Join(topology.Validate(), topology.checkConfig(r.cfg)); err != nil {
 		return err
 	}

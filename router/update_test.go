@@ -123,6 +123,13 @@ func (p *plant) machine(address string) *machine {
 	return m
 }
 
+// has reports whether a node was made for an address.
+func (p *plant) has(address string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodes[address] != nil
+}
+
 // restart makes a machine lose all it had.
 func (p *plant) restart(address string) {
 	p.mu.Lock()
