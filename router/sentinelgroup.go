@@ -123,6 +123,14 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 	return nil
 }
 
+// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; zero for none.
+func (g *group) lastPrimary() identity {
+	if g.pending {
+		return g.watcher.replaced
+	}
+	return g.primary.identity
+}
+
 // watcher finds or makes the watcher of a group with sentinels.
 func (b *builder) watcher(g *Group) *sentinelWatcher {
 	for _, w := range b.watchers {

@@ -68,7 +68,8 @@ type Group struct {
 	Master    string   `json:"master,omitempty"`
 
 	// Cluster is some nodes of a Redis Cluster, host:port each, by which the others are found. The cluster is one group, which
-	// distributes the group's keys among its own nodes.
+	// distributes the group's keys among its own nodes. Another list under one name counts as the same cluster, so a cluster that
+	// takes the place of another one needs a group of another name: otherwise the lack of counts goes unnoticed.
 	Cluster []string `json:"cluster,omitempty"`
 }
 

@@ -30,7 +30,9 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // Until then previous groups must stay up; the router keeps its connections to them that long, and for [Config.Drain] at least.
 //
 // Processes may be updated at different times. The new topology is published at the primaries: a process that finds a key moved
-// on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
+// on learns of it there, and so does one that starts. A primary with another address than the one that its group had, here or in a
+// previous topology, may be another server: what it allows is Bounded with the cause backend.ErrCountsLost until the windows are over.
+// Where a previous owner is unreachable, a key starts without its counts,
 // and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
 func (r *Router) Update(topology Topology) error {
 	topology = topology.clone()
