@@ -233,7 +233,7 @@ func (r *Router) Doubt(req backend.Request) error {
 	var rt route
 	r.resolveBy(&rt, r.table.Load(), &req)
 	for _, g := range append(rt.previous, rt.owner) {
-		if err := g.doubt(req); err != nil {
+		if err := g.current().doubt(req); err != nil {
 			return err
 		}
 	}

@@ -190,12 +190,19 @@ func (p pendingPrimary) Ping(ctx context.Context) error {
 
 func (pendingPrimary) Close() error { return nil }
 
-// ready returns the group once its primary is known, which may be another value.
-func (g *group) ready(ctx context.Context, op string) (now *group, err error) {
-	if !g.pending {
-		return g, nil
+// current returns the group as its sentinels have named it since, or the same one.
+func (g *group) current() *group {
+	if g.pending {
+		if now := g.watcher.group.Load(); now != nil {
+			return now
+		}
 	}
-	if now = g.watcher.group.Load(); now != nil {
+	return g
+}
+
+// ready returns the current group once its primary is known.
+func (g *group) ready(ctx context.Context, op string) (now *group, err error) {
+	if now = g.current(); !now.pending {
 		return now, nil
 	}
 	err = g.primary.call(ctx, read, op, func() (err error) {
