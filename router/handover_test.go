@@ -190,6 +190,39 @@ func TestPeekAtLostCounts(t *testing.T) {
 	}
 }
 
+// TestPeekAfterHandover: what a previous place had lost stays missing after the handover, for looks as for takes.
+func TestPeekAfterHandover(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{})
+	update(t, r, topo(2, 2))
+	side := p.machine("10.0.0.9:6379")
+	d := newDual(t, dual.Config{
+		Old: side, New: newMemory(t), CarryOver: true, Decide: func(string) (bool, uint64) { return true, 1 },
+	})
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	for name, b := range map[string]backend.Backend{"router": r, "dual": d} {
+		takeN(t, b, "k", tenAnHour, 1) // hands the key over
+		for _, lost := range []bool{false, true} {
+			p.machine("10.0.0.1:6379").lacks.Store(lost)
+			side.lacks.Store(lost)
+			taken, err := b.Take(t.Context(), req)
+			if err != nil || errors.Is(taken.Cause, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: take: %s, %v, %v", name, lost, taken.Guarantee, taken.Cause, err)
+			}
+			peeked, err := backend.Peek(t.Context(), b, req)
+			if err != nil || peeked.Guarantee != taken.Guarantee || errors.Is(peeked.Cause, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: peek: %s, %v, %v", name, lost, peeked.Guarantee, peeked.Cause, err)
+			}
+			loaded, err := backend.Load(t.Context(), b, req)
+			if err != nil || errors.Is(loaded.Lacks, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: load: %v, %v", name, lost, loaded.Lacks, err)
+			}
+		}
+		p.machine("10.0.0.1:6379").lacks.Store(false)
+		side.lacks.Store(false)
+	}
+}
+
 // TestPeekTakesItsTime: all calls of a peek end within ReadTimeout, and each previous owner has a part of it.
 func TestPeekTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

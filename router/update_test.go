@@ -81,6 +81,13 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return loaded, err
 }
 
+func (m *machine) Doubt(backend.Request) error {
+	if m.lacks.Load() {
+		return backend.ErrCountsLost
+	}
+	return nil
+}
+
 func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
 	if m.down.Load() {
 		return backend.Announcement{}, &backend.Error{Op: "look", Kind: backend.Unavailable, Err: errDown}

@@ -129,12 +129,22 @@ func (h *Handover[P]) Finish(result *backend.Result) {
 	if h.Move.Step == state.WithoutFloor { // counts of a previous place may be missing
 		result.Lower(errors.Join(backend.ErrNotHandedOver, h.Err))
 	}
-	if h.Move.Version != 0 {
-		for _, p := range h.Previous { // counts that it had lost were not handed over
-			result.Lower(p.Doubt(h.req))
+	result.Lower(h.lost())
+	result.State.Unfence(h.kind)
+}
+
+// lost says why previous places may have lost counts, which are then not handed over.
+func (h *Handover[P]) lost() error {
+	if h.Move.Version == 0 {
+		return nil
+	}
+	var lost error
+	for _, p := range h.Previous {
+		if err := p.Doubt(h.req); err != nil {
+			lost = errors.Join(lost, err)
 		}
 	}
-	result.State.Unfence(h.kind)
+	return lost
 }
 
 // seed makes a step of the handover in a separate request, if the caller's request can't.
@@ -204,7 +214,8 @@ func (h *Handover[P]) redirect(ctx context.Context, from P, version int64) error
 	return err
 }
 
-// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over.
+// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that those had
+// lost by then are missing in either case.
 func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	loaded, err := h.Owner.Load(ctx, h.req)
 	if err != nil {
@@ -230,6 +241,8 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 		if missing != nil {
 			loaded.Lacks = errors.Join(backend.ErrNotHandedOver, missing, loaded.Lacks)
 		}
+	} else {
+		loaded.Lacks = errors.Join(loaded.Lacks, h.lost())
 	}
 	loaded.State.Unfence(h.kind)
 	return loaded, nil
