@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -70,5 +71,38 @@ func TestPromotions(t *testing.T) {
 				t.Errorf("doubt: %v, want %t", err, test.doubt)
 			}
 		})
+	}
+}
+
+// evicting is a memory whose loads say that keys were evicted.
+type evicting struct{ *memory.Memory }
+
+func (e evicting) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	loaded, err := e.Memory.Load(ctx, req)
+	loaded.Lacks = backend.ErrEvicted
+	return loaded, err
+}
+
+// TestLoadOfPromoted: a load has all reasons why counts may be missing, the server's own and that it took the place of another one.
+func TestLoadOfPromoted(t *testing.T) {
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(address string) Topology { return Topology{Epoch: 1, Groups: []Group{{Name: "a", Primary: address}}} }
+	r, err := Open(at("127.0.0.1:2"), Config{
+		Heartbeat: -1, Node: func(string) (backend.Backend, error) { return evicting{store}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Update(at("127.0.0.1:3")); err != nil {
+		t.Fatal(err)
+	}
+	req := backend.Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(5)}}, Cost: 1}
+	loaded, err := r.Load(t.Context(), req)
+	if err != nil || !errors.Is(loaded.Lacks, backend.ErrEvicted) || !errors.Is(loaded.Lacks, backend.ErrCountsLost) {
+		t.Errorf("lacks %v, %v", loaded.Lacks, err)
 	}
 }
