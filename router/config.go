@@ -29,7 +29,8 @@ type Config struct {
 	Backend redisbackend.Config
 
 	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. It isn't used for a Redis Cluster.
-	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Only for Open.
+	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Keys move only
+	// between nodes that are a backend.Sealer; their refunds and resets move only to a backend.Seeder. Only for Open.
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, including calls in progress. Keys that change their

@@ -89,7 +89,9 @@ func TestLoadOfPromoted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(address string) Topology { return Topology{Epoch: 1, Groups: []Group{{Name: "a", Primary: address}}} }
+	at := func(address string) Topology {
+		return Topology{Epoch: 1, Groups: []Group{{Name: "a", Primary: address}}}
+	}
 	r, err := Open(at("127.0.0.1:2"), Config{
 		Heartbeat: -1, Node: func(string) (backend.Backend, error) { return evicting{store}, nil },
 	})

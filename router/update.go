@@ -26,14 +26,16 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // than 1, Previous must name the topologies between, since keys may have counts under them.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
-// brings its counts, which costs two more calls, once. Handovers last for the longest window of a policy and [Config.Settle].
-// Until then previous groups must stay up; the router keeps its connections to them that long, and for [Config.Drain] at least.
+// brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have. Handovers last
+// for the longest window of a policy and [Config.Settle]. Until then previous groups must stay up; the router keeps its connections to
+// them that long, and for [Config.Drain] at least.
 //
 // Processes may be updated at different times. The new topology is published at the primaries: a process that finds a key moved
-// on learns of it there, and so does one that starts. A primary with another address than the one that its group had, here or in a
-// previous topology, may be another server: what it allows is Bounded with the cause backend.ErrCountsLost until the windows are over.
-// Where a previous owner is unreachable, a key starts without its counts,
+// on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
 // and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
+//
+// A primary with another address than its group had before, under any topology that is known here, may be another server: its
+// decisions are Bounded, with the cause backend.ErrCountsLost, until the windows from before are over.
 func (r *Router) Update(topology Topology) error {
 	topology = topology.clone()
 	if err := errors.Join(topology.Validate(), topology.checkConfig(r.cfg)); err != nil {

@@ -358,7 +358,7 @@ func TestDualLooks(t *testing.T) {
 			t.Errorf("%s, load: %t, %d left; want %t, %d", when, v.Allowed, v.Binding().Remaining, allowed, left)
 		}
 		if adopted, sealed := snapshot.State.Fence(state.Migration, at); adopted != 0 || sealed != 0 {
-			t.Errorf("%s, load: the state still has the place's stamp %d, %d", when, adopted, sealed)
+			t.Errorf("%s, load: the state still has the place's fence %d, %d", when, adopted, sealed)
 		}
 		if got := s.read(); got != calls {
 			t.Errorf("%s, load: %s; want %s", when, got, calls)

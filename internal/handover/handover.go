@@ -1,5 +1,5 @@
 // Package handover drives requests whose key may have counts at several places: it seals the previous places, merges what they
-// held and brings it to the owner, and follows a key that has moved on (limit/handover.go has the protocol). Who owns a key, and
+// held and brings it to the owner, and follows a key that has moved on (limit/state/handover.go has the protocol). Who owns a key, and
 // what a place is, is up to a [Mover].
 package handover
 
@@ -35,12 +35,12 @@ type Mover[P Place] interface {
 //
 //   - Ask: the owner may have adopted the key already. If not, the previous places are sealed next.
 //   - Adopt: they are sealed, and what they held goes to the owner.
-//   - Alone: one of them can't be sealed, and the request goes on without it.
+//   - WithoutFloor: one of them can't be sealed, and the request goes on without it.
 type Route[P Place] struct {
 	Owner    P
 	Previous []P
 	Move     state.Move // Version 0 if the key doesn't move
-	Err      error      // why the Step is Alone
+	Err      error      // why the Step is WithoutFloor
 }
 
 // Handover is one request. Make one with [New].
@@ -53,22 +53,25 @@ type Handover[P Place] struct {
 	req       backend.Request // as it goes to the owner
 	floor     *state.State    // the caller's own
 	fetched   *state.State    // what the previous places held; nil before they are sealed
+	sealedAt  state.At        // when the last of them was sealed, by its clock
 	beside    bool            // req acts under a move of the caller's: the key is handed over by requests beside it
-	seedFirst bool            // req can't carry what was fetched: it has to be at the owner before
+	change    bool            // req can't carry counts
+	seedFirst bool            // what was fetched has to be at the owner before req
 }
 
-// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: they are at the owner before
-// it; so they are if the request has a floor of its own, which is joined with all of them and not with a part. If the request acts under a
-// move of its caller, that stays, and the key is handed over by separate requests.
+// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: a separate seed brings them to
+// the owner before it. A take with a floor of its own needs that seed, too: two copies of one window have to be joined before a floor of a
+// later window, otherwise refunds that one of them lacks are lost. If the request acts under a move of its caller, that stays, and the
+// key is handed over by separate requests.
 func New[P Place](mover Mover[P], kind state.Mover, route Route[P], req backend.Request, change bool) *Handover[P] {
-	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), seedFirst: change || req.Floor != nil}
+	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), change: change}
 	h.follow(route)
 	return h
 }
 
 // follow starts afresh by a route.
 func (h *Handover[P]) follow(route Route[P]) {
-	h.Route = route
+	h.Route, h.seedFirst = route, h.change || h.floor != nil
 	h.setStep(route.Move.Step, nil, route.Err)
 }
 
@@ -124,7 +127,7 @@ func (h *Handover[P]) Incomplete() error {
 	return &backend.Error{Op: Op, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, h.Err)}
 }
 
-// Finish lowers the guarantee of a take's result by what the handover lacks, and removes the mover's stamp from its state.
+// Finish lowers the guarantee of a take's result by what the handover lacks, and removes the mover's fence from its state.
 func (h *Handover[P]) Finish(result *backend.Result) {
 	if h.Move.Step == state.WithoutFloor { // counts of a previous place may be missing
 		result.Lower(errors.Join(backend.ErrNotHandedOver, h.Err))
@@ -159,9 +162,16 @@ func (h *Handover[P]) seed(ctx context.Context) error {
 	}
 	req.Move, req.Floor = h.Move, nil
 	err := h.Owner.Seed(ctx, req, st)
-	if err == nil && h.Move.Step == state.Adopt {
+	switch {
+	case err == nil && h.Move.Step == state.Adopt:
 		h.HandedOver = true
 		h.setStep(state.Ask, nil, nil)
+	case errors.Is(err, backend.ErrUnsupported) && !h.beside && !h.change:
+		// The take carries both floors. Without some refunds a key has less left than it could, never more.
+		st.Join(req.Policy, h.sealedAt, h.floor)
+		h.seedFirst = false
+		h.setStep(state.Adopt, &st, nil)
+		return nil
 	}
 	return err
 }
@@ -194,6 +204,7 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 	if h.floor != nil && step == state.WithoutFloor {
 		fetched.Join(h.req.Policy, now, h.floor) // other limits are stored only if a place held them
 	}
+	h.sealedAt = now
 	h.setStep(step, &fetched, unreachable)
 	return nil
 }

@@ -24,9 +24,9 @@ import (
 const planHelp = `Print what the change from one topology to another would move, what that costs, how long it takes, and what running
 processes would refuse. No server is asked and nothing is changed: throttlectl topology push does that.
 
-A key that changes its owner is handed over by its first take: two calls more, once for each policy that counts it. That
-goes on for the longest window of any policy (give all --limit), and the time within which all processes have heard of the
-change (--settle). Until then the old groups must stay up.
+A key that changes its owner is handed over by its first take: two calls more, or three behind a lease, once for each
+policy that counts it. That goes on for the longest window of any policy (give all --limit), and the time within which all
+processes have heard of the change (--settle). Until then the old groups must stay up.
 
 The shares of the matrix are counted on a million points of the key space, which is good to about 0.1 %. With --sample the
 keys of a file are counted, too.`
