@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
@@ -15,6 +16,44 @@ import (
 type lossy struct{ *memory.Memory }
 
 func (lossy) Doubt(backend.Request) error { return backend.ErrCountsLost }
+
+// TestViewOfRemovedGroup: an answer of sentinels that comes after their group was removed opens no nodes and reports no change.
+func TestViewOfRemovedGroup(t *testing.T) {
+	var opened []string
+	var events []Event
+	r, err := Open(Topology{Epoch: 1, Groups: []Group{{Name: "a", Sentinels: []string{"127.0.0.1:1"}, Master: "m"}}}, Config{
+		Heartbeat: -1, OnEvent: func(e Event) { events = append(events, e) },
+		Node: func(address string) (backend.Backend, error) {
+			opened = append(opened, address)
+			return memory.New(memory.Config{})
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := r.table.Load().watchers()[0]
+	if err := r.Update(Topology{Epoch: 1, Groups: []Group{{Name: "a", Primary: "127.0.0.1:2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	table := r.table.Load()
+	if err := r.adoptView(w, sentinelView{epoch: 1, primary: "127.0.0.1:3", replicas: []string{"127.0.0.1:4"}}); err != nil {
+		t.Fatal(err)
+	}
+	if r.table.Load() != table || w.group.Load() != nil {
+		t.Error("the view is in force")
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(opened, []string{"127.0.0.1:2"}) {
+		t.Errorf("opened %q", opened)
+	}
+	for _, e := range events {
+		if e.Kind == PrimaryChanged {
+			t.Error(e)
+		}
+	}
+}
 
 // TestPendingPlace: a call that began before the sentinels named the primary acts on that primary once they do: it asks it what it has
 // lost, learns a newer topology from it, and names it in errors.

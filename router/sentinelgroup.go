@@ -97,6 +97,9 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 		return nil
 	}
 	t := r.table.Load()
+	if !slices.Contains(t.watchers(), w) {
+		return nil // Update has removed it: no table would have the nodes, and nothing would close them
+	}
 	b := r.opener.builder(t)
 	now := newGroup(w.name, 0, b.node(w.name, v.primary, RolePrimary), b.replicas(w.name, v.replicas), r.cfg)
 	if err := b.finish(); err != nil {
