@@ -90,7 +90,7 @@ func (m *machine) Doubt(backend.Request) error {
 
 func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "look", Kind: backend.Unavailable, Err: errDown}
+		return backend.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
 		return backend.Announcement{}, nil
