@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -50,7 +51,7 @@ func (t Topology) Digest() string {
 }
 
 // Group is one primary and its replicas, the unit of sharding. It names exactly one of: Primary, with or without
-// Replicas; Sentinels and Master; Cluster.
+// Replicas; Sentinels and Master; Cluster. (groupkind.go says what follows from each.)
 type Group struct {
 	// Name alone places the group on the ring: [A-Za-z0-9_.-]{1,64}. Addresses may change, a new name moves keys.
 	Name string `json:"name"`
@@ -141,8 +142,15 @@ func ParseTopology(data []byte) (Topology, error) {
 }
 
 // memberNames are the names of all members in the JSON of a topology.
-var memberNames = []string{
-	"epoch", "seed", "groups", "previous", "baseline", "signature", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
+var memberNames = append(membersOf[Topology](), membersOf[Group]()...)
+
+// membersOf returns the names of a struct's fields in JSON.
+func membersOf[T any]() (names []string) {
+	for field := range reflect.TypeFor[T]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
 }
 
 // checkMembers refuses what encoding/json accepts: a member that is given twice, of which the last would win, and names in another
