@@ -227,16 +227,13 @@ func remoteServers(c *cluster.Cluster) (all []string) {
 		}
 	}
 	for _, g := range c.Topology.Groups {
-		switch {
-		case len(g.Sentinels) > 0:
-			all = append(all, "what the sentinels of "+g.Name+" name")
-		case len(g.Cluster) > 0:
-			all = append(all, "the cluster "+g.Name)
-		default:
-			check(g.Primary)
-			for _, replica := range g.Replicas {
-				check(replica)
-			}
+		if g.Primary == "" { // its servers name others
+			all = append(all, fmt.Sprintf("group %s (%s)", g.Name, g))
+			continue
+		}
+		check(g.Primary)
+		for _, replica := range g.Replicas {
+			check(replica)
 		}
 	}
 	return all

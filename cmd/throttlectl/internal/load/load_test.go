@@ -218,7 +218,7 @@ func TestLoadRefuses(t *testing.T) {
 		{cli.ExitUsage, "--redis is given twice", load("--redis", away, "--redis", away)},
 		{cli.ExitUsage, "be: 10.1.2.3:6379; --allow-remote", load("--redis", "redis://:s3cret@10.1.2.3:6379")},
 		{cli.ExitUsage, "be: localhost.example:6379;", load("--redis", "redis://localhost.example")},
-		{cli.ExitUsage, "be: 10.1.2.3:6379, db.example:6379, what the sentinels of c name;", load("--topology", remote)},
+		{cli.ExitUsage, "be: 10.1.2.3:6379, db.example:6379, group c (master main of sentinels 127.0.0.1:2);", load("--topology", remote)},
 		{cli.ExitFailure, "connection refused", load("--redis", away)},
 		{cli.ExitFailure, "connection refused", load("--redis", "redis://localhost:1")},
 	} {

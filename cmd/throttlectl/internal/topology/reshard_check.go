@@ -71,24 +71,14 @@ func checkGroups(before, after router.Topology) (f finding.List) {
 		if !ok {
 			continue
 		}
-		if was, is := kindOf(old), kindOf(g); was != is {
+		if !g.Continues(old) {
 			f = append(f, finding.Finding{Severity: finding.Warning, Check: "address", Group: g.Name,
-				What: fmt.Sprintf("changes from %s to %s, and its keys don't change their owner: no counts are carried over", was, is),
+				What: fmt.Sprintf("changes from %s to %s, and its keys don't change their owner: no counts are carried over", old, g),
 				Do: "If that is another server, attach it as a replica and promote it first, or give the group a new name: " +
 					"then its keys are handed over."})
 		}
 	}
 	return f
-}
-
-func kindOf(g router.Group) string {
-	switch {
-	case len(g.Sentinels) > 0:
-		return "master " + g.Master + " of sentinels"
-	case len(g.Cluster) > 0:
-		return "a Redis Cluster"
-	}
-	return "primary " + g.Primary
 }
 
 func (o *planOptions) checkTimes(p *reshardPlan) (f finding.List) {
