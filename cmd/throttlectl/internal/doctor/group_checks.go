@@ -31,7 +31,7 @@ func checkReplicas(all []*serverReport) (f finding.List) {
 		case primary.info["master_replid"] != replica.info["master_replid"]:
 			one.Severity = finding.Critical
 			one.What = fmt.Sprintf("it doesn't copy the group's primary %s, but %s", primary.Address, primaryAddr(replica.info))
-			one.Do = "REPLICAOF the group's primary, or mend the topology."
+			one.Do = "REPLICAOF the group's primary, or fix the topology."
 		case behind > maxBehind:
 			one.Severity = finding.Warning
 			one.What = fmt.Sprintf("it is %d bytes behind its primary", behind)
