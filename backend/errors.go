@@ -66,7 +66,7 @@ func (k Kind) String() string {
 
 // Error is a call without a verdict. It never holds a key.
 type Error struct {
-	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "route", "post", "ping"
+	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "route", "published", "post", "ping"
 	Node string // the server's address or name; empty for memory
 	Kind Kind
 

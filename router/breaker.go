@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 
 // The window in which a breaker counts calls, moved on in steps.
 const (
-	breakerWindow = 10 * time.Second
-	breakerStep   = time.Second
-	breakerLeast  = 20 // with fewer calls in the window a ratio means nothing
+	failureWindow = 10 * time.Second
+	failureStep   = time.Second
+	minCalls      = 20 // with fewer calls in the window a ratio means nothing
 )
 
 // newBreaker returns a breaker that calls onChange whenever it opens or closes, with the failure that opened it. onChange
@@ -25,8 +26,8 @@ func newBreaker(cfg Config, onChange func(open bool, failure error)) *gobreaker.
 	var failure error // the latest; guarded by the breaker's lock
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1, // one call finds out whether the node is back, at no cost to others
-		Interval:     breakerWindow,
-		BucketPeriod: breakerStep,
+		Interval:     failureWindow,
+		BucketPeriod: failureStep,
 		Timeout:      jitter(cfg.OpenFor), // processes that lost the same node don't try it in step
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return tripped(c, cfg.TripAfter) },
 		IsSuccessful: func(err error) bool {
@@ -53,7 +54,7 @@ func tripped(c gobreaker.Counts, after int) bool {
 		return false
 	}
 	ended := c.TotalSuccesses + c.TotalFailures // Requests includes those in progress and interrupted ones
-	return c.ConsecutiveFailures >= uint32(after) || ended >= breakerLeast && 2*c.TotalFailures >= ended
+	return int64(c.ConsecutiveFailures) >= int64(after) || ended >= minCalls && 2*int64(c.TotalFailures) >= int64(ended)
 }
 
 // breakerChanged notes and reports that the breaker opened or closed.
@@ -68,7 +69,11 @@ func (n *node) breakerChanged(open bool, failure error) {
 	}
 }
 
-// jitter is d, give or take a fifth.
+// jitter is d, give or take a fifth, or the longest Duration.
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	varied := float64(d) * (0.8 + 0.4*rand.Float64())
+	if varied >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(varied)
 }

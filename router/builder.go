@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// Open makes a router of Redis nodes. It does no network I/O; Ping does. Its error joins all problems of the topology and the
+// Open makes a router of Redis nodes. It does no network I/O; Ping does. It keeps copies of both arguments. Its error joins all problems of the topology and the
 // configuration, as [*ConfigError] values for the most part.
 //
 // The primary of a group with sentinels is not known yet: the router polls them at once, in the background. Calls before the first
 // answer wait for it, no longer than a call may take, and then fail as [backend.Unavailable].
 func Open(topology Topology, cfg Config) (*Router, error) {
-	cfg = cfg.withDefaults()
+	topology, cfg = topology.clone(), cfg.withDefaults().clone()
 	errs := []error{topology.Validate(), cfg.validate(), topology.checkConfig(cfg), topology.history(0)}
 	if cfg.Seed != 0 {
 		errs = append(errs, &ConfigError{
@@ -57,7 +57,7 @@ func (t *Topology) checkConfig(cfg Config) error {
 		return nil
 	}
 	for p := t; p != nil; p = p.Previous {
-		if slices.ContainsFunc(p.Groups, func(g Group) bool { return len(g.Cluster) > 0 }) {
+		if slices.ContainsFunc(p.Groups, func(g Group) bool { return g.hasSlots() }) {
 			return &ConfigError{Field: "Redis.DB", Value: strconv.Itoa(cfg.Redis.DB), Bound: "must be 0: a Redis Cluster has no other"}
 		}
 	}
@@ -147,15 +147,7 @@ func (b *builder) fail(err error) {
 	}
 }
 
-func (b *builder) group(g *Group) *group {
-	switch {
-	case len(g.Cluster) > 0:
-		return b.cluster(g)
-	case len(g.Sentinels) > 0:
-		return b.sentinelGroup(b.watcher(g), g.Weight)
-	}
-	return newGroup(g.Name, g.Weight, b.node(g.Name, g.Primary, RolePrimary), b.replicas(g.Name, g.Replicas), b.cfg)
-}
+func (b *builder) group(g *Group) *group { return g.kind().build(b, g) }
 
 func (b *builder) replicas(group string, addresses []string) []*node {
 	all := make([]*node, len(addresses))

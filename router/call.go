@@ -84,6 +84,9 @@ func (n *node) openError(op string) error {
 	return &backend.Error{Op: op, Node: n.title(), Kind: backend.Unavailable, Err: ErrBreakerOpen}
 }
 
+// writeRefusedFor is how long a failed write means that the node refuses writes: the breaker has forgotten what is older.
+const writeRefusedFor = failureWindow
+
 // refusesWrites reports whether a primary answers but takes no writes, as far as is known: it has become a replica, has no memory
 // or too few replicas, or can't save.
 func (n *node) refusesWrites() bool {
@@ -94,7 +97,7 @@ func (n *node) refusesWrites() bool {
 		return true
 	}
 	refused := n.writeRefusedAt.Load()
-	return refused != 0 && n.latency.clock()-refused < int64(breakerWindow) // the breaker has forgotten what is older
+	return refused != 0 && n.latency.clock()-refused < int64(writeRefusedFor)
 }
 
 // writesBlocked reports whether the breaker keeps writes from a node that refuses them.

@@ -3,11 +3,25 @@ package router
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 )
+
+// TestJitter: the longest duration doesn't become a negative one, which would make a timer fire at once.
+func TestJitter(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, time.Second, math.MaxInt64 - 1, math.MaxInt64} {
+		least := time.Duration(float64(d) * 0.79)
+		for range 100 {
+			if got := jitter(d); got < least {
+				t.Fatalf("jitter(%s) = %s", d, got)
+			}
+		}
+	}
+}
 
 // TestOnlyHeartbeatsCountForACluster: calls about keys or topologies of one server that is down leave the breaker of a whole Redis
 // Cluster closed; heartbeats open it.

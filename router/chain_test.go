@@ -105,6 +105,21 @@ func TestPublishedHistory(t *testing.T) {
 	}
 }
 
+// takeLossy takes n times where counts may be lost, and returns how many were admitted.
+func takeLossy(t *testing.T, b backend.Backend, key string, n int) (admitted int) {
+	t.Helper()
+	for range n {
+		result, err := b.Take(t.Context(), backend.Request{Key: key, Policy: tenAnHour, Cost: 1})
+		if err != nil || result.Guarantee != backend.Bounded || !errors.Is(result.Cause, backend.ErrCountsLost) {
+			t.Fatalf("%s, %v, %v", result.Guarantee, result.Cause, err)
+		}
+		if result.Allowed {
+			admitted++
+		}
+	}
+	return admitted
+}
+
 // TestAddressesOnly: topologies of one epoch that differ in addresses run together, and a change of addresses is put in force
 // while calls go on: by Update, and by a file. No key moves, none loses its counts, and previous topologies stay known.
 func TestAddressesOnly(t *testing.T) {
@@ -149,22 +164,13 @@ func TestAddressesOnly(t *testing.T) {
 	if r.PreviousTopologies() != 1 {
 		t.Errorf("%d previous topologies are known, want 1", r.PreviousTopologies())
 	}
-	if n := takeN(t, other, key, tenAnHour, 2); n != 2 {
+	// A primary with another address may be another server: a process that sees the change says so, and one that starts and finds it
+	// between the topology and its previous one.
+	if n := takeLossy(t, other, key, 2); n != 2 {
 		t.Errorf("%d of 2 admitted", n)
 	}
-	// A primary with another address may be another server: a process that sees the change says so.
-	admitted := 0
-	for range 10 {
-		result, err := r.Take(t.Context(), backend.Request{Key: key, Policy: tenAnHour, Cost: 1})
-		if err != nil || result.Guarantee != backend.Bounded || !errors.Is(result.Cause, backend.ErrCountsLost) {
-			t.Fatalf("%s, %v, %v", result.Guarantee, result.Cause, err)
-		}
-		if result.Allowed {
-			admitted++
-		}
-	}
-	if admitted != 2 {
-		t.Errorf("%d admitted, and 2 were left", admitted)
+	if n := takeLossy(t, r, key, 10); n != 2 {
+		t.Errorf("%d admitted, and 2 were left", n)
 	}
 	for _, e := range events.all() {
 		if e.Kind == router.TopologyRejected {
@@ -242,7 +248,7 @@ func TestUpdateAddressOfPrevious(t *testing.T) {
 		}
 	}
 	update(t, r, after(two, elsewhere))
-	if n := takeN(t, r, "k", tenAnHour, 10); n != 6 {
+	if n := takeLossy(t, r, "k", 10); n != 6 { // it may be another server
 		t.Errorf("%d admitted, and 6 were left", n)
 	}
 	await(t, "an event", func() bool { return len(events.all()) > 0 })

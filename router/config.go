@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"crypto/ed25519"
 	"errors"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,11 +24,14 @@ type Config struct {
 	// use nothing of Redis. Nil: go-redis's defaults. Only for Open.
 	Sentinel *redis.Options
 
-	// Backend configures every node; the timeout of a call is there. Only for Open.
+	// Backend configures every node that Open makes; the timeout of a call is there. Of nodes that Node or the caller of New makes,
+	// Timeout says what theirs is, for the bounds of reads and heartbeats; New refuses the other fields. Timeout must not be
+	// negative, and at most limit.MaxWindow.
 	Backend redisbackend.Config
 
 	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. It isn't used for a Redis Cluster.
-	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Only for Open.
+	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Keys move only
+	// between nodes that are a backend.Sealer; refunds, resets and the calls of a dual.Dual need a backend.Seeder, too. Only for Open.
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, including calls in progress. Keys that change their
@@ -65,12 +68,13 @@ type Config struct {
 
 	// ReadTimeout is how long a peek or a load may take, all tries together; an earlier deadline of the caller's
 	// context wins. Each try on a replica gets half of the time that is left, the primary the rest. Zero: Backend.Timeout, or
-	// 250 ms where that is zero, too. Must not be negative.
+	// 250 ms where that is zero, too. Must not be negative, and at most limit.MaxWindow.
 	ReadTimeout time.Duration
 
 	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. While a node is unavailable they are sent ten
 	// times as often, but no more than about ten a second. Zero: 1 s. Negative: off. Then Redis replicas are not read, since their
-	// lag is unknown; only failing calls open a breaker; and a read doesn't notice that a primary has become a replica.
+	// lag is unknown; only failing calls open a breaker; and a read doesn't notice that a primary has become a replica. At most
+	// limit.MaxWindow.
 	Heartbeat time.Duration
 
 	// TripAfter is how many calls to a node must fail in a row to open its breaker. It also opens when half of the
@@ -78,7 +82,7 @@ type Config struct {
 	TripAfter int
 
 	// OpenFor is how long a breaker stays open before one call is let through as a trial, give or take a fifth. Zero: 1 s. Must not
-	// be negative.
+	// be negative, and at most limit.MaxWindow.
 	OpenFor time.Duration
 
 	// OnEvent is called with events, one at a time, by a goroutine of its own. No call waits for it; if it falls far behind,
@@ -98,12 +102,29 @@ const (
 
 func (c Config) withDefaults() Config {
 	c.MaxLag = cmp.Or(c.MaxLag, defaultMaxLag)
-	c.ReadTimeout = cmp.Or(c.ReadTimeout, c.Backend.Timeout, defaultReadTimeout)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, max(c.Backend.Timeout, 0), defaultReadTimeout) // a negative one is refused by its own name
 	c.Heartbeat = cmp.Or(c.Heartbeat, defaultHeartbeat)
 	c.TripAfter = cmp.Or(c.TripAfter, defaultTripAfter)
 	c.OpenFor = cmp.Or(c.OpenFor, defaultOpenFor)
 	c.Settle = cmp.Or(c.Settle, defaultSettle)
 	c.Drain = cmp.Or(c.Drain, defaultDrain)
+	return c
+}
+
+// clone returns a copy that shares no slice and no options with the caller's value.
+func (c Config) clone() Config {
+	if c.Redis != nil {
+		options := *c.Redis
+		c.Redis = &options
+	}
+	if c.Sentinel != nil {
+		options := *c.Sentinel
+		c.Sentinel = &options
+	}
+	c.AllowedAddresses, c.TopologyKeys = slices.Clone(c.AllowedAddresses), slices.Clone(c.TopologyKeys)
+	for i, key := range c.TopologyKeys {
+		c.TopologyKeys[i] = slices.Clone(key)
+	}
 	return c
 }
 
@@ -117,8 +138,10 @@ func (c Config) validate() error {
 			errs = append(errs, &ConfigError{Field: field, Value: d.String(), Bound: "must be at most " + most.String()})
 		}
 	}
-	between("ReadTimeout", c.ReadTimeout, math.MaxInt64)
-	between("OpenFor", c.OpenFor, math.MaxInt64)
+	between("Backend.Timeout", c.Backend.Timeout, limit.MaxWindow) // multiples of it are used
+	between("ReadTimeout", c.ReadTimeout, limit.MaxWindow)
+	between("Heartbeat", max(c.Heartbeat, 0), limit.MaxWindow)
+	between("OpenFor", c.OpenFor, limit.MaxWindow)
 	between("Settle", c.Settle, 2*limit.MaxWindow) // a window is added to it
 	between("Drain", c.Drain, 2*limit.MaxWindow)
 	if c.Drain >= 0 && c.Drain < c.Settle {

@@ -20,7 +20,8 @@ type Event struct {
 	From, To string
 	Err      error // the cause of Misconfigured, TopologyRejected, TopologyUnpublished and BreakerOpened
 
-	// Lost is how many events were dropped before this one, because OnEvent was too slow for them.
+	// Lost is how many events were dropped since the last call of OnEvent, because it was too slow. They are newer than this one: what
+	// waits is kept.
 	Lost uint64
 }
 
@@ -83,7 +84,7 @@ func (e Event) String() string {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
 	if e.Lost > 0 {
-		fmt.Fprintf(&b, " [%d events lost before it]", e.Lost)
+		fmt.Fprintf(&b, " [%d newer events lost]", e.Lost)
 	}
 	return b.String()
 }

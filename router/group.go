@@ -159,9 +159,7 @@ func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Reques
 		return backend.Snapshot{}, g.primary.asTimeout(ctx, "load", err)
 	}
 	loaded.Source = asPrimary(loaded.Source)
-	if doubt := g.primary.promotionDoubt(req.Policy); doubt != nil {
-		loaded.Lacks = doubt
-	}
+	loaded.Lacks = errors.Join(loaded.Lacks, g.primary.promotionDoubt(req.Policy))
 	if g.primary.demoted() {
 		loaded.Source = backend.Replica
 	}

@@ -86,7 +86,7 @@ func (r *Router) loadMoving(ctx context.Context, rt *route, req backend.Request)
 	m := r.moving(rt, req, false)
 	loaded, err := m.Load(limited)
 	if err != nil {
-		return backend.Snapshot{}, m.Owner.primary.asTimeout(ctx, "load", err)
+		return backend.Snapshot{}, m.Owner.current().primary.asTimeout(ctx, "load", err)
 	}
 	loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
 	return loaded, nil
@@ -111,7 +111,7 @@ func (m *moving) do(ctx context.Context, answer error, call groupCall) error {
 		m.req.Trace.HandOver()
 		m.router.counts.handovers.Add(1)
 	}
-	return m.Owner.primary.asTimeout(ctx, handover.Op, err)
+	return m.Owner.current().primary.asTimeout(ctx, handover.Op, err)
 }
 
 // Redirect implements [handover.Mover].
@@ -123,7 +123,7 @@ func (m *moving) Redirect(ctx context.Context, from place, version int64) (hando
 	case newer:
 		return next, nil
 	case version > mine:
-		err := m.router.syncWith(ctx, from.primary, false) // the group holds the newer topology
+		err := m.router.syncWith(ctx, from.current().primary, false) // the group holds the newer topology
 		if next, newer := m.refresh(); err == nil && newer {
 			return next, nil
 		}
@@ -162,7 +162,7 @@ type place struct {
 }
 
 func (p place) fail(kind backend.Kind, err error) error {
-	return &backend.Error{Op: handover.Op, Node: p.primary.title(), Kind: kind, Err: err}
+	return &backend.Error{Op: handover.Op, Node: p.current().primary.title(), Kind: kind, Err: err}
 }
 
 // Seal implements [handover.Place]. The topology is published there before, so that processes which are redirected from there can
@@ -199,4 +199,4 @@ func (p place) Load(ctx context.Context, req backend.Request) (backend.Snapshot,
 }
 
 // Doubt implements [handover.Place].
-func (p place) Doubt(req backend.Request) error { return p.doubt(req) }
+func (p place) Doubt(req backend.Request) error { return p.current().doubt(req) }

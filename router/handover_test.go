@@ -190,6 +190,83 @@ func TestPeekAtLostCounts(t *testing.T) {
 	}
 }
 
+// unseeded is a node that moves keys but takes no seeds.
+type unseeded struct{ m *machine }
+
+func (u unseeded) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	return u.m.Take(ctx, req)
+}
+
+func (u unseeded) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	return u.m.Seal(ctx, req)
+}
+
+func (u unseeded) Close() error { return nil }
+
+// TestFloorWithoutSeeder: a take with a floor hands a key over between nodes that take no seeds, and the floor counts.
+func TestFloorWithoutSeeder(t *testing.T) {
+	p := newPlant()
+	r, err := router.Open(topo(1, 1), router.Config{
+		Heartbeat: -1, Node: func(address string) (backend.Backend, error) { return unseeded{p.machine(address)}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 6}
+	lost := p.machine("10.0.0.9:6379") // has what the caller knows and g1 doesn't
+	if _, err := lost.Take(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	known, err := lost.Load(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	takeN(t, r, "k", tenAnHour, 2)
+	update(t, r, topo(2, 2))
+	req.Cost, req.Floor = 1, &known.State
+	result, err := r.Take(t.Context(), req)
+	if err != nil || result.Guarantee != backend.Exact || result.Binding().Remaining != 3 {
+		t.Errorf("%d left, %s, %v, %v; want 3", result.Binding().Remaining, result.Guarantee, result.Cause, err)
+	}
+	if s := r.Stats(); s.Handovers != 1 {
+		t.Errorf("%d handovers", s.Handovers)
+	}
+}
+
+// TestPeekAfterHandover: what a previous place had lost stays missing after the handover, for looks as for takes.
+func TestPeekAfterHandover(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{})
+	update(t, r, topo(2, 2))
+	side := p.machine("10.0.0.9:6379")
+	d := newDual(t, dual.Config{
+		Old: side, New: newMemory(t), CarryOver: true, Decide: func(string) (bool, uint64) { return true, 1 },
+	})
+	req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+	for name, b := range map[string]backend.Backend{"router": r, "dual": d} {
+		takeN(t, b, "k", tenAnHour, 1) // hands the key over
+		for _, lost := range []bool{false, true} {
+			p.machine("10.0.0.1:6379").lacks.Store(lost)
+			side.lacks.Store(lost)
+			taken, err := b.Take(t.Context(), req)
+			if err != nil || errors.Is(taken.Cause, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: take: %s, %v, %v", name, lost, taken.Guarantee, taken.Cause, err)
+			}
+			peeked, err := backend.Peek(t.Context(), b, req)
+			if err != nil || peeked.Guarantee != taken.Guarantee || errors.Is(peeked.Cause, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: peek: %s, %v, %v", name, lost, peeked.Guarantee, peeked.Cause, err)
+			}
+			loaded, err := backend.Load(t.Context(), b, req)
+			if err != nil || errors.Is(loaded.Lacks, backend.ErrCountsLost) != lost {
+				t.Errorf("%s, lost: %t: load: %v, %v", name, lost, loaded.Lacks, err)
+			}
+		}
+		p.machine("10.0.0.1:6379").lacks.Store(false)
+		side.lacks.Store(false)
+	}
+}
+
 // TestPeekTakesItsTime: all calls of a peek end within ReadTimeout, and each previous owner has a part of it.
 func TestPeekTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"time"
@@ -57,7 +58,7 @@ func (b *builder) history(current *placement, known []previousPlacement, chain *
 			all = append(all, previousPlacement{placement: b.placement(*t), left: now})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b previousPlacement) int { return int(b.version() - a.version()) })
+	slices.SortStableFunc(all, func(a, b previousPlacement) int { return cmp.Compare(b.version(), a.version()) })
 	for i := len(all) - 1; i > 0; i-- { // none was left after a later one
 		if all[i].left.After(all[i-1].left) {
 			all[i-1].left = all[i].left

@@ -27,12 +27,19 @@ type NodeGroup struct {
 func New(groups []NodeGroup, cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	errs := []error{validateNodes(groups), cfg.validate()}
-	if cfg.Redis != nil {
-		errs = append(errs, &ConfigError{Field: "Redis", Value: "set", Bound: "must be nil: the nodes are made already"})
+	refuse := func(field string, set bool, bound string) {
+		if set {
+			errs = append(errs, &ConfigError{Field: field, Value: "set", Bound: bound})
+		}
 	}
-	if cfg.Sentinel != nil {
-		errs = append(errs, &ConfigError{Field: "Sentinel", Value: "set", Bound: "must be nil: the nodes are made already"})
-	}
+	rest := cfg.Backend
+	rest.Timeout = 0
+	refuse("Redis", cfg.Redis != nil, "must be nil: the nodes are made already")
+	refuse("Sentinel", cfg.Sentinel != nil, "must be nil: the nodes are made already")
+	refuse("Backend", !reflect.ValueOf(rest).IsZero(), "must be zero but for Timeout: the nodes are made already")
+	refuse("Node", cfg.Node != nil, "must be nil: the nodes are made already")
+	refuse("TopologyKeys", len(cfg.TopologyKeys) > 0, "must be nil: no topology is published")
+	refuse("AllowedAddresses", len(cfg.AllowedAddresses) > 0, "must be nil: no topology is published")
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}

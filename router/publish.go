@@ -66,7 +66,7 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 
 // announced reads what a node holds.
 func (n *node) announced(ctx context.Context) (there backend.Announcement, err error) {
-	err = n.call(ctx, read, "look", func() (err error) {
+	err = n.call(ctx, read, "published", func() (err error) {
 		there, err = backend.Published(ctx, n.backend)
 		return err
 	})

@@ -118,7 +118,7 @@ func (rt *route) direct() bool { return len(rt.previous) == 0 && !rt.owner.pendi
 func (r *Router) Owner(key string) string { return r.table.Load().ring.Owner(key) }
 
 // Take implements [backend.Backend]: one call to the primary of the key's group; while keys move, see [Router.Update], two
-// more for the first take of a key that does.
+// more for the first take of a key that does, or three if it has a floor.
 func (r *Router) Take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
 	var rt route
 	if err := r.resolve(&rt, &req, req.CheckTake(ctx)); err != nil {
@@ -233,7 +233,7 @@ func (r *Router) Doubt(req backend.Request) error {
 	var rt route
 	r.resolveBy(&rt, r.table.Load(), &req)
 	for _, g := range append(rt.previous, rt.owner) {
-		if err := g.doubt(req); err != nil {
+		if err := g.current().doubt(req); err != nil {
 			return err
 		}
 	}

@@ -2,16 +2,22 @@ package router_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
@@ -295,6 +301,15 @@ func TestNewRefuses(t *testing.T) {
 		"uncomparable":  {[]router.NodeGroup{{Name: "a", Primary: uncomparable{Backend: m}, Weight: 9999}}, router.Config{}, []string{"groups[0].weight"}},
 		"config":        {[]router.NodeGroup{{Name: "a", Primary: m}}, router.Config{ReadTimeout: -1, OpenFor: -1}, []string{"ReadTimeout", "OpenFor"}},
 		"all at once":   {[]router.NodeGroup{{Name: "a b", Weight: 1025}, {Name: "a"}}, router.Config{OpenFor: -1}, []string{"groups[0].name", "groups[0].weight", "groups[0].primary", "groups[1].primary", "OpenFor"}},
+		"what is only for Open": {[]router.NodeGroup{{Name: "a", Primary: m}}, router.Config{
+			Redis: &redis.Options{}, Sentinel: &redis.Options{}, Backend: redisbackend.Config{Prefix: "x:"},
+			Node:         func(string) (backend.Backend, error) { return m, nil },
+			TopologyKeys: []ed25519.PublicKey{make([]byte, ed25519.PublicKeySize)}, AllowedAddresses: []string{"*"},
+		}, []string{"Redis", "Sentinel", "Backend", "Node", "TopologyKeys", "AllowedAddresses"}},
+		"negative timeout": {[]router.NodeGroup{{Name: "a", Primary: m}}, router.Config{Backend: redisbackend.Config{Timeout: -1}}, []string{"Backend.Timeout"}},
+		"endless": {[]router.NodeGroup{{Name: "a", Primary: m}}, router.Config{
+			Backend: redisbackend.Config{Timeout: math.MaxInt64}, ReadTimeout: math.MaxInt64, Heartbeat: math.MaxInt64, OpenFor: math.MaxInt64,
+		}, []string{"Backend.Timeout", "ReadTimeout", "Heartbeat", "OpenFor"}},
 		"too much weight": {[]router.NodeGroup{
 			{Name: "a", Weight: 1024, Primary: m}, {Name: "b", Weight: 1024, Primary: newMemory(t)}, {Name: "c", Primary: newMemory(t)},
 		}, router.Config{}, []string{"groups: total weight"}},
@@ -311,6 +326,32 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if m.Ping(t.Context()) != nil {
 		t.Error("a node was closed by a New that failed")
+	}
+}
+
+// TestOpenRefusesNegativeTimeout: the field is named as it was written, whoever makes the nodes.
+func TestOpenRefusesNegativeTimeout(t *testing.T) {
+	for name, node := range map[string]func(string) (backend.Backend, error){"Redis": nil, "Node": newPlant().node} {
+		r, err := router.Open(topo(1, 1), router.Config{Node: node, Backend: redisbackend.Config{Timeout: -time.Second}})
+		if err == nil {
+			_ = r.Close()
+		}
+		if got := refusedFields(err); !slices.Equal(got, []string{"Backend.Timeout"}) {
+			t.Errorf("%s: refused %q: %v", name, got, err)
+		}
+	}
+}
+
+// TestTripAfterHuge: a bound that never comes is not one that always does.
+func TestTripAfterHuge(t *testing.T) {
+	f := newFake(newMemory(t))
+	f.err = unavailable()
+	after := uint64(1) << 32 // its lower half is 0
+	r := open(t, []router.NodeGroup{{Name: "a", Primary: f}}, router.Config{TripAfter: int(after), Heartbeat: -1})
+	for range 10 {
+		if _, err := r.Take(t.Context(), request("k")); errors.Is(err, router.ErrBreakerOpen) {
+			t.Fatal(err)
+		}
 	}
 }
 

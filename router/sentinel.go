@@ -31,8 +31,9 @@ type sentinelWatcher struct {
 	timeout      time.Duration // of one poll
 	step         time.Duration // between two polls while the primary is not healthy
 
-	stop    func()        // ends it; nil before it runs; guarded by Router.changing
-	pollNow chan struct{} // asks for a poll at once
+	stop     func()        // ends it; nil before it runs; guarded by Router.changing
+	replaced identity      // the group's primary before it had these sentinels, until they name one; guarded by Router.changing
+	pollNow  chan struct{} // asks for a poll at once
 
 	ready chan struct{}         // closed once there is a group
 	group atomic.Pointer[group] // as it is now

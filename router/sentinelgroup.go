@@ -97,6 +97,9 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 		return nil
 	}
 	t := r.table.Load()
+	if !slices.Contains(t.watchers(), w) {
+		return nil // Update has removed it: no table would have the nodes, and nothing would close them
+	}
 	b := r.opener.builder(t)
 	now := newGroup(w.name, 0, b.node(w.name, v.primary, RolePrimary), b.replicas(w.name, v.replicas), r.cfg)
 	if err := b.finish(); err != nil {
@@ -121,6 +124,14 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 	}
 	r.wakeSync() // an announcement may be lost with the primary before
 	return nil
+}
+
+// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; zero for none.
+func (g *group) lastPrimary() identity {
+	if g.pending {
+		return g.watcher.replaced
+	}
+	return g.primary.identity
 }
 
 // watcher finds or makes the watcher of a group with sentinels.
@@ -182,12 +193,19 @@ func (p pendingPrimary) Ping(ctx context.Context) error {
 
 func (pendingPrimary) Close() error { return nil }
 
-// ready returns the group once its primary is known, which may be another value.
-func (g *group) ready(ctx context.Context, op string) (now *group, err error) {
-	if !g.pending {
-		return g, nil
+// current returns the group as its sentinels have named it since, or the same one.
+func (g *group) current() *group {
+	if g.pending {
+		if now := g.watcher.group.Load(); now != nil {
+			return now
+		}
 	}
-	if now = g.watcher.group.Load(); now != nil {
+	return g
+}
+
+// ready returns the current group once its primary is known.
+func (g *group) ready(ctx context.Context, op string) (now *group, err error) {
+	if now = g.current(); !now.pending {
 		return now, nil
 	}
 	err = g.primary.call(ctx, read, op, func() (err error) {

@@ -170,16 +170,34 @@ func (t *routingTable) assignRoles() {
 	}
 }
 
-// notePromotions notes which groups have another primary than under the table before.
+// notePromotions notes which groups have another primary than they had: under the table before or, where that doesn't have the group,
+// under a previous topology that this process hears of now. Two Redis Clusters can't be told from one with two lists of its nodes.
 func (t *routingTable) notePromotions(before *routingTable) {
-	if before == nil {
-		return
-	}
 	now := time.Now()
 	for _, g := range t.allGroups() {
-		was := before.byName[g.name]
-		if was != nil && !was.pending && was.primary != g.primary && !g.primary.many {
+		was := t.primaryBefore(before, g)
+		switch {
+		case g.pending:
+			g.watcher.replaced = was
+		case was != (identity{}) && was != g.primary.identity && !(was.many && g.primary.many):
 			g.primary.promotedAt.Store(&now)
 		}
 	}
+}
+
+// primaryBefore returns what was a group's primary before this table; zero if there was none, or none is known.
+func (t *routingTable) primaryBefore(before *routingTable, g *group) identity {
+	if before != nil {
+		for _, p := range before.placements() {
+			if was := p.byName[g.name]; was != nil {
+				return was.lastPrimary()
+			}
+		}
+	}
+	for _, p := range t.history.all {
+		if was := p.byName[g.name]; was != nil && was != g && !was.pending {
+			return was.primary.identity
+		}
+	}
+	return identity{}
 }

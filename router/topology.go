@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -50,7 +51,7 @@ func (t Topology) Digest() string {
 }
 
 // Group is one primary and its replicas, the unit of sharding. It names exactly one of: Primary, with or without
-// Replicas; Sentinels and Master; Cluster.
+// Replicas; Sentinels and Master; Cluster. (groupkind.go says what follows from each.)
 type Group struct {
 	// Name alone places the group on the ring: [A-Za-z0-9_.-]{1,64}. Addresses may change, a new name moves keys.
 	Name string `json:"name"`
@@ -68,8 +69,30 @@ type Group struct {
 	Master    string   `json:"master,omitempty"`
 
 	// Cluster is some nodes of a Redis Cluster, host:port each, by which the others are found. The cluster is one group, which
-	// distributes the group's keys among its own nodes.
+	// distributes the group's keys among its own nodes. Another list under one name counts as the same cluster, so a cluster that
+	// takes the place of another one needs a group of another name: otherwise the lack of counts goes unnoticed.
 	Cluster []string `json:"cluster,omitempty"`
+}
+
+// clone returns a copy that shares nothing with the caller's value, for a router keeps topologies. It ends one topology after the chain
+// is too long to be valid, so that it also ends for a chain that leads back to itself.
+func (t Topology) clone() Topology {
+	for p, depth := &t, 0; ; p, depth = p.Previous, depth+1 {
+		p.Groups, p.Signature = slices.Clone(p.Groups), slices.Clone(p.Signature)
+		for i := range p.Groups {
+			g := &p.Groups[i]
+			g.Replicas, g.Sentinels, g.Cluster = slices.Clone(g.Replicas), slices.Clone(g.Sentinels), slices.Clone(g.Cluster)
+		}
+		if p.Previous == nil {
+			return t
+		}
+		if depth > maxPrevious {
+			p.Previous = nil
+			return t
+		}
+		previous := *p.Previous
+		p.Previous = &previous
+	}
 }
 
 const maxTopologyFile = 16 << 20 // with long names of 2048 groups, many times over
@@ -119,8 +142,15 @@ func ParseTopology(data []byte) (Topology, error) {
 }
 
 // memberNames are the names of all members in the JSON of a topology.
-var memberNames = []string{
-	"epoch", "seed", "groups", "previous", "baseline", "signature", "name", "weight", "primary", "replicas", "sentinels", "master", "cluster",
+var memberNames = append(membersOf[Topology](), membersOf[Group]()...)
+
+// membersOf returns the names of a struct's fields in JSON.
+func membersOf[T any]() (names []string) {
+	for field := range reflect.TypeFor[T]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
 }
 
 // checkMembers refuses what encoding/json accepts: a member that is given twice, of which the last would win, and names in another

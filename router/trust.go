@@ -146,31 +146,6 @@ func (c *Config) checkTrust(own []endpoint, t *Topology) error {
 	return nil
 }
 
-// endpoint is an address in a topology and its role there. The role matters: a sentinel leads to other servers under another
-// master's name, a cluster leads to all its servers, and a sentinel that is used as a node gets the password of one.
-type endpoint struct{ role, address string }
-
-// endpoints returns those of a topology and of the ones before it.
-func (t *Topology) endpoints() (all []endpoint) {
-	for p := t; p != nil; p = p.Previous {
-		for i := range p.Groups {
-			g := &p.Groups[i]
-			add := func(role string, addresses ...string) {
-				for _, address := range addresses {
-					all = append(all, endpoint{role, canonical(address)})
-				}
-			}
-			if g.Primary != "" {
-				add("a node", g.Primary)
-			}
-			add("a node", g.Replicas...)
-			add("a sentinel of master "+strconv.Quote(g.Master), g.Sentinels...)
-			add("a node of a cluster", g.Cluster...)
-		}
-	}
-	return all
-}
-
 // checkJump refuses an epoch that is too far above the one in force.
 func checkJump(inForce *routingTable, t *Topology) error {
 	if most := inForce.topology.Epoch + MaxEpochJump; inForce.topology.Epoch > 0 && t.Epoch > most {

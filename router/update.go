@@ -18,20 +18,26 @@ var ErrTopologyOld = errors.New("a newer topology is in force")
 // owner of a key must not run together. A topology with a larger epoch resolves the conflict.
 var ErrTopologyConflict = errors.New("another topology of the same epoch is in force")
 
-// Update puts a newer topology in force at once, for every call that begins from then on. It does no network I/O.
+// Update puts a newer topology in force at once, for every call that begins from then on. It does no network I/O, and keeps
+// a copy of the topology.
 //
 // Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
 // same epoch only addresses may differ: they are put in force, too, and no key is handed over. If the epoch is larger by more
 // than 1, Previous must name the topologies between, since keys may have counts under them.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
-// brings its counts, which costs two more calls, once. Handovers last for the longest window of a policy and [Config.Settle].
-// Until then previous groups must stay up; the router keeps its connections to them that long, and for [Config.Drain] at least.
+// brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have. Handovers last
+// for the longest window of a policy and [Config.Settle]. Until then previous groups must stay up; the router keeps its connections to
+// them that long, and for [Config.Drain] at least.
 //
 // Processes may be updated at different times. The new topology is published at the primaries: a process that finds a key moved
 // on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
 // and decisions say so: Bounded, with the cause backend.ErrNotHandedOver.
+//
+// A primary with another address than its group had before, under any topology that is known here, may be another server: its
+// decisions are Bounded, with the cause backend.ErrCountsLost, until the windows from before are over.
 func (r *Router) Update(topology Topology) error {
+	topology = topology.clone()
 	if err := errors.Join(topology.Validate(), topology.checkConfig(r.cfg)); err != nil {
 		return err
 	}

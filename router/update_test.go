@@ -81,9 +81,16 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return loaded, err
 }
 
+func (m *machine) Doubt(backend.Request) error {
+	if m.lacks.Load() {
+		return backend.ErrCountsLost
+	}
+	return nil
+}
+
 func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "look", Kind: backend.Unavailable, Err: errDown}
+		return backend.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
 		return backend.Announcement{}, nil
@@ -121,6 +128,13 @@ func (p *plant) machine(address string) *machine {
 		p.nodes[address] = m
 	}
 	return m
+}
+
+// has reports whether a node was made for an address.
+func (p *plant) has(address string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodes[address] != nil
 }
 
 // restart makes a machine lose all it had.

@@ -59,19 +59,10 @@ func (t Topology) validate(where string) error {
 	for i := range t.Groups {
 		g, where := &t.Groups[i], fmt.Sprintf("groups[%d]", i)
 		v.group(where, g.Name, g.Weight)
-		v.form(where, g)
-		if g.Primary != "" {
-			v.node(where+".primary", g.Primary)
-		}
-		for j, address := range g.Replicas {
-			v.node(fmt.Sprintf("%s.replicas[%d]", where, j), address)
-		}
-		for j, address := range g.Cluster {
-			v.node(fmt.Sprintf("%s.cluster[%d]", where, j), address)
-		}
+		v.servers(where, g)
 	}
-	for i := range t.Groups { // after all nodes: a sentinel may serve several groups, but it is no node
-		v.sentinels(fmt.Sprintf("groups[%d]", i), &t.Groups[i])
+	for _, check := range v.later {
+		check()
 	}
 	return v.err()
 }
@@ -81,9 +72,10 @@ type validator struct {
 	where    string // before every field
 	problems []error
 	names    map[string]string // group name to the field that has it
-	nodes    map[string]string // address of a node to the field that has it
+	byNode   map[string]string // address of a node to the field that has it
 	masters  map[string]string // a master by one of its sentinels, to the group that has it
 	weight   int
+	later    []func() // checks that need all nodes
 }
 
 func (v *validator) refuse(field, value, format string, args ...any) {
@@ -111,36 +103,47 @@ func (v *validator) group(where, name string, weight int) {
 	v.weight += max(weight, 1)
 }
 
-// form checks that a group is of exactly one kind, and complete.
-func (v *validator) form(where string, g *Group) {
-	var kinds []string
-	if g.Primary != "" || len(g.Replicas) > 0 {
-		kinds = append(kinds, "primary")
-	}
-	if len(g.Sentinels) > 0 || g.Master != "" {
-		kinds = append(kinds, "sentinels")
-	}
-	if len(g.Cluster) > 0 {
-		kinds = append(kinds, "cluster")
-	}
+// servers checks that a group is of exactly one kind, and complete, and checks its addresses.
+func (v *validator) servers(where string, g *Group) {
+	kinds := g.kinds()
 	switch {
 	case len(kinds) == 0:
-		v.refuse(where, "empty", "must have one of primary, sentinels and cluster")
+		v.refuse(where, "empty", "must have one of %s", kindNames(false))
 	case len(kinds) > 1:
-		v.refuse(where, strings.Join(kinds, " and "),
-			"must have only one of primary (and replicas), sentinels (and master) and cluster")
-	case kinds[0] == "primary" && g.Primary == "":
-		v.refuse(where+".primary", `""`, "must be host:port where there are replicas")
-	case kinds[0] == "sentinels" && len(g.Sentinels) == 0:
-		v.refuse(where+".sentinels", "none", "must have at least one where there is a master")
-	case kinds[0] == "sentinels" && !validName.MatchString(g.Master):
-		v.refuse(where+".master", strconv.Quote(g.Master), "must match [A-Za-z0-9_.-]{1,64} where there are sentinels")
+		names := make([]string, len(kinds))
+		for i, k := range kinds {
+			names[i] = k.name
+		}
+		v.refuse(where, strings.Join(names, " and "), "must have only one of %s", kindNames(true))
+	case kinds[0].complete != nil:
+		kinds[0].complete(v, where, g)
+	}
+	for _, k := range kinds {
+		k.check(v, where, g)
+	}
+}
+
+// kindNames lists the fields by which groups are of a kind, if wanted with those that go with them.
+func kindNames(also bool) string {
+	names := make([]string, len(groupKinds))
+	for i, k := range groupKinds {
+		if names[i] = k.name; also && k.also != "" {
+			names[i] += " (and " + k.also + ")"
+		}
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
+
+func (v *validator) nodes(field string, addresses []string) {
+	for i, address := range addresses {
+		v.node(fmt.Sprintf("%s[%d]", field, i), address)
 	}
 }
 
 func (v *validator) node(field, address string) {
 	if canonical, ok := v.address(field, address); ok {
-		v.unique(&v.nodes, field, strconv.Quote(address), canonical)
+		v.unique(&v.byNode, field, strconv.Quote(address), canonical)
 	}
 }
 
@@ -153,7 +156,7 @@ func (v *validator) sentinels(where string, g *Group) {
 			continue
 		}
 		v.unique(&own, field, strconv.Quote(address), canonical)
-		if holder, taken := v.nodes[canonical]; taken {
+		if holder, taken := v.byNode[canonical]; taken {
 			v.refuse(field, strconv.Quote(address), "must not be a node: %s is this address", holder)
 		}
 		master := g.Master + " at " + canonical

@@ -112,9 +112,10 @@ func (c Config) validate() error {
 //
 // The order of a release: the Dual everywhere at 0 %, with both sides up; the percentage, up and down; once it is 100 %
 // and Settle and the longest window have passed, New alone. For that long after a change of the version, and after the start
-// of a process, each key's first call there costs two calls more, also if the key stays where it is, and leaves a stamp
-// on the other side. If that side is out of reach the call goes on without: the decision is Bounded, with the cause
-// ErrNotHandedOver, and the key may have been admitted up to its Max once more by the time that the counts meet.
+// of a process, each key's first call there costs two calls more, or three if it has a floor, as those of a lease.Lease have;
+// also if the key stays where it is. It leaves a fence on the other side. If that side is unreachable the call goes on without its
+// counts: the decision is Bounded, with the cause ErrNotHandedOver, and the key may have been admitted up to its Max once more by the
+// time that the counts meet.
 type Dual struct {
 	cfg     Config
 	sides   [2]side // Old, New

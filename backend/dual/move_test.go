@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// TestDualStories: what every hand-over costs, and where its counts are afterwards. Version v is 2(v+1) on the old side
+// TestDualStories: what every handover costs, and where its counts are afterwards. Version v is 2(v+1) on the old side
 // and one more on the new one.
 func TestDualStories(t *testing.T) {
 	type step struct {
@@ -111,14 +111,14 @@ func TestDualStories(t *testing.T) {
 			for i, d := range processes {
 				stats := d.Stats()
 				if stats.Handovers != story.handovers[i] || stats.Redirects != story.redirects[i] || stats.Bounded != 0 || stats.Old+stats.New != decided[i] {
-					t.Errorf("process %d counts %+v, want %d hand-overs, %d redirects, %d decisions", i, stats, story.handovers[i], story.redirects[i], decided[i])
+					t.Errorf("process %d counts %+v, want %d handovers, %d redirects, %d decisions", i, stats, story.handovers[i], story.redirects[i], decided[i])
 				}
 			}
 		})
 	}
 }
 
-// sealOld is a process that ends after the first step of a hand-over.
+// sealOld is a process that ends after the first step of a handover.
 func sealOld(version int64) func(*stage) error {
 	return func(s *stage) error {
 		req := takeTen("k")
@@ -322,7 +322,7 @@ func TestDualChangesCost(t *testing.T) {
 			}
 		}
 		if n := d.Stats().Handovers; n != 2 {
-			t.Errorf("%s: %d hand-overs, want 2", op, n)
+			t.Errorf("%s: %d handovers, want 2", op, n)
 		}
 	}
 }
@@ -358,7 +358,7 @@ func TestDualLooks(t *testing.T) {
 			t.Errorf("%s, load: %t, %d left; want %t, %d", when, v.Allowed, v.Binding().Remaining, allowed, left)
 		}
 		if adopted, sealed := snapshot.State.Fence(state.Migration, at); adopted != 0 || sealed != 0 {
-			t.Errorf("%s, load: the state still has the place's stamp %d, %d", when, adopted, sealed)
+			t.Errorf("%s, load: the state still has the place's fence %d, %d", when, adopted, sealed)
 		}
 		if got := s.read(); got != calls {
 			t.Errorf("%s, load: %s; want %s", when, got, calls)

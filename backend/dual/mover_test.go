@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// TestDualFloorHasNoStamp: what comes from the other side are its counts. Its stamp says that the key has left it, and a
+// TestDualFloorHasNoFence: what comes from the other side are its counts. Its fence says that the key has left it, and a
 // router would store that at the group that it brings the key to.
-func TestDualFloorHasNoStamp(t *testing.T) {
+func TestDualFloorHasNoFence(t *testing.T) {
 	s, l := newStage(t), &lever{}
 	d := s.process(t, l, dual.Config{})
 	backendtesting.MustTake(t, d, takeTen("k"))

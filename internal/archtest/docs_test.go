@@ -84,7 +84,7 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-// declarations are the functions, methods and types of a file: "f" and "package.f", "m" and "T.m", "T".
+// declarations are the functions, methods, types, constants and variables of a file: "f" and "package.f", "m" and "T.m", "T".
 func declarations(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
@@ -108,8 +108,13 @@ func declarations(t *testing.T, path string) map[string]bool {
 			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
-				if typed, ok := spec.(*ast.TypeSpec); ok {
-					all[typed.Name.Name] = true
+				switch spec := spec.(type) {
+				case *ast.TypeSpec:
+					all[spec.Name.Name] = true
+				case *ast.ValueSpec:
+					for _, name := range spec.Names {
+						all[name.Name] = true
+					}
 				}
 			}
 		}

@@ -1,5 +1,5 @@
 // Package handover drives requests whose key may have counts at several places: it seals the previous places, merges what they
-// held and brings it to the owner, and follows a key that has moved on (limit/handover.go has the protocol). Who owns a key, and
+// held and brings it to the owner, and follows a key that has moved on (limit/state/handover.go has the protocol). Who owns a key, and
 // what a place is, is up to a [Mover].
 package handover
 
@@ -35,12 +35,12 @@ type Mover[P Place] interface {
 //
 //   - Ask: the owner may have adopted the key already. If not, the previous places are sealed next.
 //   - Adopt: they are sealed, and what they held goes to the owner.
-//   - Alone: one of them can't be sealed, and the request goes on without it.
+//   - WithoutFloor: one of them can't be sealed, and the request goes on without it.
 type Route[P Place] struct {
 	Owner    P
 	Previous []P
 	Move     state.Move // Version 0 if the key doesn't move
-	Err      error      // why the Step is Alone
+	Err      error      // why the Step is WithoutFloor
 }
 
 // Handover is one request. Make one with [New].
@@ -53,22 +53,25 @@ type Handover[P Place] struct {
 	req       backend.Request // as it goes to the owner
 	floor     *state.State    // the caller's own
 	fetched   *state.State    // what the previous places held; nil before they are sealed
+	sealedAt  state.At        // when the last of them was sealed, by its clock
 	beside    bool            // req acts under a move of the caller's: the key is handed over by requests beside it
-	seedFirst bool            // req can't carry what was fetched: it has to be at the owner before
+	change    bool            // req can't carry counts
+	seedFirst bool            // what was fetched has to be at the owner before req
 }
 
-// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: they are at the owner before
-// it; so they are if the request has a floor of its own, which is joined with all of them and not with a part. If the request acts under a
-// move of its caller, that stays, and the key is handed over by separate requests.
+// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: a separate seed brings them to
+// the owner before it. A take with a floor of its own needs that seed, too: two copies of one window have to be joined before a floor of a
+// later window, otherwise refunds that one of them lacks are lost. If the request acts under a move of its caller, that stays, and the
+// key is handed over by separate requests.
 func New[P Place](mover Mover[P], kind state.Mover, route Route[P], req backend.Request, change bool) *Handover[P] {
-	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), seedFirst: change || req.Floor != nil}
+	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), change: change}
 	h.follow(route)
 	return h
 }
 
 // follow starts afresh by a route.
 func (h *Handover[P]) follow(route Route[P]) {
-	h.Route = route
+	h.Route, h.seedFirst = route, h.change || h.floor != nil
 	h.setStep(route.Move.Step, nil, route.Err)
 }
 
@@ -124,17 +127,27 @@ func (h *Handover[P]) Incomplete() error {
 	return &backend.Error{Op: Op, Kind: backend.Unavailable, MayHaveCharged: true, Err: errors.Join(backend.ErrNotHandedOver, h.Err)}
 }
 
-// Finish lowers the guarantee of a take's result by what the handover lacks, and removes the mover's stamp from its state.
+// Finish lowers the guarantee of a take's result by what the handover lacks, and removes the mover's fence from its state.
 func (h *Handover[P]) Finish(result *backend.Result) {
 	if h.Move.Step == state.WithoutFloor { // counts of a previous place may be missing
 		result.Lower(errors.Join(backend.ErrNotHandedOver, h.Err))
 	}
-	if h.Move.Version != 0 {
-		for _, p := range h.Previous { // counts that it had lost were not handed over
-			result.Lower(p.Doubt(h.req))
+	result.Lower(h.lost())
+	result.State.Unfence(h.kind)
+}
+
+// lost says why previous places may have lost counts, which are then not handed over.
+func (h *Handover[P]) lost() error {
+	if h.Move.Version == 0 {
+		return nil
+	}
+	var lost error
+	for _, p := range h.Previous {
+		if err := p.Doubt(h.req); err != nil {
+			lost = errors.Join(lost, err)
 		}
 	}
-	result.State.Unfence(h.kind)
+	return lost
 }
 
 // seed makes a step of the handover in a separate request, if the caller's request can't.
@@ -149,9 +162,16 @@ func (h *Handover[P]) seed(ctx context.Context) error {
 	}
 	req.Move, req.Floor = h.Move, nil
 	err := h.Owner.Seed(ctx, req, st)
-	if err == nil && h.Move.Step == state.Adopt {
+	switch {
+	case err == nil && h.Move.Step == state.Adopt:
 		h.HandedOver = true
 		h.setStep(state.Ask, nil, nil)
+	case errors.Is(err, backend.ErrUnsupported) && !h.beside && !h.change:
+		// The take carries both floors. Without some refunds a key has less left than it could, never more.
+		st.Join(req.Policy, h.sealedAt, h.floor)
+		h.seedFirst = false
+		h.setStep(state.Adopt, &st, nil)
+		return nil
 	}
 	return err
 }
@@ -184,6 +204,7 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 	if h.floor != nil && step == state.WithoutFloor {
 		fetched.Join(h.req.Policy, now, h.floor) // other limits are stored only if a place held them
 	}
+	h.sealedAt = now
 	h.setStep(step, &fetched, unreachable)
 	return nil
 }
@@ -204,7 +225,8 @@ func (h *Handover[P]) redirect(ctx context.Context, from P, version int64) error
 	return err
 }
 
-// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over.
+// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that those had
+// lost by then are missing in either case.
 func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	loaded, err := h.Owner.Load(ctx, h.req)
 	if err != nil {
@@ -230,6 +252,8 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 		if missing != nil {
 			loaded.Lacks = errors.Join(backend.ErrNotHandedOver, missing, loaded.Lacks)
 		}
+	} else {
+		loaded.Lacks = errors.Join(loaded.Lacks, h.lost())
 	}
 	loaded.State.Unfence(h.kind)
 	return loaded, nil

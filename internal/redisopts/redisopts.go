@@ -3,6 +3,7 @@
 package redisopts
 
 import (
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,7 +36,7 @@ func Cluster(addresses []string, node *redis.Options, timeout time.Duration) *re
 	o := *node
 	Harden(&o, timeout)
 	return &redis.ClusterOptions{
-		Addrs: addresses, MaxRedirects: -1, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
+		Addrs: slices.Clone(addresses), MaxRedirects: -1, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
 		ContextTimeoutEnabled: true, DisableIdentity: true, MaintNotificationsConfig: o.MaintNotificationsConfig,
 		DisableRoutingPolicies: true, // none applies, and to learn them it would ask for the server's commands
 

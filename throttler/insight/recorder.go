@@ -67,6 +67,10 @@ func New(cfg Config) (*Recorder, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("insight: %w", err)
 	}
+	cfg.Policies = slices.Clone(cfg.Policies)
+	for i, p := range cfg.Policies {
+		cfg.Policies[i].Limits = slices.Clone(p.Limits)
+	}
 	r := &Recorder{
 		cfg: cfg, started: time.Now(), hashKey: newHashKey(cfg.HashKey),
 		counts: nametable.New(countedPolicies, func(string) *policyCounts { return new(policyCounts) }),

@@ -39,6 +39,18 @@ func ExampleRecorder() {
 	// {"policies":[{"policy":"api","limits":["2/1m"],"allowed":2,"denied":1,"errors":0,"exposure":0,"denial_share":0.016,"decisions":[{"allowed":false,"source":"local","guarantee":"exact","count":1},{"allowed":true,"source":"local","guarantee":"exact","count":2}]}],"shadow":{"allowed":0,"denied":0,"failed":0,"dropped":0}}
 }
 
+// TestEditedPolicies: a Recorder shows the limits that New was given.
+func TestEditedPolicies(t *testing.T) {
+	t.Parallel()
+	policies := []limit.Policy{{Name: "a", Limits: []limit.Limit{limit.PerMinute(2)}}}
+	recorder := newRecorder(t, insight.Config{Policies: policies})
+	policies[0].Limits[0], policies[0] = limit.PerMinute(9), limit.Policy{Name: "b"}
+	got := recorder.Stats().Policies
+	if len(got) != 1 || got[0].Policy != "a" || len(got[0].Limits) != 1 || got[0].Limits[0] != limit.PerMinute(2) {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestStats(t *testing.T) {
 	t.Parallel()
 	b := newSpy(t, nil)

@@ -38,7 +38,7 @@ type NodeEvent struct {
 	Group, Node string
 	From, To    string
 	Err         error
-	Lost        uint64 // number of events dropped before it
+	Lost        uint64 // number of events dropped since the one before it was handled
 }
 
 // EmitNode makes a log event of a change of state: "breaker opened" is called sluice.node.breaker_opened. Call it from a

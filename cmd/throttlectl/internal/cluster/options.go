@@ -38,7 +38,3 @@ func WithAddress(template redis.Options, address string) *redis.Options {
 	}
 	return &template
 }
-
-func (c *Cluster) redisCluster(seeds []string) *redis.ClusterClient {
-	return redis.NewClusterClient(redisopts.Cluster(seeds, WithAddress(c.Node, ""), 0)) // Node is hardened
-}

@@ -12,38 +12,39 @@ import (
 // EachPrimary calls f, concurrently, with each primary of some groups, or with why it can't be found. If there is no topology
 // the single server is the primary.
 func (c *Cluster) EachPrimary(ctx context.Context, groups []router.Group, f func(*redis.Client, error)) {
-	one := func(opts *redis.Options) {
-		client := redis.NewClient(opts)
-		defer client.Close()
-		f(client, nil)
-	}
 	if len(c.Single) > 0 {
-		one(&c.Single[0])
+		callServer(&c.Single[0], f)
 		return
 	}
 	Parallel(groups, func(g router.Group) (none struct{}) {
-		switch {
-		case len(g.Cluster) > 0:
-			client := c.redisCluster(g.Cluster)
-			defer client.Close()
-			bounded, cancel := context.WithTimeout(ctx, 2*c.Timeout) // to find the nodes, and for f
-			defer cancel()
-			if err := client.ForEachMaster(bounded, func(_ context.Context, node *redis.Client) error {
-				f(node, nil)
-				return nil
-			}); err != nil {
-				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
-			}
-		case len(g.Sentinels) > 0:
-			view, err := c.sentinelView(ctx, &g)
-			if err != nil {
-				f(nil, fmt.Errorf("group %s: %w", g.Name, err))
-				return
-			}
-			one(WithAddress(c.Node, view.primary))
-		default:
-			one(WithAddress(c.Node, g.Primary))
+		p, err := c.servers(&g).primary(ctx)
+		if err == nil {
+			err = c.each(ctx, p, f)
+		}
+		if err != nil {
+			f(nil, fmt.Errorf("group %s: %w", g.Name, err))
 		}
 		return
 	})
+}
+
+// each calls f with the servers of a primary: with one, or with all primaries of a Redis Cluster.
+func (c *Cluster) each(ctx context.Context, p primary, f func(*redis.Client, error)) error {
+	if p.cluster == nil {
+		callServer(WithAddress(c.Node, p.node), f)
+		return nil
+	}
+	defer p.cluster.Close()
+	bounded, cancel := context.WithTimeout(ctx, 2*c.Timeout) // to find the nodes, and for f
+	defer cancel()
+	return p.cluster.ForEachMaster(bounded, func(_ context.Context, node *redis.Client) error {
+		f(node, nil)
+		return nil
+	})
+}
+
+func callServer(opts *redis.Options, f func(*redis.Client, error)) {
+	client := redis.NewClient(opts)
+	defer client.Close()
+	f(client, nil)
 }

@@ -2,12 +2,10 @@ package cluster
 
 import (
 	"context"
-	"strings"
-
-	"github.com/sluice-go/sluice/backend/redisbackend"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -56,21 +54,15 @@ func (c *Cluster) ReadPublished(ctx context.Context) []Published {
 }
 
 func (c *Cluster) publisher(ctx context.Context, g *router.Group) *Publisher {
-	p := &Publisher{Group: g.Name, Node: g.Primary, cluster: c}
+	at, err := c.servers(g).primary(ctx)
+	p := &Publisher{Group: g.Name, Node: at.node, err: err, cluster: c}
 	switch {
-	case len(g.Cluster) > 0:
-		client := c.redisCluster(g.Cluster)
-		p.Node, p.client = strings.Join(g.Cluster, ","), client
-		p.Redis, p.err = redisbackend.New(client, c.BackendConfig())
-		return p
-	case len(g.Sentinels) > 0:
-		var view sentinelView
-		if view, p.err = c.sentinelView(ctx, g); p.err != nil {
-			p.Node = "sentinels"
-			return p
-		}
-		p.Node = view.primary
+	case err != nil:
+	case at.cluster != nil:
+		p.client = at.cluster
+		p.Redis, p.err = redisbackend.New(at.cluster, c.BackendConfig())
+	default:
+		p.Redis, p.err = redisbackend.Open(WithAddress(c.Node, at.node), c.BackendConfig())
 	}
-	p.Redis, p.err = redisbackend.Open(WithAddress(c.Node, p.Node), c.BackendConfig())
 	return p
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
-// What is peeked, told and reset is what applications count, wherever the counts are.
+// What is peeked, shown and reset is what applications count, wherever the counts are.
 func TestKeyCommands(t *testing.T) {
 	t.Parallel()
 	server, second := testserver.Redis(t), testserver.Redis(t)
@@ -61,7 +61,7 @@ func TestKeyCommands(t *testing.T) {
 	}
 }
 
-// What is looked for in the wrong place is not told as unused: a policy of another name, another window or precision.
+// What is looked for in the wrong place is not reported as unused: a policy of another name, another window or precision.
 func TestKeyCommandsSayThatNothingIsStored(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -172,7 +172,7 @@ func TestKeyCommandsRefuseASealedKey(t *testing.T) {
 	}
 }
 
-// Looking leaves nothing behind, also where there is no notice.
+// Looking leaves nothing behind, also where nothing is published.
 func TestPeekWritesNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -264,8 +264,8 @@ func TestOwner(t *testing.T) {
 	fixture.Golden(t, "owner.json", clitest.Succeed(t, append([]string{"owner", "--json", "--topology", file}, keys...)...))
 }
 
-// A notice that a server has lost is not brought back by somebody who only looks.
-func TestPeekRestoresNoNotice(t *testing.T) {
+// TestPeekRestoresNoAnnouncement: a peek doesn't bring back an announcement that a server has lost.
+func TestPeekRestoresNoAnnouncement(t *testing.T) {
 	t.Parallel()
 	one, two := testserver.Redis(t), testserver.Redis(t)
 	topology := fixture.GroupsOf(2, one, two)

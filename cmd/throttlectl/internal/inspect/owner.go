@@ -3,7 +3,6 @@ package inspect
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -65,18 +64,14 @@ func owners(t router.Topology, keys []string) (ownerList, error) {
 			return nil, err
 		}
 	}
-	byName := make(map[string]*router.Group)
-	for i := range t.Groups {
-		byName[t.Groups[i].Name] = &t.Groups[i]
+	byName := make(map[string]router.Group)
+	for _, g := range t.Groups {
+		byName[g.Name] = g
 	}
 	var all ownerList
 	for _, key := range keys {
-		g := byName[now.Owner(key)]
-		o := owner{
-			Key: key, Group: g.Name, Primary: g.Primary, Replicas: g.Replicas,
-			Sentinels: g.Sentinels, Master: g.Master, Cluster: g.Cluster,
-		}
-		if was := before.Owner(key); was != g.Name {
+		o := owner{Key: key, Group: byName[now.Owner(key)]}
+		if was := before.Owner(key); was != o.Group.Name {
 			o.Previous = was
 		}
 		all = append(all, o)
@@ -86,14 +81,9 @@ func owners(t router.Topology, keys []string) (ownerList, error) {
 
 // owner is the group that owns a key.
 type owner struct {
-	Key       string   `json:"key"`
-	Group     string   `json:"group"`
-	Previous  string   `json:"previous,omitempty"`
-	Primary   string   `json:"primary,omitempty"`
-	Replicas  []string `json:"replicas,omitempty"`
-	Sentinels []string `json:"sentinels,omitempty"`
-	Master    string   `json:"master,omitempty"`
-	Cluster   []string `json:"cluster,omitempty"`
+	Key      string       `json:"key"`
+	Group    router.Group `json:"group"`
+	Previous string       `json:"previous,omitempty"`
 }
 
 func (o owner) Text(w io.Writer) { ownerList{o}.Text(w) }
@@ -101,15 +91,8 @@ func (o owner) Text(w io.Writer) { ownerList{o}.Text(w) }
 type ownerList []owner
 
 func (l ownerList) Text(w io.Writer) {
-	fmt.Fprint(w, "KEY\tGROUP\tPREVIOUS\tPRIMARY\tREPLICAS\n")
+	fmt.Fprint(w, "KEY\tGROUP\tPREVIOUS\tSERVERS\n")
 	for _, o := range l {
-		primary, replicas := o.Primary, strings.Join(o.Replicas, " ")
-		switch {
-		case len(o.Sentinels) > 0:
-			primary = fmt.Sprintf("master %s of sentinels %s", o.Master, strings.Join(o.Sentinels, " "))
-		case len(o.Cluster) > 0:
-			primary = "cluster " + strings.Join(o.Cluster, " ")
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cli.Cell(o.Key), o.Group, cli.Cell(o.Previous), primary, cli.Cell(replicas))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cli.Cell(o.Key), o.Group.Name, cli.Cell(o.Previous), o.Group)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 const peekHelp = `Print what each limit of a policy has counted of a key, and charge nothing. The primary of the key's group is asked, by
-the topology that running processes use: that of the file, or a newer one that is posted on its servers.
+the topology that running processes use: that of the file, or a newer one that is published at its servers.
 
   USED       what is charged and not given back; above the quota where the Max was lowered
   REMAINING  what can still pass now

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-const usageHelp = `Print the cost that was charged to a key and not given back within the last interval. It is told by the sliding limit of
-the policy with the finest precision whose window covers the interval, and blurred by that precision: other limits don't
+const usageHelp = `Print the cost that was charged to a key and not given back within the last interval. It comes from the sliding limit
+of the policy with the finest precision whose window covers the interval, and is blurred by that precision: other limits don't
 remember when they were charged.
 
 `

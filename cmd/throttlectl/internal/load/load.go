@@ -39,8 +39,8 @@ it was more, and otherwise 1 if the load was interrupted: the report is of what 
 
 The keys are throttlectl-load-1 and so on: none of the applications', and left to expire. The load is real all the same, so
 servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others. Where
-a newer topology than the file's is in force, the load goes by that, and its servers are judged, too. It tells nobody of its
-topology, and doesn't follow one that is pushed while it runs.
+a newer topology than the file's is in force, the load goes by that, and its servers are judged, too. It doesn't publish its
+topology, nor follow one that is pushed while it runs.
 
 What is printed:
   LATENCY         of every request, from when it was due: with --rate a late answer makes others wait
@@ -229,16 +229,13 @@ func remoteServers(c *cluster.Cluster) (all []string) {
 		}
 	}
 	for _, g := range c.Topology.Groups {
-		switch {
-		case len(g.Sentinels) > 0:
-			all = append(all, "what the sentinels of "+g.Name+" name")
-		case len(g.Cluster) > 0:
-			all = append(all, "the cluster "+g.Name)
-		default:
-			check(g.Primary)
-			for _, replica := range g.Replicas {
-				check(replica)
-			}
+		if g.Primary == "" { // its servers name others
+			all = append(all, fmt.Sprintf("group %s (%s)", g.Name, g))
+			continue
+		}
+		check(g.Primary)
+		for _, replica := range g.Replicas {
+			check(replica)
 		}
 	}
 	return all

@@ -218,7 +218,7 @@ func TestLoadRefuses(t *testing.T) {
 		{cli.ExitUsage, "--redis is given twice", load("--redis", away, "--redis", away)},
 		{cli.ExitUsage, "be: 10.1.2.3:6379; --allow-remote", load("--redis", "redis://:s3cret@10.1.2.3:6379")},
 		{cli.ExitUsage, "be: localhost.example:6379;", load("--redis", "redis://localhost.example")},
-		{cli.ExitUsage, "be: 10.1.2.3:6379, db.example:6379, what the sentinels of c name;", load("--topology", remote)},
+		{cli.ExitUsage, "be: 10.1.2.3:6379, db.example:6379, group c (master main of sentinels 127.0.0.1:2);", load("--topology", remote)},
 		{cli.ExitFailure, "connection refused", load("--redis", away)},
 		{cli.ExitFailure, "connection refused", load("--redis", "redis://localhost:1")},
 	} {
@@ -237,9 +237,9 @@ func TestLoadJudgesWhatIsInForce(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if n := two.Client().DBSize(t.Context()).Val(); n == 0 {
-		t.Error("nobody asked the server that is in force")
+		t.Error("no request to the server that is in force")
 	}
-	away := fixture.GroupsOf(3, one, two) // epoch 2 tells where epoch 3 is told
+	away := fixture.GroupsOf(3, one, two) // epoch 2 leads to where epoch 3 is published
 	away.Groups = append(away.Groups, router.Group{Name: "away", Primary: "10.1.2.3:6379"})
 	fixture.Publish(t, two, away)
 	clitest.Fail(t, cli.ExitUsage, "be: 10.1.2.3:6379 of epoch 3, which is in force; --allow-remote", append([]string{"load"}, load...)...)
@@ -249,7 +249,7 @@ func TestLoadJudgesWhatIsInForce(t *testing.T) {
 	clitest.Fail(t, cli.ExitFailure, `another topology of epoch 4 is in force on `+one.Addr, "load", "--topology", other, "--limit", "20/24h")
 }
 
-// Load tells nobody of its topology, whatever kind the groups are of: to publish is for topology push.
+// Load publishes no topology, whatever kind the groups are of: that is for topology push.
 func TestLoadPublishesNothing(t *testing.T) {
 	t.Parallel()
 	plain, shards := testserver.Redis(t), testserver.Cluster(t, 1, 1)
@@ -259,7 +259,7 @@ func TestLoadPublishesNothing(t *testing.T) {
 	attackOf(t, "--topology", fixture.TopologyFile(t, topology), "--allow-remote", "--limit", "20/24h", "--keys", "40", "--for", "500ms")
 	for _, server := range []*testserver.Server{plain, shards[0].Primary} {
 		if n := server.Client().DBSize(t.Context()).Val(); n == 0 {
-			t.Errorf("nobody asked %s", server.Addr)
+			t.Errorf("no request to %s", server.Addr)
 		}
 		if text := server.Client().Get(t.Context(), "sl:topology").Val(); text != "" {
 			t.Errorf("left %q", text)

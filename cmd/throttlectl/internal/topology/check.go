@@ -15,12 +15,12 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-const checkHelp = `Validate a topology file, reach every server that it names, and compare the topology that is posted on the primaries with
-the file, also in addresses, signature and "previous". With --topology-key signatures are verified. Nothing is changed.
+const checkHelp = `Validate a topology file, reach every server that it names, and compare the topology that the primaries hold with the
+file, also in addresses, signature and "previous". With --topology-key signatures are verified. Nothing is changed.
 throttlectl doctor looks at the servers themselves.
 
-  POSTED  the epoch of the topology that running processes have left on the primary, which is the one in force; - for none.
-          They leave it within seconds`
+  PUBLISHED  the epoch of the topology that running processes have published at the primary, which is the one in force; - for
+             none. They publish it within seconds`
 
 func newCheck(f *cli.Factory) *cobra.Command {
 	o := &cluster.Flags{Factory: f}
@@ -63,7 +63,7 @@ type memberStatus struct {
 	Server    string `json:"server"`
 	Role      string `json:"role"`
 	Reachable bool   `json:"reachable"`
-	Posted    uint64 `json:"posted,omitempty"` // the epoch, of primaries only
+	Published uint64 `json:"published,omitempty"` // the epoch, of primaries only
 	Digest    string `json:"digest,omitempty"`
 	Error     string `json:"error,omitempty"`
 }
@@ -93,7 +93,7 @@ func checkTopology(ctx context.Context, c *cluster.Cluster) *checkResult {
 		}
 		for _, p := range published {
 			if m.Role == cluster.RolePrimary && p.Group == m.Group && p.Err == nil {
-				status.Posted, status.Digest = p.Epoch, p.Digest
+				status.Published, status.Digest = p.Epoch, p.Digest
 			}
 		}
 		check.Servers = append(check.Servers, status)
@@ -109,8 +109,8 @@ func checkPublished(file router.Topology, published []cluster.Published, keys []
 		newest = max(newest, p.Epoch)
 	}
 	if file.Epoch == 0 && newest == 0 {
-		f.Add(finding.Info, "posted", "the file has epoch 0: it can't be told to other processes, "+
-			"nor changed while they run", "Number topologies from 1 on.")
+		f.Add(finding.Info, "published", "the file has epoch 0: other processes can't learn of it, "+
+			"and it can't be changed while they run", "Number topologies from 1 on.")
 		return f
 	}
 	if err := file.CheckHistory(); err != nil {
@@ -120,10 +120,10 @@ func checkPublished(file router.Topology, published []cluster.Published, keys []
 		f = append(f, checkSignatures(file, published, keys)...)
 	}
 	for _, p := range published {
-		one := finding.Finding{Check: "posted", Group: p.Group, Server: p.Node}
+		one := finding.Finding{Check: "published", Group: p.Group, Server: p.Node}
 		switch {
 		case p.Err != nil:
-			one.Severity, one.What = finding.Warning, "its notice can't be read: "+p.Err.Error()
+			one.Severity, one.What = finding.Warning, "its announcement can't be read: "+p.Err.Error()
 		case p.Epoch == file.Epoch && p.Digest != file.Digest():
 			one.Severity = finding.Critical
 			one.What = fmt.Sprintf("another topology of epoch %d is in force%s", p.Epoch, cluster.DescribeChange(p.Text, file))
@@ -133,7 +133,7 @@ func checkPublished(file router.Topology, published []cluster.Published, keys []
 			one.What = fmt.Sprintf("epoch %d is in force, the file has %d", p.Epoch, file.Epoch)
 			one.Do = "Use the newer file; processes that start with this one take the newer over."
 		case p.Epoch < file.Epoch && newest == 0:
-			one.Severity, one.What = finding.Info, "nothing is posted: no process with a topology has been here, or the server has lost it"
+			one.Severity, one.What = finding.Info, "nothing is published: no process with a topology has been here, or the server has lost it"
 		case p.Epoch < file.Epoch:
 			one.Severity = finding.Warning
 			one.What = fmt.Sprintf("the file's epoch %d is not in force here: it has %s", file.Epoch, cluster.EpochWord(p.Epoch))
@@ -180,11 +180,11 @@ func checkSignatures(file router.Topology, published []cluster.Published, keys [
 
 func (check *checkResult) Text(w io.Writer) {
 	fmt.Fprintf(w, "epoch %d, digest %s\n\n", check.Epoch, check.Digest)
-	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tPOSTED\n")
+	fmt.Fprint(w, "GROUP\tSERVER\tROLE\tREACHABLE\tPUBLISHED\n")
 	for _, m := range check.Servers {
 		epoch := "-"
-		if m.Posted > 0 {
-			epoch = strings.TrimSpace(fmt.Sprintf("%d %s", m.Posted, m.Digest))
+		if m.Published > 0 {
+			epoch = strings.TrimSpace(fmt.Sprintf("%d %s", m.Published, m.Digest))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", m.Group, cli.Cell(m.Server), cli.Cell(m.Role), cli.YesNo(m.Reachable), cli.Cell(epoch))
 	}

@@ -92,7 +92,7 @@ func (o *pushOptions) push(ctx context.Context, c *cluster.Cluster) (*pushResult
 		case a.Err != nil:
 			errs = append(errs, fmt.Errorf("group %s: %w", a.Group, a.Err))
 		case !o.dry && (a.Epoch != file.Epoch || a.Digest != file.Digest() || describeDifference(a.Text, file) != ""):
-			errs = append(errs, fmt.Errorf("group %s: somebody has published epoch %d meanwhile", a.Group, a.Epoch))
+			errs = append(errs, fmt.Errorf("group %s: another process has published epoch %d meanwhile", a.Group, a.Epoch))
 		}
 	}
 	return p, errors.Join(errs...)

@@ -28,7 +28,7 @@ func checkChange(before, after router.Topology) (f finding.List) {
 			fmt.Sprintf("A change is taken back by another: give it an epoch above %d.", before.Epoch))
 	}
 	if before.Epoch == 0 {
-		f.Add(finding.Warning, "epoch", "the old topology has epoch 0: processes that use it ask nobody for a newer one",
+		f.Add(finding.Warning, "epoch", "the old topology has epoch 0: processes that use it never learn of a newer one",
 			"Restart them all with the new one at once, or first with the old one under epoch 1.")
 	}
 	f = append(f, checkPrevious(before, after)...)
@@ -45,14 +45,14 @@ func checkPrevious(before, after router.Topology) (f finding.List) {
 	case p == nil:
 		f.Add(finding.Critical, "previous", "refused: the new topology doesn't name the old one as \"previous\", so that "+
 			"a process that starts doesn't know where keys have their counts; throttlectl topology push refuses it, too",
-			`Put the old topology into it as "previous". Once the hand-over is over, "baseline": true takes its place.`)
+			`Put the old topology into it as "previous". Once the handover is over, "baseline": true takes its place.`)
 	case !slices.ContainsFunc(cluster.TopologyHistory(p), func(t router.Topology) bool { return t.Epoch == before.Epoch && t.Digest() == before.Digest() }):
 		f.Add(finding.Critical, "previous", fmt.Sprintf("refused: the new topology doesn't name the old one among those before it, but epoch %d; "+
 			"throttlectl topology push refuses it, too", p.Epoch),
 			`Put the old topology into it as "previous", unchanged.`)
 	case before.Previous != nil && p.Previous == nil:
 		f.Add(finding.Info, "previous", "the old topology names a previous one, which the new one no longer does",
-			"Keep it there if the hand-over from it isn't over yet.")
+			"Keep it there if the handover from it isn't over yet.")
 	}
 	if err := after.CheckHistory(); err != nil && after.Previous != nil {
 		f.Add(finding.Critical, "previous", "refused: "+err.Error(), "")
@@ -71,24 +71,14 @@ func checkGroups(before, after router.Topology) (f finding.List) {
 		if !ok {
 			continue
 		}
-		if was, is := kindOf(old), kindOf(g); was != is {
+		if !g.Continues(old) {
 			f = append(f, finding.Finding{Severity: finding.Warning, Check: "address", Group: g.Name,
-				What: fmt.Sprintf("changes from %s to %s, and its keys don't change their owner: no counts are carried over", was, is),
+				What: fmt.Sprintf("changes from %s to %s, and its keys don't change their owner: no counts are carried over", old, g),
 				Do: "If that is another server, attach it as a replica and promote it first, or give the group a new name: " +
 					"then its keys are handed over."})
 		}
 	}
 	return f
-}
-
-func kindOf(g router.Group) string {
-	switch {
-	case len(g.Sentinels) > 0:
-		return "master " + g.Master + " of sentinels"
-	case len(g.Cluster) > 0:
-		return "a Redis Cluster"
-	}
-	return "primary " + g.Primary
 }
 
 func (o *planOptions) checkTimes(p *reshardPlan) (f finding.List) {
@@ -97,12 +87,12 @@ func (o *planOptions) checkTimes(p *reshardPlan) (f finding.List) {
 	}
 	if p.Window == 0 {
 		f.Add(finding.Info, "window", "the longest window of a policy isn't known: "+
-			"the hand-over lasts that much longer than --settle", "Give every --limit.")
+			"the handover lasts that much longer than --settle", "Give every --limit.")
 		return f
 	}
-	if time.Duration(p.HandOver) > o.drain {
-		f.Add(finding.Critical, "drain", fmt.Sprintf("the hand-over takes %v, but processes let go of old groups after %v", p.HandOver, o.drain),
-			fmt.Sprintf("Set router.Config.Drain to at least %v in all applications, and restart them, before the change.", p.HandOver))
+	if time.Duration(p.Handover) > o.drain {
+		f.Add(finding.Critical, "drain", fmt.Sprintf("the handover takes %v, but processes keep old groups for only %v", p.Handover, o.drain),
+			fmt.Sprintf("Set router.Config.Drain to at least %v in all applications, and restart them, before the change.", p.Handover))
 	}
 	return f
 }

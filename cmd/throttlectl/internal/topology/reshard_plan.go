@@ -24,9 +24,9 @@ import (
 const planHelp = `Print what the change from one topology to another would move, what that costs, how long it takes, and what running
 processes would refuse. No server is asked and nothing is changed: throttlectl topology push does that.
 
-A key that changes its owner is handed over by its first take: two calls more, once for each policy that counts it. That
-goes on for the longest window of any policy (give all --limit), and the time within which all processes have heard of the
-change (--settle). Until then the old groups must stay up.
+A key that changes its owner is handed over by its first take: two calls more, or three behind a lease, once for each
+policy that counts it. That goes on for the longest window of any policy (give all --limit), and the time within which all
+processes have heard of the change (--settle). Until then the old groups must stay up.
 
 The shares of the matrix are counted on a million points of the key space, which is good to about 0.1 %. With --sample the
 keys of a file are counted, too.`
@@ -87,7 +87,7 @@ func newPlan(f *cli.Factory) *cobra.Command {
 	cmd.Flags().StringArrayVar(&o.limits, "limit", nil, "a `limit` of any policy, such as 100/1m; may be repeated")
 	cmd.Flags().DurationVar(&o.settle, "settle", 10*time.Minute, "the applications' router.Config.Settle")
 	cmd.Flags().DurationVar(&o.drain, "drain", 25*time.Hour, "the applications' router.Config.Drain")
-	cmd.Flags().Int64Var(&o.keys, "keys", 0, "`number` of keys in use during the hand-over, to tell how many calls it costs")
+	cmd.Flags().Int64Var(&o.keys, "keys", 0, "`number` of keys in use during the handover, to tell how many calls it costs")
 	cmd.Flags().StringVar(&o.sample, "sample", "", "`file` of keys to count, one a line; - for stdin")
 	for _, flag := range []string{"limit", "settle", "drain", "keys"} {
 		cli.NoFiles(cmd, flag)
@@ -132,7 +132,7 @@ type reshardPlan struct {
 	ExtraCalls int64          `json:"extra_calls,omitempty"` // of so many keys
 	Settle     cli.Duration   `json:"settle"`
 	Window     cli.Duration   `json:"window"` // the longest one; 0s: none was given
-	HandOver   cli.Duration   `json:"hand_over"`
+	Handover   cli.Duration   `json:"handover"`
 	Findings   finding.List   `json:"findings"`
 
 	shares map[[2]string]float64 // by old and new owner
@@ -178,7 +178,7 @@ func (o *planOptions) plan(before, after router.Topology) (*reshardPlan, error) 
 	}
 	p.ExtraCalls = int64(callsToMove * p.Moved * float64(o.keys))
 	if p.Moved > 0 {
-		p.HandOver = p.Window + p.Settle
+		p.Handover = p.Window + p.Settle
 	}
 	p.Findings = append(checkChange(before, after), o.checkTimes(p)...).Sorted()
 	return p, nil
@@ -316,15 +316,15 @@ func (p *reshardPlan) costs(w io.Writer) {
 	if p.Keys > 0 {
 		calls = fmt.Sprintf(": about %d for %d keys", p.ExtraCalls, p.Keys)
 	}
-	fmt.Fprintf(w, "extra calls: %d for each key that moves, once a policy%s\n", callsToMove, calls)
-	long := fmt.Sprintf("%v, the longest window of %v and %v to settle", p.HandOver, p.Window, p.Settle)
+	fmt.Fprintf(w, "extra calls: %d for each key that moves, %d behind a lease, once a policy%s\n", callsToMove, callsToMove+1, calls)
+	long := fmt.Sprintf("%v, the longest window of %v and %v to settle", p.Handover, p.Window, p.Settle)
 	if p.Window == 0 {
 		long = fmt.Sprintf("the longest window of any policy and %v to settle", p.Settle)
 	}
-	fmt.Fprintf(w, "hand-over: %s; until then the old groups must stay up\n", long)
+	fmt.Fprintf(w, "handover: %s; until then the old groups must stay up\n", long)
 	for _, g := range p.Groups {
 		if g.After == 0 {
-			fmt.Fprintf(w, "%s goes: stop its servers only after the hand-over\n", g.Group)
+			fmt.Fprintf(w, "%s goes: stop its servers only after the handover\n", g.Group)
 		}
 	}
 }

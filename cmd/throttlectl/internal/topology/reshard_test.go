@@ -54,7 +54,7 @@ func TestReshardPlanFinds(t *testing.T) {
 		{"CRITICAL previous: refused: the new topology doesn't name the old one among", change(func(n *router.Topology) { other := primaries(5, "us-1"); n.Previous = &other }), nil},
 		{"WARNING seed: the seed changes from 0 to 7", change(func(n *router.Topology) { n.Seed = 7 }), nil},
 		{"WARNING address: eu-2: changes from primary 10.0.1.1:6379", change(func(n *router.Topology) { n.Groups[1].Primary = "10.9.9.9:6379" }), nil},
-		{"CRITICAL drain: the hand-over takes 168h10m0s", change(func(*router.Topology) {}), []string{"--limit", "1/168h"}},
+		{"CRITICAL drain: the handover takes 168h10m0s", change(func(*router.Topology) {}), []string{"--limit", "1/168h"}},
 	} {
 		args := append([]string{"reshard", "plan", fixture.TopologyFile(t, three), fixture.TopologyFile(t, test.next)}, test.args...)
 		got := clitest.Execute(t, args...)

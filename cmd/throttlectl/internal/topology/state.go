@@ -90,8 +90,5 @@ func describeDifference(published string, file router.Topology) string {
 func sameAddresses(a, b router.Topology) bool {
 	byName := func(a, b router.Group) int { return strings.Compare(a.Name, b.Name) }
 	return slices.EqualFunc(slices.SortedFunc(slices.Values(a.Groups), byName), slices.SortedFunc(slices.Values(b.Groups), byName),
-		func(a, b router.Group) bool {
-			return a.Primary == b.Primary && a.Master == b.Master && slices.Equal(a.Replicas, b.Replicas) &&
-				slices.Equal(a.Sentinels, b.Sentinels) && slices.Equal(a.Cluster, b.Cluster)
-		})
+		func(a, b router.Group) bool { return a.String() == b.String() })
 }

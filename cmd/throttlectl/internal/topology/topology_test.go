@@ -109,7 +109,7 @@ func TestTopologyPushTellsAll(t *testing.T) {
 	clitest.Succeed(t, "topology", "push", fixture.TopologyFile(t, four))
 	seven := fixture.After(router.Topology{Epoch: 7, Groups: []router.Group{{Name: "new", Primary: three.Addr}}}, four)
 	file := fixture.TopologyFile(t, seven)
-	for range 2 { // the second one tells nobody anything new
+	for range 2 { // the second one changes nothing
 		clitest.Succeed(t, "topology", "push", file)
 	}
 	for _, server := range []*testserver.Server{one, three} {
@@ -132,7 +132,7 @@ func TestTopologyPushRefuses(t *testing.T) {
 	clitest.Fail(t, cli.ExitFailure, "no primary can be reached", push(fixture.GroupsOf(1, away), "--partial")...)
 	clitest.Fail(t, cli.ExitFailure, "nothing was published", push(fixture.GroupsOf(1, one, away))...)
 	if n := one.Client().Exists(t.Context(), "sl:topology").Val(); n != 0 {
-		t.Error("left a notice beside a server that is away")
+		t.Error("published although a server is unreachable")
 	}
 	if got := clitest.Execute(t, push(fixture.GroupsOf(1, one, away), "--partial")...); got.Code != cli.ExitFailure || !strings.Contains(got.Stderr, "connection refused") || !strings.Contains(got.Stdout, "none    1") {
 		t.Errorf("%+v", got)
@@ -239,7 +239,7 @@ func TestTopologyPushKeepsWhatIsInForce(t *testing.T) {
 	file := fixture.After(fixture.GroupsOf(3, one), unpushed)
 	clitest.Fail(t, cli.ExitFailure, "epoch 1 is in force, and the file doesn't name it", "topology", "push", fixture.TopologyFile(t, file))
 	clitest.Succeed(t, "topology", "push", fixture.TopologyFile(t, fixture.After(fixture.GroupsOf(3, one), fixture.After(unpushed, first))))
-	fixture.AwaitEpoch(t, two, 3) // it goes, and is told
+	fixture.AwaitEpoch(t, two, 3) // it goes, and learns of it
 }
 
 // What reshard plan finds critical in a file, topology push refuses, and the other way round.

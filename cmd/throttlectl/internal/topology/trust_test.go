@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-// A topology that somebody has left with the largest epoch, and that processes refuse, is taken away; then processes bring theirs
+// A topology published with the largest epoch, and that processes refuse, is taken away; then processes bring theirs
 // back, and a push goes on as ever. These are the steps of the runbook.
 func TestTopologyWithdraw(t *testing.T) {
 	t.Parallel()
@@ -191,14 +191,14 @@ func TestTopologyPushOfOtherText(t *testing.T) {
 	clitest.Succeed(t, "topology", "push", file)
 	old := sign(second, private[0])
 	clitest.Fail(t, cli.ExitFailure, "epoch 2 is published with no signature. To publish the file, write it as epoch 3", "topology", "push", old)
-	if got := checked(t, old); !got.Has("warning", "posted", server.Addr, "epoch 2 is published with no signature, and the file has one") {
+	if got := checked(t, old); !got.Has("warning", "published", server.Addr, "epoch 2 is published with no signature, and the file has one") {
 		t.Errorf("%+v", got)
 	}
 	if got := checked(t, file, "--topology-key", public[0]); !got.Has("critical", "signature", server.Addr, "don't take over epoch 2") {
 		t.Errorf("%+v", got)
 	}
 	clitest.Fail(t, cli.ExitFailure, `epoch 2 is published with another "previous"`, "topology", "push", fixture.TopologyFile(t, fixture.GroupsOf(2, server)))
-	if got := clitest.Succeed(t, "topology", "check", fixture.TopologyFile(t, fixture.GroupsOf(2, server))); !strings.Contains(got, `INFO posted: g1 `+server.Addr+`: epoch 2 is published with another "previous"`) {
+	if got := clitest.Succeed(t, "topology", "check", fixture.TopologyFile(t, fixture.GroupsOf(2, server))); !strings.Contains(got, `INFO published: g1 `+server.Addr+`: epoch 2 is published with another "previous"`) {
 		t.Error(got)
 	}
 
@@ -210,7 +210,7 @@ func TestTopologyPushOfOtherText(t *testing.T) {
 	clitest.Succeed(t, "topology", "check", signed, "--topology-key", public[0])
 	clitest.Fail(t, cli.ExitFailure, "epoch 3 is published with another signature", "topology", "push", again)
 	got := checked(t, again, "--topology-key", public[0])
-	if !got.Has("warning", "posted", server.Addr, "epoch 3 is published with another signature") || !got.Has("critical", "signature", "", "can't start with the file") {
+	if !got.Has("warning", "published", server.Addr, "epoch 3 is published with another signature") || !got.Has("critical", "signature", "", "can't start with the file") {
 		t.Errorf("%+v", got)
 	}
 	clitest.Succeed(t, "topology", "push", sign(fixture.After(fixture.GroupsOf(4, server), third), private[1]))
