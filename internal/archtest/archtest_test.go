@@ -74,6 +74,7 @@ var rules = map[string]rule{
 	"internal/picture":          {},
 	"throttler/insight":         {imports: own("throttler", "throttler/registry", "backend", "backend/dual", "backend/lease", "limit", "limit/state", "internal/nametable", "internal/typednil", "internal/workqueue")},
 	"throttler/registry":        {imports: own("throttler", "limit", "internal/fielderrors", "internal/prefixtable", "internal/smallfile", "internal/strictjson")},
+	"throttler/throttlertest":   {imports: own("throttler", "backend", "backend/memory", "limit", "limit/state")},
 	"internal/fielderrors":      {imports: own("limit")},
 	"internal/limitview":        {imports: own("limit")},
 	"internal/nametable":        {},
