@@ -14,6 +14,7 @@ require (
 
 require (
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/schema"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/simulate"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/top"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/topology"
@@ -63,6 +64,7 @@ func New(s cli.Streams) *cobra.Command {
 		topology.New(f),
 		top.New(f),
 		policies.New(f),
+		schema.New(f),
 		doctor.New(f),
 		simulate.New(f),
 		load.New(f),
