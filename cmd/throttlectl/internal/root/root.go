@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/doctor"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/flags"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/hash"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/inspect"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
@@ -65,6 +66,7 @@ func New(s cli.Streams) *cobra.Command {
 		top.New(f),
 		policies.New(f),
 		schema.New(f),
+		hash.New(f),
 		doctor.New(f),
 		simulate.New(f),
 		load.New(f),
