@@ -53,7 +53,7 @@ local function join_fixed(id, body, floor)
   local window, unit = match(id, '^%a(%d+)(%a+)$')
   local lost = math.abs(r - reset) < window * UNITS[unit] -- one of them where the other was opened; else that follows it
   if tonumber(r) > tonumber(reset) then
-    local before = lost and spent - back or 0
+    local before = lost and spent - back or 0 -- miniredis' Lua would read the new spent in one assignment with it
     reset, spent, back, void = r, s, b, v
     s, b, v = before, 0, 0
   elseif r ~= reset then
