@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/smallfile"
 	"github.com/sluice-go/sluice/internal/strictjson"
+	"github.com/sluice-go/sluice/internal/yamljson"
 )
 
 // Topology is the groups that share the keys. All processes that share counts must use the same.
@@ -97,17 +98,29 @@ func (t Topology) clone() Topology {
 
 const maxTopologyFile = 16 << 20 // with long names of 2048 groups, many times over
 
-// LoadTopology reads a topology from a JSON file of at most 16 MiB; see [ParseTopology].
+// LoadTopology reads a topology from a file of at most 16 MiB; see [ParseTopology]. The file is YAML if its name ends in .yaml or .yml,
+// and JSON otherwise; YAML is checked just as strictly, and has no anchors or tags.
 func LoadTopology(path string) (Topology, error) {
 	data, err := readTopology(path)
 	if err != nil {
 		return Topology{}, err
 	}
-	t, err := ParseTopology(data)
+	t, err := parseTopologyFile(path, data)
 	if err != nil {
 		return Topology{}, fmt.Errorf("router: topology %s: %w", path, err)
 	}
 	return t, nil
+}
+
+func parseTopologyFile(path string, data []byte) (Topology, error) {
+	if yamljson.IsYAML(path) {
+		text, err := yamljson.Convert(data)
+		if err != nil {
+			return Topology{}, notATopology(data, "must be one YAML object", err)
+		}
+		data = text
+	}
+	return ParseTopology(data)
 }
 
 func readTopology(path string) ([]byte, error) {
@@ -121,24 +134,46 @@ func readTopology(path string) ([]byte, error) {
 }
 
 // ParseTopology reads a topology from JSON. It refuses an unknown, repeated or wrongly spelt member, and anything after the object,
-// since a typing error in a topology moves keys. The topology that it returns is valid.
+// since a typing error in a topology moves keys. A member $schema of the whole, for editors, is left out. The topology that it returns
+// is valid.
 func ParseTopology(data []byte) (Topology, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	var t Topology
-	err := dec.Decode(&t)
+	var file topologyFile
+	err := checkMembers(data, data, 0)
 	if err == nil {
-		err = checkMembers(data)
+		dec := json.NewDecoder(bytes.NewReader(data))
+		dec.DisallowUnknownFields()
+		err = dec.Decode(&file)
 	}
 	if err != nil {
-		return Topology{}, &ConfigError{
-			Field: "topology", Value: fmt.Sprintf("%d bytes", len(data)), Bound: "must be one JSON object", Err: err,
-		}
+		return Topology{}, notATopology(data, "must be one JSON object", atLine(data, err))
 	}
-	if err := t.Validate(); err != nil {
+	if err := file.Validate(); err != nil {
 		return Topology{}, err
 	}
-	return t, nil
+	return file.Topology, nil
+}
+
+// topologyFile is a topology as people write it.
+type topologyFile struct {
+	Schema string `json:"$schema"`
+	Topology
+}
+
+func notATopology(data []byte, bound string, err error) error {
+	return &ConfigError{Field: "topology", Value: fmt.Sprintf("%d bytes", len(data)), Bound: bound, Err: err}
+}
+
+// atLine adds the line to an error of encoding/json that has an offset.
+func atLine(data []byte, err error) error {
+	var at int64
+	if bad, ok := errors.AsType[*json.SyntaxError](err); ok {
+		at = bad.Offset
+	} else if bad, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		at = bad.Offset
+	} else {
+		return err
+	}
+	return fmt.Errorf("line %d: %w", strictjson.Line(data, int(at)), err)
 }
 
 // memberNames are the names of all members in the JSON of a topology.
@@ -154,26 +189,32 @@ func membersOf[T any]() (names []string) {
 }
 
 // checkMembers refuses what encoding/json accepts: a member that is given twice, of which the last would win, and names in another
-// case or with letters like ſ.
-func checkMembers(data []byte) error {
-	var list []json.RawMessage
-	if json.Unmarshal(data, &list) == nil {
+// case or with letters like ſ. Part is the piece of data at an offset.
+func checkMembers(data, part []byte, at int) error {
+	whole := len(part) == len(data)
+	if whole && !json.Valid(data) {
+		return json.Unmarshal(data, new(any)) // says where
+	}
+	if list, err := strictjson.List(part); err == nil {
 		for _, element := range list {
-			if err := checkMembers(element); err != nil {
+			if err := checkMembers(data, element.Value, at+element.At); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	members, err := strictjson.Object(data)
+	members, err := strictjson.Object(part)
 	for _, m := range members {
+		line := strictjson.Line(data, at+m.At)
 		switch {
+		case whole && m.Name == "$schema" && !m.Repeated:
+			continue
 		case !slices.Contains(memberNames, m.Name):
-			return fmt.Errorf("unknown member %q: want %s", m.Name, strings.Join(memberNames, ", "))
+			return fmt.Errorf("line %d: unknown member %q: want %s", line, m.Name, strings.Join(memberNames, ", "))
 		case m.Repeated:
-			return fmt.Errorf("member %q is given twice", m.Name)
+			return fmt.Errorf("line %d: member %q is given twice", line, m.Name)
 		}
-		if err := checkMembers(m.Value); err != nil {
+		if err := checkMembers(data, m.Value, at+m.At); err != nil {
 			return err
 		}
 	}

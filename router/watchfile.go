@@ -27,7 +27,7 @@ func (r *Router) WatchFile(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.updateFromFile(last); err != nil && !errors.Is(err, ErrTopologyOld) { // the servers may have a newer one
+	if err := r.updateFromFile(path, last); err != nil && !errors.Is(err, ErrTopologyOld) { // the servers may have a newer one
 		return err
 	}
 	r.changing.Lock()
@@ -37,7 +37,8 @@ func (r *Router) WatchFile(path string) error {
 	}
 	r.running.Go(func() {
 		read := func() ([]byte, error) { return readTopology(path) }
-		smallfile.Poll(r.life, fileEvery, last, read, r.updateFromFile, func(err error) {
+		use := func(data []byte) error { return r.updateFromFile(path, data) }
+		smallfile.Poll(r.life, fileEvery, last, read, use, func(err error) {
 			if err != nil {
 				r.events.emit(Event{Kind: TopologyRejected, Err: err})
 			}
@@ -49,8 +50,8 @@ func (r *Router) WatchFile(path string) error {
 const fileEvery = time.Second // between two reads of a topology file
 
 // updateFromFile puts a file's topology in force.
-func (r *Router) updateFromFile(data []byte) error {
-	topology, err := ParseTopology(data)
+func (r *Router) updateFromFile(path string, data []byte) error {
+	topology, err := parseTopologyFile(path, data)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,9 @@ local function join_fixed(id, body, floor)
   local window, unit = match(id, '^%a(%d+)(%a+)$')
   local lost = math.abs(r - reset) < window * UNITS[unit] -- one of them where the other was opened; else that follows it
   if tonumber(r) > tonumber(reset) then
-    reset, spent, back, void, s, b, v = r, s, b, v, lost and spent - back or 0, 0, 0
+    local before = lost and spent - back or 0 -- miniredis' Lua would read the new spent in one assignment with it
+    reset, spent, back, void = r, s, b, v
+    s, b, v = before, 0, 0
   elseif r ~= reset then
     s, b, v = lost and s - b or 0, 0, 0
   end

@@ -10,7 +10,7 @@ import (
 )
 
 // Reason classifies an error, or the Cause of a Decision, as one of some twenty words by which metrics and traces can be
-// grouped. It is empty for nil.
+// grouped. It is empty for nil. docs/telemetry.md lists the words.
 func Reason(err error) string {
 	if err == nil {
 		return ""

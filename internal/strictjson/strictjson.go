@@ -1,4 +1,4 @@
-// Package strictjson reads JSON objects with all that encoding/json hides: members that are given twice, the case of names, and
+// Package strictjson reads JSON objects and lists with all that encoding/json hides: members that are given twice, the case of names, and
 // where a value is.
 package strictjson
 
@@ -11,7 +11,10 @@ import (
 // ErrNotObject is returned for valid JSON that is no object.
 var ErrNotObject = errors.New("must be an object")
 
-// Member is a member of an object.
+// ErrNotList is returned for valid JSON that is no list.
+var ErrNotList = errors.New("must be a list")
+
+// Member is a member of an object, or an element of a list, which has no name.
 type Member struct {
 	Name     string
 	Value    json.RawMessage
@@ -45,6 +48,27 @@ func Object(data []byte) ([]Member, error) {
 		members = append(members, m)
 	}
 	return members, nil
+}
+
+// List returns the elements of a list, as Object returns members.
+func List(data []byte) ([]Member, error) {
+	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if token, err := dec.Token(); err != nil || token != json.Delim('[') {
+		return nil, ErrNotList
+	}
+	var elements []Member
+	for dec.More() {
+		var m Member
+		if err := dec.Decode(&m.Value); err != nil {
+			return nil, err
+		}
+		m.At = int(dec.InputOffset()) - len(m.Value)
+		elements = append(elements, m)
+	}
+	return elements, nil
 }
 
 // Line returns the line of an offset, which may lie beyond the end.

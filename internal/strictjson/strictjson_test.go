@@ -40,3 +40,24 @@ func TestObjectRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	data := []byte(" [1,\n{\"a\": [2]} , null]")
+	got, err := strictjson.List(data)
+	want := []strictjson.Member{
+		{Value: json.RawMessage("1"), At: 2}, {Value: json.RawMessage(`{"a": [2]}`), At: 5}, {Value: json.RawMessage("null"), At: 18},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	for _, text := range []string{"null", "{}", `"[]"`} {
+		if _, err := strictjson.List([]byte(text)); !errors.Is(err, strictjson.ErrNotList) {
+			t.Errorf("%q: %v, want %v", text, err, strictjson.ErrNotList)
+		}
+	}
+	var syntax *json.SyntaxError
+	if _, err := strictjson.List([]byte("[1,]")); !errors.As(err, &syntax) {
+		t.Errorf("%v, want an error of syntax", err)
+	}
+}

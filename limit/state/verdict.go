@@ -81,6 +81,28 @@ func (v *Verdict) pickBinding() {
 	}
 }
 
+// NewVerdict returns a verdict that no State has made: of an admission that charged cost, or 0 of a peek, or of a denial that lets
+// the request pass after wait. Every limit of p has remaining left, and its full quota back after wait, of a wait of limit.Never at
+// now. Its receipt names no charge of a State.
+func NewVerdict(p *limit.Policy, now At, allowed bool, cost, remaining int64, wait time.Duration) (v Verdict) {
+	v.of(p)
+	v.Allowed = allowed
+	if allowed {
+		v.cost = cost
+	}
+	micros, reset := wait.Microseconds(), now.Micros+wait.Microseconds()
+	if wait == limit.Never {
+		micros, reset = never, now.Micros
+	}
+	for i := range p.Limits {
+		f := v.outcome(i)
+		if f.remaining, f.reset = remaining, reset; !allowed {
+			f.span.micros = micros
+		}
+	}
+	return v
+}
+
 // Binding is the status of the limit that decides what the caller can do next: of a denial the one that lets the
 // request pass last, of an admission the one that is nearest its end. It is the zero Status for a zero Verdict.
 func (v *Verdict) Binding() limit.Status {

@@ -292,3 +292,39 @@ func TestEncodingAllocations(t *testing.T) {
 		t.Errorf("%v allocations", allocs)
 	}
 }
+
+// A verdict that no state has made says of each limit what it was made with.
+func TestNewVerdict(t *testing.T) {
+	t.Parallel()
+	p := &limit.Policy{Name: "p", Limits: []limit.Limit{
+		limit.PerSecond(9), limit.PerMinute(9), limit.PerHour(9), limit.PerDay(9), limit.TokenBucket(9, time.Minute, 9),
+	}}
+	now := state.At{Micros: 1_800_000_000_000_000}
+	for _, test := range []struct {
+		allowed         bool
+		cost, remaining int64
+		wait, want      time.Duration // want is the RetryAfter
+	}{
+		{true, 3, 6, time.Minute, 0}, {true, 0, 6, time.Minute, 0}, {false, 3, 0, time.Minute, time.Minute},
+		{false, 3, 2, 0, 0}, {false, 3, 0, limit.Never, limit.Never},
+	} {
+		v, n := state.NewVerdict(p, now, test.allowed, test.cost, test.remaining, test.wait), 0
+		for s := range v.All() {
+			resets := now.Micros
+			if test.wait != limit.Never {
+				resets += test.wait.Microseconds()
+			}
+			if s.Limit != p.Limits[n] || s.Remaining != test.remaining || s.RetryAfter != test.want || s.ResetAt.UnixMicro() != resets {
+				t.Errorf("%+v: %+v", test, s)
+			}
+			n++
+		}
+		charged := int64(0)
+		if test.allowed {
+			charged = test.cost
+		}
+		if receipt := v.Receipt(); n != len(p.Limits) || v.Allowed != test.allowed || receipt.Cost != charged {
+			t.Errorf("%+v: %d limits, allowed %v, receipt of %d", test, n, v.Allowed, receipt.Cost)
+		}
+	}
+}

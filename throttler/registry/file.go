@@ -2,16 +2,20 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 
 	"github.com/sluice-go/sluice/internal/smallfile"
+	"github.com/sluice-go/sluice/internal/yamljson"
 	"github.com/sluice-go/sluice/limit"
 )
 
 const maxFile = 4 << 20
 
-// Open makes a Registry from a JSON file of at most 4 MiB, and puts the file in force again whenever it changes, until Close.
+// Open makes a Registry from a file of at most 4 MiB, and puts the file in force again whenever it changes, until Close. The file is
+// YAML if its name ends in .yaml or .yml, and JSON otherwise; a YAML file is checked just as strictly, and has no anchors or tags.
 // It fails if the file can't be read or is wrong. Later, a wrong file changes nothing and is reported once for each content,
 // so a half-written file does no harm. The file may be replaced, removed and mounted again at any time. It is read at every
 // Refresh: times of modification are not reliable.
@@ -20,21 +24,17 @@ func Open(path string, cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := New(data, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("registry: %s: %w", path, err)
+	r := &Registry{cfg: cfg.withDefaults(), stop: func() {}}
+	if err := r.updateFromFile(path, data); err != nil {
+		return nil, err
 	}
 	if r.cfg.Refresh > 0 {
 		ctx, stop := context.WithCancel(context.Background())
 		r.stop = stop
 		r.running.Go(func() {
 			smallfile.Poll(ctx, r.cfg.Refresh, data, func() ([]byte, error) { return readFile(path) },
-				func(data []byte) error {
-					if err := r.Update(data); err != nil {
-						return fmt.Errorf("registry: %s: %w", path, err)
-					}
-					return nil
-				}, func(err error) { r.report(ctx, err) })
+				func(data []byte) error { return r.updateFromFile(path, data) },
+				func(err error) { r.report(ctx, err) })
 		})
 	}
 	return r, nil
@@ -48,6 +48,32 @@ func readFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("registry: %w", err) // it names the path
 	}
 	return data, nil
+}
+
+func (r *Registry) updateFromFile(path string, data []byte) error {
+	text, err := data, error(nil)
+	if yamljson.IsYAML(path) {
+		text, err = fromYAML(data)
+	}
+	if err == nil {
+		err = r.update(data, text)
+	}
+	if err != nil {
+		return fmt.Errorf("registry: %s: %w", path, err)
+	}
+	return nil
+}
+
+// fromYAML returns a YAML document as JSON with the same lines.
+func fromYAML(data []byte) ([]byte, error) {
+	text, err := yamljson.Convert(data)
+	if bad, ok := errors.AsType[*yamljson.Error](err); ok {
+		return nil, &limit.Error{
+			Field: fmt.Sprintf("line %d: document", max(bad.Line, 1)), Value: strconv.Itoa(len(data)) + " bytes",
+			Bound: "must be one YAML object: " + bad.Problem,
+		}
+	}
+	return text, err
 }
 
 // report records and reports why the file is not in force, or that it is.

@@ -19,9 +19,10 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// parse reads a document. Policies that are unchanged since before keep their address; before may be nil.
-func parse(data []byte, before *view) (*view, error) {
-	d := document{data: data, policies: map[string][]limit.Limit{}, keys: map[string]string{}, shadow: map[string]string{}}
+// parse reads the JSON text of a document, which is the document itself unless that is YAML. Policies that are unchanged since before
+// keep their address; before may be nil.
+func parse(data, text []byte, before *view) (*view, error) {
+	d := document{data: text, policies: map[string][]limit.Limit{}, keys: map[string]string{}, shadow: map[string]string{}}
 	d.read()
 	if err := d.problems(); err != nil {
 		return nil, err
@@ -100,6 +101,8 @@ func (d *document) read() {
 	whole := value{raw: all, at: bytes.Index(d.data, all)}
 	d.object(whole, "document", func(name string, v value) {
 		switch name {
+		case "$schema":
+			d.text(v, name, new(string))
 		case "version":
 			d.text(v, name, &d.version)
 		case "policies":

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// Registry holds named policies and assigns them to keys, by a JSON document, most often a file:
+// Registry holds named policies and assigns them to keys, by a document, most often a file, in JSON or YAML:
 //
 //	{
 //	  "version":  "2026-11-21",
@@ -36,7 +36,7 @@ import (
 // entry that ends in *, or else the default. Allow and deny are as in throttler.Config. Write keys as they are counted:
 // httplimit.AddrKey returns the key of an address (of an IPv6 client its /64), httplimit.HeaderKey that of a header's value.
 // Shadow gives a policy a shadow, which should be stricter; see insight.Shadow. All members but policies and default may be
-// missing. Version tells documents apart for people. A document is checked as a whole, and every problem is reported: a member
+// missing. Version tells documents apart for people. $schema is for editors; package schemas has the schema. A document is checked as a whole, and every problem is reported: a member
 // that is unknown or given twice, a policy that is not defined, a limit that can't be read.
 //
 // Counts are stored by the name of a policy. A key that is given another policy starts with its full quota. A key whose
@@ -90,7 +90,7 @@ type Info struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// New makes a Registry from a document. Open makes one that follows a file.
+// New makes a Registry from a document in JSON. Open makes one that follows a file.
 func New(document []byte, cfg Config) (*Registry, error) {
 	r := &Registry{cfg: cfg.withDefaults(), stop: func() {}}
 	if err := r.Update(document); err != nil {
@@ -99,12 +99,15 @@ func New(document []byte, cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// Update puts a new document in force. If the document is wrong nothing changes, and Update returns every problem, as joined
+// Update puts a new document, in JSON, in force. If the document is wrong nothing changes, and Update returns every problem, as joined
 // *limit.Error values. It is for documents that come from elsewhere than a file.
-func (r *Registry) Update(document []byte) error {
+func (r *Registry) Update(document []byte) error { return r.update(document, document) }
+
+// update puts a document in force. Its text is the same in JSON.
+func (r *Registry) update(document, text []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v, err := parse(document, r.held.Load())
+	v, err := parse(document, text, r.held.Load())
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,13 @@ func NoFiles(cmd *cobra.Command, flag string) {
 	}
 }
 
-// JSONFile completes a single operand with JSON files.
-func JSONFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// DocumentExtensions are how names of files of policies and topologies end.
+var DocumentExtensions = []string{"json", "yaml", "yml"}
+
+// DocumentFile completes a single operand with files of policies and topologies.
+func DocumentFile(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
+	return DocumentExtensions, cobra.ShellCompDirectiveFilterFileExt
 }

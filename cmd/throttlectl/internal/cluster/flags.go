@@ -79,14 +79,14 @@ func (f *Flags) RegisterLogin(cmd *cobra.Command) {
 // RegisterTopology adds --topology alone, for commands that need no server.
 func (f *Flags) RegisterTopology(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Topology, "topology", "", "JSON `file` of the topology")
-	_ = cmd.MarkFlagFilename("topology", "json")
+	_ = cmd.MarkFlagFilename("topology", cli.DocumentExtensions...)
 	settings.Bind(cmd.Flags(), settings.Path, "topology", "redis")
 }
 
 // LoadTopology loads the topology of --topology, which must be given.
 func (f *Flags) LoadTopology() (router.Topology, error) {
 	if f.Topology == "" {
-		return router.Topology{}, cli.Usage(errors.New("--topology is needed: the JSON file of the groups"))
+		return router.Topology{}, cli.Usage(errors.New("--topology is needed: the file of the groups"))
 	}
 	return router.LoadTopology(f.Topology)
 }

@@ -16,13 +16,14 @@ import (
 
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/finding"
+	"github.com/sluice-go/sluice/internal/yamljson"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-const checkHelp = `Validate a JSON file of policies, as applications read it with registry.Open, and print what it holds: before it is
-rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell what they
-have in force (throttlectl top).
+const checkHelp = `Validate a file of policies, in JSON or YAML, as applications read it with registry.Open, and print what it holds:
+before it is rolled out, in CI say. Keys are counted and not shown. The digest is that of sha256sum, by which applications tell
+what they have in force (throttlectl top).
 
 The exit code is 3 if the file would be refused, or has an entry without effect, and 1 if it can't be read. An entry without
 effect is one of allow that deny denies, or an address that isn't written as httplimit.ClientAddr writes the key of a client.
@@ -46,7 +47,7 @@ func newCheck(f *cli.Factory) *cobra.Command {
 		Short:             "Validate a file of policies, and print what it holds",
 		Long:              checkHelp,
 		Args:              cli.Operands("FILE"),
-		ValidArgsFunction: cli.JSONFile,
+		ValidArgsFunction: cli.DocumentFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := check(args[0])
 			if err != nil {
@@ -106,6 +107,11 @@ func check(path string) (*checkResult, error) {
 	now := r.Info()
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != now.Digest {
 		return nil, fmt.Errorf("%s: changed while it was read", path)
+	}
+	if yamljson.IsYAML(path) {
+		if data, err = yamljson.Convert(data); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	var d document
 	if err := json.Unmarshal(data, &d); err != nil {

@@ -1,6 +1,8 @@
 package policies_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -52,6 +54,27 @@ func TestPoliciesCheck(t *testing.T) {
 	}
 	clitest.Fail(t, cli.ExitFailure, "no such file", "policies", "check", fixture.PoliciesFile(t, fixture.Tiers)+".not")
 	clitest.Fail(t, cli.ExitUsage, "0 arguments: want FILE", "policies", "check")
+}
+
+// A YAML file says the same as the JSON file, but for its digest.
+func TestPoliciesCheckOfYAML(t *testing.T) {
+	t.Parallel()
+	file := strings.TrimSuffix(fixture.PoliciesFile(t, fixture.Tiers), ".json") + ".yaml"
+	if err := os.WriteFile(file, []byte("# tiers\n"+fixture.Tiers), 0o600); err != nil { // JSON is YAML
+		t.Fatal(err)
+	}
+	digest := regexp.MustCompile("[0-9a-f]{64}")
+	want := clitest.Succeed(t, "policies", "check", fixture.PoliciesFile(t, fixture.Tiers))
+	if got := clitest.Succeed(t, "policies", "check", file); digest.ReplaceAllString(got, "") != digest.ReplaceAllString(want, "") || got == want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if err := os.WriteFile(file, []byte("policies: {free: [1/1s]}\ndefault: free\nallow:\n  - *tenant\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := clitest.Execute(t, "policies", "check", file)
+	if got.Code != cli.ExitFound || !strings.Contains(got.Stdout, "line 4: document") || strings.Contains(got.Stdout, "*tenant") {
+		t.Errorf("%+v", got)
+	}
 }
 
 // An entry of allow has no effect where deny matches all that it matches.

@@ -39,10 +39,10 @@ algorithm, window, precision and alignment tell which of them are its own.
 func (p *Selector) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&p.Name, "policy", "", "`name` of the policy; empty for one that has none")
 	cmd.Flags().StringArrayVar(&p.Limits, "limit", nil, "a `limit` of the policy, such as 100/1m; as often as it has limits")
-	cmd.Flags().StringVar(&p.File, "policies", "", "`path` of the JSON file of policies that applications use, in place of --limit")
+	cmd.Flags().StringVar(&p.File, "policies", "", "`path` of the file of policies that applications use, in place of --limit")
 	cli.NoFiles(cmd, "policy")
 	cli.NoFiles(cmd, "limit")
-	if err := cmd.MarkFlagFilename("policies", "json"); err != nil {
+	if err := cmd.MarkFlagFilename("policies", cli.DocumentExtensions...); err != nil {
 		panic(err) // there is no such flag
 	}
 }

@@ -21,14 +21,14 @@ func TestCompletion(t *testing.T) {
 		{[]string{"doctor", "--topology", file + ".not", "--group", ""}, ":4\n"},
 		{[]string{"doctor", "--fail-on", ""}, "info\nwarning\ncritical\n:4\n"},
 		{[]string{"doctor", "--ignore", ""}, "sentinel\ncluster\n:4\n"},
-		{[]string{"peek", "--topology", ""}, "json\n:8\n"}, // files that end so
-		{[]string{"peek", "--policies", ""}, "json\n:8\n"},
-		{[]string{"policies", "check", ""}, "json\n:8\n"},
+		{[]string{"peek", "--topology", ""}, "json\nyaml\nyml\n:8\n"}, // files that end so
+		{[]string{"peek", "--policies", ""}, "json\nyaml\nyml\n:8\n"},
+		{[]string{"policies", "check", ""}, "json\nyaml\nyml\n:8\n"},
 		{[]string{"top", "--sort", ""}, "decisions\ndenied\nshare\nerrors\nexposure\nfallback\nname\n:4\n"},
 		{[]string{"peek", ""}, ":4\n"},
-		{[]string{"topology", "push", ""}, "json\n:8\n"},
+		{[]string{"topology", "push", ""}, "json\nyaml\nyml\n:8\n"},
 		{[]string{"topology", "push", "a.json", ""}, ":4\n"},
-		{[]string{"reshard", "plan", "a.json", ""}, "json\n:8\n"},
+		{[]string{"reshard", "plan", "a.json", ""}, "json\nyaml\nyml\n:8\n"},
 		{[]string{"reshard", "plan", "a.json", "b.json", ""}, ":4\n"},
 	} {
 		got := clitest.Execute(t, append([]string{"__complete"}, test.args...)...)

@@ -15,10 +15,12 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/doctor"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/flags"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/hash"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/inspect"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/load"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/migration"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
+	"github.com/sluice-go/sluice/cmd/throttlectl/internal/schema"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/settings"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/simulate"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/top"
@@ -70,6 +72,8 @@ func newRoot(f *cli.Factory) *cobra.Command {
 		topology.New(f),
 		top.New(f),
 		policies.New(f),
+		schema.New(f),
+		hash.New(f),
 		doctor.New(f),
 		simulate.New(f),
 		load.New(f),

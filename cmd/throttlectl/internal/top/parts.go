@@ -16,6 +16,7 @@ import (
 
 // parts is what only some applications give their handlers: of all processes together, counted since they started.
 type parts struct {
+	Names      map[string]string    `json:"names,omitempty"`       // of the keys that are shown, by --names
 	NearLimits []insight.NearKey    `json:"near_limits,omitempty"` // least left first
 	Nodes      []*nodeView          `json:"nodes,omitempty"`
 	Router     *insight.RouterStats `json:"router,omitempty"`
@@ -157,7 +158,7 @@ func (p *parts) text(w io.Writer, now time.Time) {
 	if len(p.NearLimits) > 0 {
 		fmt.Fprint(w, "\nNEAR A LIMIT\tPOLICY\tLIMIT\tLEFT THEN\tENDS IN\n")
 		for _, k := range p.NearLimits {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", cli.Cell(k.Key), cli.Cell(k.Policy), cli.Cell(k.Limit.String()), k.Remaining,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", p.shown(k.Key), cli.Cell(k.Policy), cli.Cell(k.Limit.String()), k.Remaining,
 				cli.SecondsText(max(0, k.ResetAt.Sub(now)).Round(time.Second).Seconds()))
 		}
 	}

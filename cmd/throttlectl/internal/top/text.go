@@ -42,7 +42,7 @@ func (v *view) Text(w io.Writer) {
 	if len(v.TopDenied) > 0 {
 		fmt.Fprint(w, "\nDENIED MOST\tDENIED\tOVER\n")
 		for _, k := range v.TopDenied {
-			fmt.Fprintf(w, "%s\t%d\t%d\n", cli.Cell(k.Key), k.Denied, k.Over)
+			fmt.Fprintf(w, "%s\t%d\t%d\n", v.shown(k.Key), k.Denied, k.Over)
 		}
 	}
 	v.parts.text(w, time.Time(v.Time))

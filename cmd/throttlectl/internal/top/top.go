@@ -37,7 +37,9 @@ makes no sense here. Applications watch keys only with insight.Config.WatchedKey
   GUARANTEES    how far decisions can be off
   DENIED MOST   the keys that are denied most, hashed unless the application's handler shows them in clear, with denials that
                 fade by its half-life, and by how much they may be too high. Hashes of one key are the same in all processes
-                only where insight.Config.HashKey is
+                only where insight.Config.HashKey is. A key that --names FILE has is shown by its name: the file is an object
+                such as {"header:x-api-key:HASH": "Acme"} (throttlectl hash prints these). For hashed keys --hash-key-file
+                is needed, too
   NEAR A LIMIT  keys that came near a limit whose window still runs, and what they had left then
   GROUP         the nodes of a router, as the processes see them that see the worst of them
   KEYS THAT MOVE, LEASES, FLAG, MIGRATION
@@ -63,6 +65,9 @@ type options struct {
 	once     bool
 	sort     string
 	keys     int
+
+	namesFile, hashKeyFile string
+	names                  map[string]string // by key or hash
 }
 
 // New makes the top command.
@@ -78,6 +83,9 @@ func New(f *cli.Factory) *cobra.Command {
 			if err != nil {
 				return cli.Usage(err)
 			}
+			if o.names, err = namesOf(o.namesFile, o.hashKeyFile); err != nil {
+				return err
+			}
 			if t := terminal.TerminalOf(o.In, o.Out); t != nil && !o.once && !o.JSON {
 				return o.onTerminal(cmd.Context(), t, all)
 			}
@@ -90,6 +98,8 @@ func New(f *cli.Factory) *cobra.Command {
 	flags.BoolVar(&o.once, "once", false, "print one block, and end")
 	flags.StringVar(&o.sort, "sort", orderNames[0], "order of the policies: "+strings.Join(orderNames, ", "))
 	flags.IntVar(&o.keys, "keys", defaultKeys, "`number` of the keys denied most, up to 1000")
+	flags.StringVar(&o.namesFile, "names", "", "`file` of an object, in JSON or YAML, that has names for keys; see DENIED MOST")
+	flags.StringVar(&o.hashKeyFile, "hash-key-file", "", "`file` with the HashKey of the applications, by which --names finds hashed keys")
 	for _, name := range []string{"url", "interval", "keys"} {
 		cli.NoFiles(cmd, name)
 	}
@@ -125,6 +135,9 @@ func (o *options) processes() ([]*process, error) {
 	if err := cli.OneOf("sort", o.sort, orderNames); err != nil {
 		errs = append(errs, err)
 	}
+	if o.hashKeyFile != "" && o.namesFile == "" {
+		errs = append(errs, errors.New("--hash-key-file is for --names"))
+	}
 	if o.keys < 0 || o.keys > mostKeys {
 		errs = append(errs, fmt.Errorf("--keys = %d: must be from 0 to %d", o.keys, mostKeys))
 	}
@@ -147,7 +160,9 @@ func (o *options) poll(ctx context.Context, all []*process) *view {
 		polls.Go(func() { p.poll(ctx, o.Timeout) })
 	}
 	polls.Wait()
-	return newView(time.Now(), all, o.keys)
+	v := newView(time.Now(), all, o.keys)
+	v.name(o.names)
+	return v
 }
 
 // blocks prints a block each interval, the first after one: before that there are no rates.

@@ -29,7 +29,7 @@ func newCheck(f *cli.Factory) *cobra.Command {
 		Short:             "Validate a topology, reach every server, compare it with what is in force",
 		Long:              checkHelp,
 		Args:              cli.Operands("FILE"),
-		ValidArgsFunction: cli.JSONFile,
+		ValidArgsFunction: cli.DocumentFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
 			c, err := o.Cluster(cmd.Context())

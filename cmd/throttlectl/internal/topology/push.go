@@ -42,7 +42,7 @@ func newPush(f *cli.Factory) *cobra.Command {
 		Short:             "Publish a topology, so that running processes take it over",
 		Long:              pushHelp,
 		Args:              cli.Operands("FILE"),
-		ValidArgsFunction: cli.JSONFile,
+		ValidArgsFunction: cli.DocumentFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Topology = args[0]
 			c, err := o.Cluster(cmd.Context())

@@ -60,7 +60,7 @@ func newPlan(f *cli.Factory) *cobra.Command {
 			if len(args) >= 2 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
+			return cli.DocumentExtensions, cobra.ShellCompDirectiveFilterFileExt
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.validate(); err != nil {

@@ -72,7 +72,7 @@ func newSign(f *cli.Factory) *cobra.Command {
 		Short:             "Print a topology with a signature",
 		Long:              signHelp,
 		Args:              cli.Operands("FILE"),
-		ValidArgsFunction: cli.JSONFile,
+		ValidArgsFunction: cli.DocumentFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if keyFile == "" {
 				return cli.Usage(errors.New("--key-file is needed: the private key that throttlectl topology keygen made"))

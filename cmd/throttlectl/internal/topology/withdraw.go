@@ -33,7 +33,7 @@ func newWithdraw(f *cli.Factory) *cobra.Command {
 				return cli.Usage(fmt.Errorf("EPOCH = %q: must be the number of the epoch to take away", args[0]))
 			}
 			if o.Topology == "" {
-				return cli.Usage(errors.New("--topology is needed: the JSON file of the groups"))
+				return cli.Usage(errors.New("--topology is needed: the file of the groups"))
 			}
 			c, err := o.Cluster(cmd.Context())
 			if err != nil {
