@@ -69,7 +69,7 @@ var rules = map[string]rule{
 	"internal/testserver":       {imports: append(own("internal/redisopts"), goRedis)},
 	"internal/testtier":         {},
 	"internal/typednil":         {},
-	"internal/redisopts":        {imports: []string{goRedis}},
+	"internal/redisopts":        {imports: append(own("internal/callguard"), goRedis)},
 	"internal/redispipe":        {imports: append(own("limit/state", "scripts", "internal/callguard", "internal/deadline", "internal/redisopts"), goRedis)},
 	"internal/picture":          {},
 	"throttler/insight":         {imports: own("throttler", "throttler/registry", "backend", "limit", "limit/state", "internal/nametable", "internal/typednil", "internal/workqueue")},
