@@ -99,7 +99,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 		}
 	}
 	for i := range charges {
-		charges[i].settler = t.commit(ctx, charges[i].event, refundable)
+		charges[i].settler = t.commit(charges[i].event, refundable)
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil

@@ -172,3 +172,38 @@ func TestPolicySource(t *testing.T) {
 		t.Errorf("a policy beside a source: %v", err)
 	}
 }
+
+// contexts is an observer whose Start marks the context of each event, by which the later calls are told apart.
+type contexts struct{ started, ended, committed int }
+
+type contextNumber struct{}
+
+func (c *contexts) Start(ctx context.Context, _ *throttler.Event) context.Context {
+	c.started++
+	return context.WithValue(ctx, contextNumber{}, c.started)
+}
+
+func (c *contexts) End(ctx context.Context, _ *throttler.Event) { c.ended += ctx.Value(contextNumber{}).(int) }
+
+func (c *contexts) Commit(ctx context.Context, _ *throttler.Event) throttler.Settler {
+	number, _ := ctx.Value(contextNumber{}).(int)
+	c.committed += number
+	return nil
+}
+
+// TestCommitContext: Commit gets the context that Start returned for the same event.
+func TestCommitContext(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(*throttler.Throttler) error{
+		"AllowN":     func(th *throttler.Throttler) error { _, err := th.AllowN(t.Context(), "a", 1); return err },
+		"Reserve":    func(th *throttler.Throttler) error { _, err := th.Reserve(t.Context(), "a", 1); return err },
+		"AllowAll":   func(th *throttler.Throttler) error { _, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1); return err },
+		"ReserveAll": func(th *throttler.Throttler) error { _, err := th.ReserveAll(t.Context(), []string{"a", "b"}, 1); return err },
+	} {
+		c := new(contexts)
+		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(100)), Observer: c})
+		if err := call(th); err != nil || c.committed == 0 || c.committed != c.ended {
+			t.Errorf("%s: %v, %+v", name, err, *c)
+		}
+	}
+}

@@ -39,7 +39,7 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	var d Decision
 	var c charge
 	err := t.decide(ctx, t.view(), key, cost, &d, &c)
-	c.settler = t.commit(ctx, c.event, true)
+	c.settler = t.commit(c.event, true)
 	if err != nil {
 		return nil, err
 	}
