@@ -154,12 +154,8 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout.String(), "must not be negative")
 	}
-	observers, ok := c.Observer.(chain)
-	if !ok {
-		observers = chain{c.Observer}
-	}
-	for _, o := range observers {
-		present("Observer", o)
+	for _, o := range typednil.Within(c.Observer) {
+		bad("Observer", typednil.Name(o), "must not be a nil pointer")
 	}
 	return errors.Join(errs...)
 }

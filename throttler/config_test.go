@@ -32,6 +32,9 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		{"typed nils", throttler.Config{
 			Policy: good, Backend: (*memory.Memory)(nil), Observer: throttler.Observers(audit{}, (*watching)(nil)),
 		}, []string{"Backend", "Observer"}},
+		{"typed nils in nested chains", throttler.Config{
+			Policy: good, Observer: throttler.Observers(audit{}, throttler.Observers((*watching)(nil), audit{}), (*watching)(nil)),
+		}, []string{"Observer", "Observer"}},
 		{"a typed nil of a source", throttler.Config{Policies: (*registry.Registry)(nil)}, []string{"Policies"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,

@@ -91,7 +91,9 @@ func (o Operation) String() string {
 func Observers(all ...Observer) Observer {
 	var c chain
 	for _, o := range all {
-		if o != nil {
+		if inner, nested := o.(chain); nested {
+			c = append(c, inner...)
+		} else if o != nil {
 			c = append(c, o)
 		}
 	}

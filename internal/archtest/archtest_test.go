@@ -51,7 +51,7 @@ var rules = map[string]rule{
 	"router":                    {imports: append(own("ring", "backend", "backend/redisbackend", "limit", "limit/state", "internal/handover", "internal/redisopts", "internal/smallfile", "internal/strictjson", "internal/typednil"), "github.com/sony/gobreaker/v2", goRedis)},
 	"throttler":                 {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/fielderrors", "internal/prefixtable", "internal/typednil")},
 	"throttler/httplimit":       {imports: own("throttler", "limit", "limit/state")},
-	"throttler/otelthrottle":    {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable"), otelAPI...)},
+	"throttler/otelthrottle":    {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable", "internal/typednil"), otelAPI...)},
 	"examples/...":              {public: true, imports: own("internal/picture")},
 	"internal/archtest":         {},
 	"internal/backendtesting":   {imports: append(own("backend", "backend/dual", "backend/lease", "backend/memcached", "backend/memory", "backend/redisbackend", "limit", "limit/state", "internal/testserver", "internal/testtier"), goRedis, "go.uber.org/goleak", "pgregory.net/rapid")},

@@ -37,8 +37,11 @@ type ShadowConfig struct {
 
 func (c *ShadowConfig) validate() error {
 	var errs []error
-	if c.Backend == nil || typednil.Is(c.Backend) {
-		errs = append(errs, &limit.Error{Field: "Backend", Value: "nil", Bound: "must not be nil"})
+	if typednil.Is(c.Backend) {
+		errs = append(errs, &limit.Error{Field: "Backend", Value: typednil.Name(c.Backend), Bound: "must not be nil"})
+	}
+	for _, o := range typednil.Within(c.Observer) {
+		errs = append(errs, &limit.Error{Field: "Observer", Value: typednil.Name(o), Bound: "must not be a nil pointer"})
 	}
 	if c.Policy.Name != "" || len(c.Policy.Limits) > 0 {
 		if err := c.Policy.Validate(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/internal/typednil"
 )
 
 // WatchLease reads a lease.Lease whenever metrics are collected, with its name as sluice.backend:
@@ -17,7 +18,7 @@ import (
 //	sluice.lease.lost        cost that could not be given back
 //	sluice.lease.keys        keys with a local view
 func (o *Observer) WatchLease(name string, lease interface{ Stats() lease.Stats }) error {
-	if lease == nil {
+	if typednil.Is(lease) {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}
