@@ -340,7 +340,7 @@ func (d *Dual) Close() error {
 		return nil
 	}
 	if d.shadows != nil {
-		d.shadows.queue.Close()
+		d.shadows.dropped.Add(d.shadows.queue.Close())
 	}
 	return errors.Join(d.cfg.Old.Close(), d.cfg.New.Close())
 }

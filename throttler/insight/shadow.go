@@ -59,7 +59,7 @@ type ShadowCounts struct {
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"`  // would have been denied
 	Failed  int64 `json:"failed"`  // no verdict, or a refund or reset that failed
-	Dropped int64 `json:"dropped"` // not sent: too many were waiting
+	Dropped int64 `json:"dropped"` // not sent: too many were waiting, or Close came first
 }
 
 const (
@@ -145,7 +145,7 @@ func (s *Shadow) Counts() ShadowCounts {
 
 // Close ends the calls under way and drops the requests that wait.
 func (s *Shadow) Close() error {
-	s.queue.Close()
+	s.dropped.Add(s.queue.Close())
 	return nil
 }
 
