@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrSettled is returned by a second Settle or Cancel.
@@ -122,7 +122,7 @@ func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, ba
 func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
 		err := r.throttle.giveBack(ctx, &r.charges[0], r.cost-actual(r.charges[0].key))
-		r.settled.Store(!nothingSent(err))
+		r.settled.Store(!outcome.NothingRefunded(err))
 		return err
 	}
 	errs := make([]error, len(r.charges))
@@ -133,7 +133,7 @@ func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) 
 	all.Wait()
 	var open []charge
 	for i, err := range errs {
-		if nothingSent(err) {
+		if outcome.NothingRefunded(err) {
 			open = append(open, r.charges[i])
 		}
 	}
@@ -142,26 +142,6 @@ func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) 
 		r.settled.Store(false)
 	}
 	return errors.Join(errs...)
-}
-
-// nothingSent reports whether an error means that nothing was given back; see backend.Refunder.
-func nothingSent(err error) bool {
-	var e *backend.Error
-	if errors.As(err, &e) {
-		return !e.MayHaveCharged
-	}
-	if _, moved := errors.AsType[*state.MovedError](err); moved { // the key is elsewhere
-		return true
-	}
-	if _, bad := errors.AsType[*limit.Error](err); bad { // refused before any I/O
-		return true
-	}
-	for _, before := range []error{ErrClosed, ErrUnsupported, state.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, before) {
-			return true
-		}
-	}
-	return false
 }
 
 // Cancel is Settle with an actual cost of 0: all of it is given back.

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -198,7 +199,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 // succeeded as err tells, has made room. The view's own state changes only by merging replies: one merged since may already
 // include the refund.
 func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error) {
-	if err != nil && notApplied(err) {
+	if err != nil && outcome.NothingRefunded(err) {
 		return
 	}
 	s.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/internal/storedname"
 	"github.com/sluice-go/sluice/limit/state"
@@ -37,7 +38,7 @@ func (r *reader) pipeConfig(node string) redispipe.Config {
 		Guard: callguard.Config{
 			Timeout: r.cfg.Timeout, KeepsConn: true, Closed: backend.ErrClosed,
 			Wrap: func(ctx context.Context, op string, err error) error {
-				return backend.WrapError(ctx, op, node, err, classify)
+				return outcome.Wrap(ctx, op, node, err, classify)
 			},
 		},
 		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + noticeName,
