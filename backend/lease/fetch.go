@@ -41,7 +41,7 @@ func (v *view) nextSizeLocked(cfg *Config, p *limit.Policy, hot bool, now int64)
 	if v.serverAt(now) >= v.resetMicros {
 		remaining = quota
 	}
-	most := remaining / int64(2*cfg.Processes)
+	most := remaining / (2 * int64(cfg.Processes))
 	switch {
 	case v.size == 0 && cfg.Batch > 0:
 		v.size = cfg.Batch
