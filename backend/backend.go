@@ -114,12 +114,10 @@ const (
 	Exact Guarantee = iota
 	// Bounded: more than Max may have been admitted, by no more than a stated bound.
 	Bounded
-	// Unbounded: no bound can be given.
-	Unbounded
 )
 
 func (g Guarantee) String() string {
-	names := [...]string{"exact", "bounded", "unbounded"}
+	names := [...]string{"exact", "bounded"}
 	if int(g) < len(names) {
 		return names[g]
 	}

@@ -130,7 +130,7 @@ func (s source) View() throttler.PolicyView { return s.view }
 type view struct {
 	policy limit.Policy
 	err    error
-	listed map[string]throttler.Listing
+	lists  [2]string // the key on the allow list, and that on the deny list
 }
 
 func (v view) Default() *limit.Policy { return &v.policy }
@@ -140,14 +140,13 @@ func (v view) Policy(_ context.Context, key string) (*limit.Policy, error) {
 	}
 	return &v.policy, v.err
 }
-func (v view) Listed(key string) throttler.Listing         { return v.listed[key] }
+func (v view) Listed(key string) (allow, deny bool)        { return key == v.lists[0], key == v.lists[1] }
 func (v view) Shadow(*limit.Policy) (shadow *limit.Policy) { return nil }
 
 func TestPolicySource(t *testing.T) {
 	t.Parallel()
 	b, down := newSpy(t, nil), errors.New("the source is down")
-	lists := map[string]throttler.Listing{"good": throttler.AllowListed, "bad": throttler.DenyListed}
-	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), listed: lists}}})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), lists: [2]string{"good", "bad"}}}})
 	if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Remaining != 2 {
 		t.Errorf("%+v, want 2 left", d)
 	}
