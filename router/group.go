@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -57,7 +58,7 @@ func (g *group) write(ctx context.Context, op string, do func() error) error {
 }
 
 func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	err = g.write(ctx, "take", func() (err error) {
 		if result, err = g.primary.backend.Take(ctx, req); err == nil && !result.Allowed {
 			return errNothingWritten
@@ -124,7 +125,7 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 		return backend.Result{}, backend.ErrUnsupported
 	}
 	var result backend.Result
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	err := g.primary.call(limited, read, "peek", func() (err error) {
 		result, err = backend.Peek(limited, g.primary.backend, req)
 		return err
@@ -153,7 +154,7 @@ func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot
 }
 
 func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Request) (backend.Snapshot, error) {
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	loaded, err := g.primary.load(limited, req)
 	if err != nil {
 		return backend.Snapshot{}, g.primary.asTimeout(ctx, "load", err)
@@ -174,7 +175,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 		if n == nil || ctx.Err() != nil {
 			break
 		}
-		req.Trace.Visit(g.name, n.name, backend.Replica)
+		tracing.Visit(req.Trace, g.name, n.name, backend.Replica)
 		deadline, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // leaves time for another node
 		loaded, err := n.load(half, req)

@@ -182,7 +182,9 @@ func (c *contexts) Start(ctx context.Context, _ *throttler.Event) context.Contex
 	return context.WithValue(ctx, contextNumber{}, c.started)
 }
 
-func (c *contexts) End(ctx context.Context, _ *throttler.Event) { c.ended += ctx.Value(contextNumber{}).(int) }
+func (c *contexts) End(ctx context.Context, _ *throttler.Event) {
+	c.ended += ctx.Value(contextNumber{}).(int)
+}
 
 func (c *contexts) Commit(ctx context.Context, _ *throttler.Event) throttler.Settler {
 	number, _ := ctx.Value(contextNumber{}).(int)
@@ -194,10 +196,16 @@ func (c *contexts) Commit(ctx context.Context, _ *throttler.Event) throttler.Set
 func TestCommitContext(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(*throttler.Throttler) error{
-		"AllowN":     func(th *throttler.Throttler) error { _, err := th.AllowN(t.Context(), "a", 1); return err },
-		"Reserve":    func(th *throttler.Throttler) error { _, err := th.Reserve(t.Context(), "a", 1); return err },
-		"AllowAll":   func(th *throttler.Throttler) error { _, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1); return err },
-		"ReserveAll": func(th *throttler.Throttler) error { _, err := th.ReserveAll(t.Context(), []string{"a", "b"}, 1); return err },
+		"AllowN":  func(th *throttler.Throttler) error { _, err := th.AllowN(t.Context(), "a", 1); return err },
+		"Reserve": func(th *throttler.Throttler) error { _, err := th.Reserve(t.Context(), "a", 1); return err },
+		"AllowAll": func(th *throttler.Throttler) error {
+			_, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1)
+			return err
+		},
+		"ReserveAll": func(th *throttler.Throttler) error {
+			_, err := th.ReserveAll(t.Context(), []string{"a", "b"}, 1)
+			return err
+		},
 	} {
 		c := new(contexts)
 		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(100)), Observer: c})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -234,7 +235,7 @@ func (d *Dual) trace(t *backend.Trace, s *side, version int64, handedOver bool) 
 		t.FlagVersion = flagVersion(version) // another process may have known a newer one
 	}
 	if handedOver {
-		t.HandOver()
+		tracing.HandOver(t)
 	}
 }
 

@@ -68,14 +68,14 @@ var (
 
 // Stats counts what a Lease has done so far, and what it holds.
 type Stats struct {
-	Leased   int64 // takes admitted from a lease, without a call of their own
-	Denied   int64 // takes denied by the local view, without a call
-	Straight int64 // takes that were forwarded
-	Fetches  int64 // batches requested
-	Returned int64 // cost of leases that was returned
-	Lost     int64 // cost that may be charged but is neither leased nor returned: it counts until its windows end
-	Stranded int64 // cost that is leased and unspent, or a pending return
-	Keys     int   // views
+	Leased    int64 // takes admitted from a lease, without a call of their own
+	Denied    int64 // takes denied by the local view, without a call
+	Forwarded int64 // takes that were forwarded
+	Fetches   int64 // batches requested
+	Returned  int64 // cost of leases that was returned
+	Lost      int64 // cost that may be charged but is neither leased nor returned: it counts until its windows end
+	Stranded  int64 // cost that is leased and unspent, or a pending return
+	Keys      int   // views
 }
 
 // New returns a Lease over inner, and owns inner from then on.
@@ -269,7 +269,7 @@ func (l *Lease) Stats() Stats {
 		s.mu.Lock()
 		sum.Leased += s.stats.Leased
 		sum.Denied += s.stats.Denied
-		sum.Straight += s.stats.Straight
+		sum.Forwarded += s.stats.Forwarded
 		sum.Fetches += s.stats.Fetches
 		sum.Returned += s.stats.Returned
 		sum.Lost += s.stats.Lost

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/outcome"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
@@ -93,7 +94,7 @@ func traced[T any](ctx context.Context, s *server, t *backend.Trace, op, command
 	}
 	c := backend.Call{System: "memcached", Node: s.name, Op: op, Command: command, Start: time.Now()}
 	reply, err := callguard.Do(ctx, s.guard, op, s.guard.Deadline(), do)
-	t.Record(c, err)
+	tracing.Record(t, c, err)
 	return reply, err
 }
 

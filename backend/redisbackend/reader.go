@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/internal/storedname"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -143,6 +144,6 @@ func (r *reader) readClock(ctx context.Context, deadline time.Time) (time.Durati
 func (r *reader) record(t *backend.Trace, c backend.Call, err error) {
 	if t != nil {
 		c.System, c.Node, c.Status = "redis", r.node, redispipe.Status(err)
-		t.Record(c, err)
+		tracing.Record(t, c, err)
 	}
 }

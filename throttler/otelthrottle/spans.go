@@ -111,7 +111,7 @@ func leaseUse(e *throttler.Event) string {
 	case throttler.LocalDeny:
 		return "denied"
 	}
-	return e.Trace.Lease.String()
+	return e.Trace.Lease
 }
 
 // call makes the span of a finished call to a server, by the conventions for databases.

@@ -69,14 +69,14 @@ func TestLeased(t *testing.T) {
 	for _, test := range []struct {
 		use, source string
 		calls       int
-	}{{"passed", "primary", 1}, {"fetched", "primary", 1}, {"spent", "leased", 0}} {
+	}{{"forwarded", "primary", 1}, {"fetched", "primary", 1}, {"spent", "leased", 0}} {
 		_, made := s.request(th, 1)
 		made["ratelimit api"][0].has(t, map[string]string{"sluice.lease": test.use, "sluice.source": test.source})
 		if n := len(made["EVALSHA "+server.Addr]); n != test.calls {
 			t.Errorf("%s: %d calls, want %d", test.use, n, test.calls)
 		}
 	}
-	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot passed": 1})
+	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot forwarded": 1})
 	s.want("sluice.lease.stranded", map[string]float64{"hot": 8})
 	s.want("sluice.lease.efficiency", map[string]float64{"hot": 1.0 / 3})
 	if err := s.observer.Close(); err != nil {
