@@ -6,49 +6,6 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Op names an optional operation of a backend, in the words of [Error].
-type Op string
-
-const (
-	OpPeek      Op = "peek" // by a Peeker or a Loader
-	OpRefund    Op = "refund"
-	OpReset     Op = "reset"
-	OpPing      Op = "ping"
-	OpLoad      Op = "load"
-	OpSeed      Op = "seed"
-	OpSeal      Op = "seal"
-	OpPublish   Op = "post"
-	OpHeartbeat Op = "heartbeat"
-)
-
-// Supports reports whether a backend has an operation: for callers that have to know before they charge. A backend that holds others
-// may have it and still return [ErrUnsupported], if one of those lacks it.
-func Supports(b Backend, op Op) (ok bool) {
-	switch op {
-	case OpPeek:
-		if _, ok = b.(Peeker); !ok {
-			_, ok = b.(Loader)
-		}
-	case OpRefund:
-		_, ok = b.(Refunder)
-	case OpReset:
-		_, ok = b.(Resetter)
-	case OpPing:
-		_, ok = b.(Pinger)
-	case OpLoad:
-		_, ok = b.(Loader)
-	case OpSeed:
-		_, ok = b.(Seeder)
-	case OpSeal:
-		_, ok = b.(Sealer)
-	case OpPublish:
-		_, ok = b.(Publisher)
-	case OpHeartbeat:
-		_, ok = b.(Heartbeater)
-	}
-	return ok
-}
-
 // Peek calls the backend's Peek, or else judges what its Load returns. Without either it fails with [ErrUnsupported].
 func Peek(ctx context.Context, b Backend, req Request) (Result, error) {
 	if p, ok := b.(Peeker); ok {

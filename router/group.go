@@ -73,29 +73,30 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 	return result, nil
 }
 
-// change makes a write that the primary may not support.
-func (g *group) change(ctx context.Context, op backend.Op, do func(backend.Backend) error) error {
-	if !backend.Supports(g.primary.backend, op) {
+// change makes a write by a capability that the primary may not have.
+func change[C any](ctx context.Context, g *group, op string, do func(C) error) error {
+	able, ok := g.primary.backend.(C)
+	if !ok {
 		return backend.ErrUnsupported // it says nothing about the node
 	}
-	return g.write(ctx, string(op), func() error { return do(g.primary.backend) })
+	return g.write(ctx, op, func() error { return do(able) })
 }
 
 func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	return g.change(ctx, backend.OpRefund, func(b backend.Backend) error { return backend.Refund(ctx, b, req, receipt, amount) })
+	return change(ctx, g, "refund", func(b backend.Refunder) error { return b.Refund(ctx, req, receipt, amount) })
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
-	return g.change(ctx, backend.OpReset, func(b backend.Backend) error { return backend.Reset(ctx, b, req) })
+	return change(ctx, g, "reset", func(b backend.Resetter) error { return b.Reset(ctx, req) })
 }
 
 func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
-	return g.change(ctx, backend.OpSeed, func(b backend.Backend) error { return backend.Seed(ctx, b, req, st) })
+	return change(ctx, g, "seed", func(b backend.Seeder) error { return b.Seed(ctx, req, st) })
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (sealed backend.Snapshot, err error) {
-	err = g.change(ctx, backend.OpSeal, func(b backend.Backend) (err error) {
-		sealed, err = backend.Seal(ctx, b, req)
+	err = change(ctx, g, "seal", func(b backend.Sealer) (err error) {
+		sealed, err = b.Seal(ctx, req)
 		return err
 	})
 	if err != nil {
@@ -121,7 +122,9 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	if loaded, ok := g.loadFromReplica(limited, req); ok {
 		return loaded.Peek(&req), nil
 	}
-	if !backend.Supports(g.primary.backend, backend.OpPeek) {
+	switch g.primary.backend.(type) {
+	case backend.Peeker, backend.Loader:
+	default:
 		return backend.Result{}, backend.ErrUnsupported
 	}
 	var result backend.Result

@@ -66,7 +66,7 @@ func validateNodes(groups []NodeGroup) error {
 			return
 		}
 		kind := fmt.Sprintf("%T", b)
-		if replica && !backend.Supports(b, backend.OpLoad) {
+		if _, ok := b.(backend.Loader); replica && !ok {
 			v.refuse(field, kind, "must be a backend.Loader: a replica is there to be read")
 		}
 		if !reflect.TypeOf(b).Comparable() {

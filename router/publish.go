@@ -32,7 +32,7 @@ func (t *routingTable) announcement() (backend.Announcement, error) {
 // none, it publishes its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 	t := r.table.Load()
-	if t.version() == 0 || !backend.Supports(n.backend, backend.OpPublish) {
+	if _, ok := n.backend.(backend.Publisher); t.version() == 0 || !ok {
 		return backend.ErrUnsupported
 	}
 	there, err := n.announced(ctx)

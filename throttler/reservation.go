@@ -33,7 +33,7 @@ type Reservation struct {
 // Reserve charges cost as AllowN does. If the request is denied the Reservation says so, holds nothing, and settling
 // it does nothing. The backend must be a backend.Refunder.
 func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reservation, error) {
-	if !backend.Supports(t.backend, backend.OpRefund) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
 	var d Decision
@@ -49,7 +49,7 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 // ReserveAll is Reserve on several keys, as AllowAll charges them, and with its decision. Settle settles the charge of each
 // key alike, SettleEach each on its own.
 func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (*Reservation, error) {
-	if !backend.Supports(t.backend, backend.OpRefund) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
 	d, charges, err := t.takeAll(ctx, keys, cost, true)

@@ -80,7 +80,9 @@ func (c Config) validate() error {
 		if typednil.Is(b) {
 			refuse(name, typednil.Name(b), "must not be nil")
 		} else if c.CarryOver {
-			if !backend.Supports(b, backend.OpSeal) || !backend.Supports(b, backend.OpSeed) || !backend.Supports(b, backend.OpLoad) {
+			_, seals := b.(backend.Sealer)
+			_, seeds := b.(backend.Seeder)
+			if _, loads := b.(backend.Loader); !seals || !seeds || !loads {
 				refuse(name, fmt.Sprintf("%T", b), "must be a Sealer, a Seeder and a Loader to carry over")
 			}
 		}

@@ -63,7 +63,7 @@ func (c Config) validate(inner backend.Backend) error {
 	errs := fielderrors.List{Prefix: "lease: "}
 	if typednil.Is(inner) {
 		errs.Add("inner", typednil.Name(inner), "must not be nil")
-	} else if c.Batch >= 0 && !backend.Supports(inner, backend.OpRefund) {
+	} else if _, ok := inner.(backend.Refunder); c.Batch >= 0 && !ok {
 		errs.Add("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
 	if c.Processes < 0 || c.Processes > math.MaxInt32 {

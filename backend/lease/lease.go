@@ -176,7 +176,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !backend.Supports(l.inner, backend.OpRefund) {
+	if _, ok := l.inner.(backend.Refunder); !ok {
 		return backend.ErrUnsupported
 	}
 	if amount = receipt.Refundable(amount); amount < 1 {
@@ -215,7 +215,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !backend.Supports(l.inner, backend.OpReset) { // before the lease ends
+	if _, ok := l.inner.(backend.Resetter); !ok { // before the lease ends
 		return backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)

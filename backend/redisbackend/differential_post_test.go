@@ -67,7 +67,7 @@ func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	}
 	_, err := b.redis.Publish(ctx, backend.Announcement{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
 	var failed *backend.Error
-	if !errors.As(err, &failed) || failed.Op != "post" || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
+	if !errors.As(err, &failed) || failed.Op != "publish" || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
 		return fmt.Errorf("a post where %q is stored: %v", text, err)
 	}
 	if now := b.client.Get(ctx, b.stored()).Val(); now != text {

@@ -24,7 +24,7 @@ func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
 		return backend.Announcement{}, backend.ErrNilContext
 	}
 	deadline := r.guard.Deadline()
-	stored, err := callguard.Do(ctx, r.guard, "look", deadline, func(ctx context.Context) (string, error) {
+	stored, err := callguard.Do(ctx, r.guard, "published", deadline, func(ctx context.Context) (string, error) {
 		stored, _, err := r.source.Get(ctx, deadline, r.cfg.Prefix+noticeName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
@@ -36,7 +36,7 @@ func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "look", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return backend.Announcement{}, &backend.Error{Op: "published", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }
@@ -51,14 +51,14 @@ func (r *Redis) Publish(ctx context.Context, n backend.Announcement) (backend.An
 	}
 	call := redispipe.Call{Script: &scripts.Post, Args: scripts.PostArgs(n.Version, n.Digest, n.Text)}
 	call.Key = r.cfg.Prefix + noticeName
-	reply, err := r.eval(ctx, "post", r.guard.Deadline(), &call, nil)
+	reply, err := r.eval(ctx, "publish", r.guard.Deadline(), &call, nil)
 	stored := reply.Text
 	if err != nil || stored == "" {
 		return backend.Announcement{}, err
 	}
 	there, err := parseNotice(stored)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "post", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return backend.Announcement{}, &backend.Error{Op: "publish", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }

@@ -232,7 +232,7 @@ func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func
 	do("refund", true, backend.Refund(ctx, b, req, receipt, 1))
 	do("reset", true, backend.Reset(ctx, b, req))
 	do("ping", false, backend.Ping(ctx, b))
-	if backend.Supports(b, backend.OpHeartbeat) {
+	if _, ok := b.(backend.Heartbeater); ok {
 		_, err = backend.HeartbeatOf(ctx, b)
 		do("heartbeat", false, err)
 	}

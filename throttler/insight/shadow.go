@@ -214,23 +214,25 @@ func (s *Shadow) take(ctx context.Context, req backend.Request) (d throttler.Dec
 }
 
 func (s *Shadow) giveBack(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) {
-	if amount == 0 || receipt.Cost == 0 || !backend.Supports(s.cfg.Backend, backend.OpRefund) {
+	refunder, ok := s.cfg.Backend.(backend.Refunder)
+	if !ok || amount == 0 || receipt.Cost == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := backend.Refund(ctx, s.cfg.Backend, req, receipt, amount); err != nil {
+	if err := refunder.Refund(ctx, req, receipt, amount); err != nil {
 		s.failed.Add(1)
 	}
 }
 
 func (s *Shadow) reset(ctx context.Context, req backend.Request) {
-	if !backend.Supports(s.cfg.Backend, backend.OpReset) {
+	resetter, ok := s.cfg.Backend.(backend.Resetter)
+	if !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := backend.Reset(ctx, s.cfg.Backend, req); err != nil {
+	if err := resetter.Reset(ctx, req); err != nil {
 		s.failed.Add(1)
 	}
 }
