@@ -1,4 +1,3 @@
-// Package lease has a backend that charges batches in advance and admits most requests from them without a call.
 package lease
 
 import (
