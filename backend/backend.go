@@ -174,7 +174,7 @@ type Publisher interface {
 	Published(ctx context.Context) (Announcement, error)
 
 	// Publish stores an announcement, unless one of its version or a newer one is stored, and returns what is stored then:
-	// without its text, unless it is newer than the given one. An announcement without a text is not stored.
+	// without its text, unless it is newer than the given one.
 	Publish(ctx context.Context, n Announcement) (Announcement, error)
 }
 
@@ -189,10 +189,12 @@ type Announcement struct {
 func (n *Announcement) Validate() error {
 	switch {
 	case n.Version < 1 || n.Version > limit.MaxCount:
-		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),
+		return &limit.Error{Field: "announcement: version", Value: strconv.FormatInt(n.Version, 10),
 			Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
-	case n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"): // what post.lua takes for its end
-		return &limit.Error{Field: "notice: digest", Value: strconv.Quote(n.Digest), Bound: "must be a word"}
+	case n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"): // what publish.lua takes for its end
+		return &limit.Error{Field: "announcement: digest", Value: strconv.Quote(n.Digest), Bound: "must be a word"}
+	case n.Text == "":
+		return &limit.Error{Field: "announcement: text", Value: `""`, Bound: "must not be empty"}
 	}
 	return nil
 }

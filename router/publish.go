@@ -66,7 +66,7 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 
 // announced reads what a node holds.
 func (n *node) announced(ctx context.Context) (there backend.Announcement, err error) {
-	err = n.call(ctx, read, "look", func() (err error) {
+	err = n.call(ctx, read, "published", func() (err error) {
 		there, err = backend.Published(ctx, n.backend)
 		return err
 	})
@@ -91,7 +91,7 @@ func (r *Router) publish(ctx context.Context, n *node, t *routingTable) bool {
 		n.reportRejected(err)
 		return false
 	}
-	return n.call(ctx, read, "post", func() error {
+	return n.call(ctx, read, "publish", func() error {
 		_, err := backend.Publish(ctx, n.backend, announcement)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
 			n.deniedEpoch.Store(t.version())

@@ -59,7 +59,7 @@ func (f *frozen) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 }
 
 func (f *frozen) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
-	if err := f.wait(ctx, "post"); err != nil {
+	if err := f.wait(ctx, "publish"); err != nil {
 		return backend.Announcement{}, err
 	}
 	return f.Memory.Publish(ctx, n)

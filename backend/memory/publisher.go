@@ -37,7 +37,7 @@ func (m *Memory) Publish(ctx context.Context, n backend.Announcement) (backend.A
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.published.Version < n.Version && n.Text != "" {
+	if m.published.Version < n.Version {
 		m.published = n
 	}
 	current := m.published

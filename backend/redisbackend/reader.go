@@ -42,7 +42,7 @@ func (r *reader) pipeConfig(node string) redispipe.Config {
 				return outcome.Wrap(ctx, op, node, err, classify)
 			},
 		},
-		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + noticeName,
+		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + announcementName,
 	}
 }
 

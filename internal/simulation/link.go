@@ -238,20 +238,20 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 	return snapshot, nil
 }
 
-// Look implements [backend.Publisher].
+// Published implements [backend.Publisher].
 func (l *link) Published(ctx context.Context) (backend.Announcement, error) {
 	var there backend.Announcement
-	err := l.call(ctx, "look", "", 0, func(state.At, bool) { there = l.to.look() })
+	err := l.call(ctx, "published", "", 0, func(state.At, bool) { there = l.to.published() })
 	if err != nil {
 		return backend.Announcement{}, err
 	}
 	return there, nil
 }
 
-// Post implements [backend.Publisher].
+// Publish implements [backend.Publisher].
 func (l *link) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
 	var there backend.Announcement
-	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.post(n) })
+	err := l.call(ctx, "publish", "", uint64(n.Version), func(state.At, bool) { there = l.to.publish(n) })
 	if err != nil {
 		return backend.Announcement{}, err
 	}

@@ -179,15 +179,15 @@ func (n *node) flush() {
 	n.life++
 }
 
-func (n *node) look() backend.Announcement { return n.board }
+func (n *node) published() backend.Announcement { return n.board }
 
-// post keeps a notice, as backend.Publisher says.
-func (n *node) post(notice backend.Announcement) backend.Announcement {
-	if n.board.Version < notice.Version && notice.Text != "" {
-		n.board = notice
+// publish keeps an announcement, as backend.Publisher says.
+func (n *node) publish(given backend.Announcement) backend.Announcement {
+	if n.board.Version < given.Version {
+		n.board = given
 	}
 	there := n.board
-	if there.Version <= notice.Version {
+	if there.Version <= given.Version {
 		there.Text = ""
 	}
 	return there

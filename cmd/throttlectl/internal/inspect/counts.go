@@ -146,9 +146,13 @@ func keyOwners(topology router.Topology, key string) (all []router.Group, err er
 // silentNode is a node on which a router publishes nothing.
 type silentNode struct{ *redisbackend.Redis }
 
+// Publish only reads.
 func (q silentNode) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
-	n.Text = "" // only reads
-	return q.Redis.Publish(ctx, n)
+	stored, err := q.Published(ctx)
+	if stored.Version <= n.Version {
+		stored.Text = ""
+	}
+	return stored, err
 }
 
 // limitState is what one limit has counted of a key.

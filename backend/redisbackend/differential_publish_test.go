@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// Notices are kept by a script and by memory, which must agree as the scripts of takes and package limit/state do.
+// Announcements are kept by a script and by memory, which must agree as the scripts of takes and package limit/state do.
 
-// board is where notices are posted.
+// board is where announcements are published.
 type board struct{ *arena }
 
 func (b board) stored() string { return b.prefix + "topology" }
 
-// run posts some notices and returns the first difference.
+// run publishes some announcements and returns the first difference.
 func (b board) run(seed, n uint64) error {
 	ctx, r := context.Background(), rand.New(rand.NewPCG(seed, n))
 	mem, err := memory.New(memory.Config{})
@@ -36,17 +36,17 @@ func (b board) run(seed, n uint64) error {
 	}
 	trace := ""
 	for range 2 + r.IntN(8) {
-		notice := backend.Announcement{
+		announcement := backend.Announcement{
 			Version: oneOf(r, 1, 2, 3, 9, 10, 11, limit.MaxCount-1, limit.MaxCount),
 			Digest:  []string{"a", "b", "c0ffee", "\x00\xff", "%d"}[r.IntN(5)],
-			Text:    []string{"", "", "{}", "two\nlines", "\n", " 7 x\n", "\x00\r\n\xff"}[r.IntN(7)],
+			Text:    []string{"{}", "two\nlines", "\n", " 7 x\n", "\x00\r\n\xff"}[r.IntN(5)],
 		}
-		trace += fmt.Sprintf("%+v; ", notice)
-		got, err := b.redis.Publish(ctx, notice)
+		trace += fmt.Sprintf("%+v; ", announcement)
+		got, err := b.redis.Publish(ctx, announcement)
 		if err != nil {
 			return fmt.Errorf("%s%w", trace, err)
 		}
-		if want, err := mem.Publish(ctx, notice); err != nil || got != want {
+		if want, err := mem.Publish(ctx, announcement); err != nil || got != want {
 			return fmt.Errorf("%sthe script leaves %+v, memory %+v, %v", trace, got, want, err)
 		}
 		if kept := b.client.PTTL(ctx, b.stored()).Val(); kept > 0 {
@@ -56,10 +56,10 @@ func (b board) run(seed, n uint64) error {
 	return b.spoil(ctx, r)
 }
 
-// foreign is no notice.
+// foreign is no announcement.
 var foreign = []string{"garbage", "5", "5 ", "5 \ny", "5 x", "5  x\ny", " 5 x\ny", "x 5\ny", "5\n", "\n", "5 x y\nz", "-5 x\ny", "f1m:9999999999999,1;"}
 
-// spoil puts in the notice's place what is none, which every post must leave alone.
+// spoil puts in the announcement's place what is none, which Publish must leave alone.
 func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	text := foreign[r.IntN(len(foreign))]
 	if err := b.client.Set(ctx, b.stored(), text, 0).Err(); err != nil {
@@ -68,7 +68,7 @@ func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	_, err := b.redis.Publish(ctx, backend.Announcement{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
 	var failed *backend.Error
 	if !errors.As(err, &failed) || failed.Op != "publish" || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
-		return fmt.Errorf("a post where %q is stored: %v", text, err)
+		return fmt.Errorf("a Publish where %q is stored: %v", text, err)
 	}
 	if now := b.client.Get(ctx, b.stored()).Val(); now != text {
 		return fmt.Errorf("%q was replaced by %q", text, now)
@@ -76,7 +76,7 @@ func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-func TestDifferentialPost(t *testing.T) {
+func TestDifferentialPublish(t *testing.T) {
 	b := board{newArena(t, testserver.Redis(t), nil)}
 	for n := range uint64(1500) {
 		if err := b.run(*differentialSeed, n); err != nil {
@@ -85,32 +85,31 @@ func TestDifferentialPost(t *testing.T) {
 	}
 }
 
-var postMutants = []mutant{
-	{"post", "redis.call('GET', KEYS[1]) or ''", "''"},
-	{"post", "'^((%d+) %S+)\\n'", "'^((%d+) %S+)'"},
-	{"post", "'^((%d+) %S+)\\n'", "'((%d+) %S+)\\n'"},
-	{"post", "'^((%d+) %S+)\\n'", "'^((%d+) %S*)\\n'"},
-	{"post", "'^((%d+) %S+)\\n'", "'^((%d+) .+)\\n'"},
-	{"post", "if stored ~= '' and not head then", "if false then"},
-	{"post", "if stored ~= '' and not head then", "if not head then"},
-	{"post", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "(tonumber(version) or 0) >= tonumber(ARGV[1]) then"},
-	{"post", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "(version or '0') > ARGV[1] then"},
-	{"post", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "false then"},
-	{"post", "then return stored end", "then return head end"},
-	{"post", "(tonumber(version) or 0) == tonumber(ARGV[1]) or ARGV[3] == ''", "ARGV[3] == ''"},
-	{"post", "(tonumber(version) or 0) == tonumber(ARGV[1]) or ARGV[3] == ''", "(tonumber(version) or 0) == tonumber(ARGV[1])"},
-	{"post", "return head or ''", "return stored"},
-	{"post", "head = ARGV[1] .. ' ' .. ARGV[2]", "head = ARGV[1] .. ' ' .. ARGV[3]"},
-	{"post", "head .. '\\n' .. ARGV[3]", "head .. '\\n'"},
-	{"post", "head .. '\\n' .. ARGV[3])", "head .. '\\n' .. ARGV[3], 'PX', 3600000)"},
-	{"post", "redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[3])", ""},
+var publishMutants = []mutant{
+	{"publish", "redis.call('GET', KEYS[1]) or ''", "''"},
+	{"publish", "'^((%d+) %S+)\\n'", "'^((%d+) %S+)'"},
+	{"publish", "'^((%d+) %S+)\\n'", "'((%d+) %S+)\\n'"},
+	{"publish", "'^((%d+) %S+)\\n'", "'^((%d+) %S*)\\n'"},
+	{"publish", "'^((%d+) %S+)\\n'", "'^((%d+) .+)\\n'"},
+	{"publish", "if stored ~= '' and not head then", "if false then"},
+	{"publish", "if stored ~= '' and not head then", "if not head then"},
+	{"publish", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "(tonumber(version) or 0) >= tonumber(ARGV[1]) then"},
+	{"publish", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "(version or '0') > ARGV[1] then"},
+	{"publish", "(tonumber(version) or 0) > tonumber(ARGV[1]) then", "false then"},
+	{"publish", "then return stored end", "then return head end"},
+	{"publish", "(tonumber(version) or 0) == tonumber(ARGV[1]) then", "false then"},
+	{"publish", "(tonumber(version) or 0) == tonumber(ARGV[1]) then return head", "(tonumber(version) or 0) == tonumber(ARGV[1]) then return stored"},
+	{"publish", "head = ARGV[1] .. ' ' .. ARGV[2]", "head = ARGV[1] .. ' ' .. ARGV[3]"},
+	{"publish", "head .. '\\n' .. ARGV[3]", "head .. '\\n'"},
+	{"publish", "head .. '\\n' .. ARGV[3])", "head .. '\\n' .. ARGV[3], 'PX', 3600000)"},
+	{"publish", "redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[3])", ""},
 }
 
-// TestPostMutants runs post.lua with one mistake at a time.
-func TestPostMutants(t *testing.T) {
+// TestPublishMutants runs publish.lua with one mistake at a time.
+func TestPublishMutants(t *testing.T) {
 	spoiler := &spoiler{}
 	b := board{newArena(t, testserver.Redis(t), spoiler)}
-	for _, m := range postMutants {
+	for _, m := range publishMutants {
 		name := strings.ReplaceAll(m.old+" -> "+m.new, "\n", " ")
 		if !spoiler.spoil(m.script, m.old, m.new) {
 			t.Errorf("%s: not found in the script", name)
