@@ -135,7 +135,7 @@ func (r *reader) readClock(ctx context.Context, deadline time.Time) (time.Durati
 		if err != nil {
 			return 0, err
 		}
-		r.clock.heard(read.Now.UnixMicro(), read.Asked, read.Borrowed)
+		r.clock.observe(read.Now.UnixMicro(), read.Asked, read.Borrowed)
 		return ahead(read.Now, read.Asked, time.Since(read.Asked)), nil
 	})
 }

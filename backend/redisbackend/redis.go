@@ -256,7 +256,7 @@ func (r *Redis) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err erro
 			return backend.Heartbeat{}, err
 		}
 		now := q.time.Val()
-		r.clock.heard(now.UnixMicro(), start, false)
+		r.clock.observe(now.UnixMicro(), start, false)
 		beat := parseInfo(q.info[0].Val() + q.info[1].Val()).heartbeat()
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now, start, beat.RTT)

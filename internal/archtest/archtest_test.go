@@ -49,7 +49,7 @@ var rules = map[string]rule{
 	"backend/redisbackend":      {imports: append(own("backend", "scripts", "limit", "limit/state", "internal/callguard", "internal/fielderrors", "internal/outcome", "internal/redisopts", "internal/redispipe", "internal/storedname", "internal/tracing"), goRedis)},
 	"backend/backendtest":       {imports: append(own("backend", "limit", "limit/state"), "pgregory.net/rapid")},
 	"router":                    {imports: append(own("ring", "backend", "backend/redisbackend", "limit", "limit/state", "internal/handover", "internal/redisopts", "internal/smallfile", "internal/strictjson", "internal/typednil", "internal/tracing"), "github.com/sony/gobreaker/v2", goRedis)},
-	"throttler":                 {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/fielderrors", "internal/outcome", "internal/prefixtable", "internal/typednil")},
+	"throttler":                 {imports: own("backend", "backend/memory", "limit", "limit/state", "internal/deadline", "internal/fielderrors", "internal/outcome", "internal/prefixtable", "internal/typednil")},
 	"throttler/httplimit":       {imports: own("throttler", "limit", "limit/state")},
 	"throttler/otelthrottle":    {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable", "internal/typednil"), otelAPI...)},
 	"examples/...":              {public: true, imports: own("internal/picture")},
