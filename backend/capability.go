@@ -69,42 +69,10 @@ func Seal(ctx context.Context, b Backend, req Request) (Snapshot, error) {
 	return Snapshot{}, ErrUnsupported
 }
 
-// Published calls the backend's Published. Without one it fails with [ErrUnsupported].
-func Published(ctx context.Context, b Backend) (Announcement, error) {
-	if p, ok := b.(Publisher); ok {
-		return p.Published(ctx)
-	}
-	return Announcement{}, ErrUnsupported
-}
-
-// Publish calls the backend's Publish. Without one it fails with [ErrUnsupported].
-func Publish(ctx context.Context, b Backend, a Announcement) (Announcement, error) {
-	if p, ok := b.(Publisher); ok {
-		return p.Publish(ctx, a)
-	}
-	return Announcement{}, ErrUnsupported
-}
-
-// HeartbeatOf calls the backend's Heartbeat. Without one it fails with [ErrUnsupported].
-func HeartbeatOf(ctx context.Context, b Backend) (Heartbeat, error) {
-	if h, ok := b.(Heartbeater); ok {
-		return h.Heartbeat(ctx)
-	}
-	return Heartbeat{}, ErrUnsupported
-}
-
 // Doubt calls the backend's Doubt. Without one it is nil.
 func Doubt(b Backend, req Request) error {
 	if d, ok := b.(Doubter); ok {
 		return d.Doubt(req)
 	}
 	return nil
-}
-
-// NowMicros calls the backend's NowMicros. Without one it is 0.
-func NowMicros(b Backend) int64 {
-	if c, ok := b.(Clock); ok {
-		return c.NowMicros()
-	}
-	return 0
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -187,7 +188,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 			continue
 		}
 		loaded.Source = backend.Replica
-		if now := backend.NowMicros(g.primary.backend); now != 0 { // the clock by which the primary charges
+		if now := control.NowMicros(g.primary.backend); now != 0 { // the clock by which the primary charges
 			loaded.Now = now
 		}
 		return loaded, true

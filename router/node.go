@@ -8,6 +8,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -69,7 +70,7 @@ func newNode(id identity, role Role, b backend.Backend, cfg Config, events *even
 	}
 	n.role.Store(uint32(role))
 	n.breaker = newBreaker(cfg, n.breakerChanged)
-	_, n.heartbeats = b.(backend.Heartbeater)
+	_, n.heartbeats = b.(control.Heartbeater)
 	_, pings := b.(backend.Pinger)
 	n.watched = cfg.Heartbeat > 0 && (n.heartbeats || pings)
 	return n

@@ -17,7 +17,7 @@ type NodeGroup struct {
 	Primary backend.Backend
 
 	// Replicas follow the primary: the servers themselves replicate what is taken there. Each must be a [backend.Loader]. A
-	// [backend.Heartbeater] is read while it says that it is a replica whose link is up and not too old; any other, while its
+	// [control.Heartbeater] is read while it says that it is a replica whose link is up and not too old; any other, while its
 	// breaker is closed.
 	Replicas []backend.Backend
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/backend/redisbackend"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -81,20 +82,20 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return loaded, err
 }
 
-func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
+func (m *machine) Published(ctx context.Context) (control.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
+		return control.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
-		return backend.Announcement{}, nil
+		return control.Announcement{}, nil
 	}
 	defer m.looks.Add(1)
 	return m.Memory.Published(ctx)
 }
 
-func (m *machine) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+func (m *machine) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "publish", Kind: backend.Unavailable, Err: errDown}
+		return control.Announcement{}, &backend.Error{Op: "publish", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
 		return n, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -26,7 +27,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 var all = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](), backendtest.Require[backend.Publisher](),
+	backendtest.Require[backend.Sealer](), backendtest.Require[control.Clock](), backendtest.Require[control.Publisher](),
 }
 
 // fragile is a backend with all optional interfaces that can be broken in one way at a time.
@@ -34,7 +35,7 @@ type fragile struct {
 	now          func() time.Time
 	broken       string
 	states       map[string]*state.State
-	announcement backend.Announcement
+	announcement control.Announcement
 	mu           sync.Mutex // guards states and what they point to, and announcement
 	closed       atomic.Bool
 }
@@ -351,16 +352,16 @@ func (b *fragile) enter(s *state.State, at state.At, req backend.Request, floor 
 	return err
 }
 
-func (b *fragile) Published(ctx context.Context) (backend.Announcement, error) {
+func (b *fragile) Published(ctx context.Context) (control.Announcement, error) {
 	if err := b.callable(ctx); err != nil && b.broken != "Published needs no context" {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	there := b.announcement
 	switch b.broken {
 	case "Published finds nothing":
-		return backend.Announcement{}, nil
+		return control.Announcement{}, nil
 	case "Published doesn't read the text":
 		there.Text = ""
 	}
@@ -378,14 +379,14 @@ func (b *fragile) callable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (b *fragile) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+func (b *fragile) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if err := b.callable(ctx); err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	switch {
 	case b.broken == "any announcement will do":
 	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || n.Text == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
-		return backend.Announcement{}, &limit.Error{Field: "announcement", Value: "bad", Bound: "must be good"}
+		return control.Announcement{}, &limit.Error{Field: "announcement", Value: "bad", Bound: "must be good"}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,18 +9,18 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit"
 )
 
 // testPublish: the newest announcement stays; of two with the same version, the first.
 func testPublish(t *testing.T, s *subject) {
-	publisher, ok := s.Backend.(backend.Publisher)
+	publisher, ok := s.Backend.(control.Publisher)
 	if !ok {
 		return
 	}
 	ctx := context.Background()
-	type announcement = backend.Announcement
+	type announcement = control.Announcement
 	n := func(version int64, digest, text string) announcement {
 		return announcement{Version: version, Digest: digest, Text: text}
 	}
@@ -85,7 +85,7 @@ func testPublish(t *testing.T, s *subject) {
 
 // testPublishAtOnce: of many at once one wins, and all learn which.
 func testPublishAtOnce(t *testing.T, s *subject) {
-	publisher, ok := s.Backend.(backend.Publisher)
+	publisher, ok := s.Backend.(control.Publisher)
 	if !ok {
 		return
 	}
@@ -94,7 +94,7 @@ func testPublishAtOnce(t *testing.T, s *subject) {
 		digests := make([]string, 16)
 		for i := range digests {
 			all.Go(func() {
-				there, err := publisher.Publish(context.Background(), backend.Announcement{Version: version, Digest: fmt.Sprint("d", i), Text: strings.Repeat("t", i+1)})
+				there, err := publisher.Publish(context.Background(), control.Announcement{Version: version, Digest: fmt.Sprint("d", i), Text: strings.Repeat("t", i+1)})
 				if err != nil || there.Version != version {
 					t.Errorf("version %d: %+v, %v", version, there, err)
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/internal/fielderrors"
@@ -99,7 +100,7 @@ var (
 	_ backend.Loader   = (*Memcached)(nil)
 	_ backend.Seeder   = (*Memcached)(nil)
 	_ backend.Sealer   = (*Memcached)(nil)
-	_ backend.Clock    = (*Memcached)(nil)
+	_ control.Clock    = (*Memcached)(nil)
 )
 
 // New returns a Memcached over servers, each "host:port" or the path of a Unix socket. Every process must use the same names.
@@ -230,7 +231,7 @@ func (m *Memcached) Ping(ctx context.Context) error {
 	return err
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (m *Memcached) NowMicros() int64 { return m.cfg.Now().UnixMicro() }
 
 // Close waits for the calls in flight, at most three times Timeout, and closes the connections.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit/state"
@@ -38,7 +39,7 @@ type Memory struct {
 	closed atomic.Bool
 
 	mu        sync.Mutex // guards published
-	published backend.Announcement
+	published control.Announcement
 }
 
 var (
@@ -50,8 +51,8 @@ var (
 	_ backend.Loader    = (*Memory)(nil)
 	_ backend.Seeder    = (*Memory)(nil)
 	_ backend.Sealer    = (*Memory)(nil)
-	_ backend.Publisher = (*Memory)(nil)
-	_ backend.Clock     = (*Memory)(nil)
+	_ control.Publisher = (*Memory)(nil)
+	_ control.Clock     = (*Memory)(nil)
 	_ backend.Doubter   = (*Memory)(nil)
 )
 
@@ -236,7 +237,7 @@ func (m *Memory) Ping(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (m *Memory) NowMicros() int64 { return m.now() }
 
 // Close drops all counts.

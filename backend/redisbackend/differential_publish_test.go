@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
@@ -36,7 +37,7 @@ func (b board) run(seed, n uint64) error {
 	}
 	trace := ""
 	for range 2 + r.IntN(8) {
-		announcement := backend.Announcement{
+		announcement := control.Announcement{
 			Version: oneOf(r, 1, 2, 3, 9, 10, 11, limit.MaxCount-1, limit.MaxCount),
 			Digest:  []string{"a", "b", "c0ffee", "\x00\xff", "%d"}[r.IntN(5)],
 			Text:    []string{"{}", "two\nlines", "\n", " 7 x\n", "\x00\r\n\xff"}[r.IntN(5)],
@@ -65,7 +66,7 @@ func (b board) spoil(ctx context.Context, r *rand.Rand) error {
 	if err := b.client.Set(ctx, b.stored(), text, 0).Err(); err != nil {
 		return err
 	}
-	_, err := b.redis.Publish(ctx, backend.Announcement{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
+	_, err := b.redis.Publish(ctx, control.Announcement{Version: 1 + r.Int64N(9), Digest: "d", Text: "t"})
 	var failed *backend.Error
 	if !errors.As(err, &failed) || failed.Op != "publish" || failed.Kind != backend.Corrupt || failed.MayHaveCharged {
 		return fmt.Errorf("a Publish where %q is stored: %v", text, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/redis/go-redis/v9"
 
@@ -68,8 +69,8 @@ func parseInfo(text string) info {
 	return i
 }
 
-func (i info) heartbeat() backend.Heartbeat {
-	return backend.Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
+func (i info) heartbeat() control.Heartbeat {
+	return control.Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
 }
 
 // identity is what a server says of itself, and the marker on it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,10 +20,10 @@ import (
 // have a colon.
 const announcementName = "topology"
 
-// Published implements [backend.Publisher].
-func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
+// Published implements [control.Publisher].
+func (r *Redis) Published(ctx context.Context) (control.Announcement, error) {
 	if ctx == nil {
-		return backend.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, backend.ErrNilContext
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "published", deadline, func(ctx context.Context) (string, error) {
@@ -33,44 +34,44 @@ func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
 		return stored, err
 	})
 	if err != nil || stored == "" {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	there, err := parseAnnouncement(stored)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "published", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return control.Announcement{}, &backend.Error{Op: "published", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }
 
-// Publish implements [backend.Publisher].
-func (r *Redis) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+// Publish implements [control.Publisher].
+func (r *Redis) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if ctx == nil {
-		return backend.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, backend.ErrNilContext
 	}
 	if err := n.Validate(); err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	call := redispipe.Call{Script: &scripts.Publish, Args: scripts.PublishArgs(n.Version, n.Digest, n.Text)}
 	call.Key = r.cfg.Prefix + announcementName
 	reply, err := r.eval(ctx, "publish", r.guard.Deadline(), &call, nil)
 	if err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	there, err := parseAnnouncement(reply.Text)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "publish", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return control.Announcement{}, &backend.Error{Op: "publish", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }
 
 // parseAnnouncement reads what is stored or publish.lua answers: an announcement, or its first line.
-func parseAnnouncement(reply string) (backend.Announcement, error) {
+func parseAnnouncement(reply string) (control.Announcement, error) {
 	version, digest, text := scripts.ParsePublish(reply)
-	n := backend.Announcement{Version: version, Digest: digest, Text: text}
+	n := control.Announcement{Version: version, Digest: digest, Text: text}
 	whole := n
 	whole.Text = cmp.Or(text, "left out")
 	if whole.Validate() != nil {
-		return backend.Announcement{}, state.ErrCorruptState
+		return control.Announcement{}, state.ErrCorruptState
 	}
 	return n, nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -23,7 +23,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 	f.Fuzz(func(t *testing.T, reply string) {
 		n, err := parseAnnouncement(reply)
 		if err != nil {
-			if !errors.Is(err, state.ErrCorruptState) || n != (backend.Announcement{}) {
+			if !errors.Is(err, state.ErrCorruptState) || n != (control.Announcement{}) {
 				t.Errorf("%q: %+v, %v", reply, n, err)
 			}
 			return
@@ -44,7 +44,7 @@ func FuzzParseAnnouncement(f *testing.F) {
 }
 
 func TestParseAnnouncement(t *testing.T) {
-	for reply, want := range map[string]backend.Announcement{
+	for reply, want := range map[string]control.Announcement{
 		"5 d0": {Version: 5, Digest: "d0", Text: ""}, "5 d0\n{}\n": {Version: 5, Digest: "d0", Text: "{}\n"}, "9007199254740991 d": {Version: limit.MaxCount, Digest: "d", Text: ""},
 		"9007199254740992 d": {}, "0 d": {}, "-5 d": {}, "5": {}, "5 \nx": {}, "5 a b\nx": {}, "": {},
 	} {

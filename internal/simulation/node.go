@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -14,7 +15,7 @@ type node struct {
 	w     *world
 	group string
 	state map[string]*state.State // guarded by the world's mutex, like all below
-	board backend.Announcement
+	board control.Announcement
 
 	serial  int64             // of the last charge
 	charges map[string][]debt // by key
@@ -170,7 +171,7 @@ func (n *node) fail() {
 
 // flush loses everything.
 func (n *node) flush() {
-	n.stream, n.board = nil, backend.Announcement{}
+	n.stream, n.board = nil, control.Announcement{}
 	for _, key := range n.w.keys {
 		n.w.book.lost(n, key, 0)
 	}
@@ -179,10 +180,10 @@ func (n *node) flush() {
 	n.life++
 }
 
-func (n *node) published() backend.Announcement { return n.board }
+func (n *node) published() control.Announcement { return n.board }
 
-// publish keeps an announcement, as backend.Publisher says.
-func (n *node) publish(given backend.Announcement) backend.Announcement {
+// publish keeps an announcement, as control.Publisher says.
+func (n *node) publish(given control.Announcement) control.Announcement {
 	if n.board.Version < given.Version {
 		n.board = given
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
@@ -147,7 +148,7 @@ func keyOwners(topology router.Topology, key string) (all []router.Group, err er
 type silentNode struct{ *redisbackend.Redis }
 
 // Publish only reads.
-func (q silentNode) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+func (q silentNode) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	stored, err := q.Published(ctx)
 	if stored.Version <= n.Version {
 		stored.Text = ""
