@@ -26,9 +26,9 @@ package backend
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -208,9 +208,6 @@ func (r *Result) Lower(cause error) {
 	r.Guarantee, r.Cause = max(r.Guarantee, Bounded), cause
 }
 
-// ErrNilContext is the error of a call with a nil context.
-var ErrNilContext error = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
-
 // CheckTake is Check for a take or a peek: it refuses a bad cost, too.
 func (r *Request) CheckTake(ctx context.Context) error {
 	if err := r.Check(ctx); err != nil {
@@ -235,7 +232,7 @@ func (r *Request) CheckSeal(ctx context.Context) error {
 func (r *Request) Check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
-		return ErrNilContext
+		return fielderrors.ErrNilContext
 	case r.Key == "":
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
@@ -247,16 +244,4 @@ func (r *Request) Check(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
-}
-
-// Clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
-func (r *Request) Clone() Request {
-	c := *r
-	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
-	c.Trace = nil
-	if r.Floor != nil {
-		floor := r.Floor.Clone()
-		c.Floor = &floor
-	}
-	return c
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -77,7 +78,7 @@ func (t *Throttler) usable(ctx context.Context) error {
 	case t.closed.Load():
 		return ErrClosed
 	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return fielderrors.ErrNilContext
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("throttler: %w", err)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -97,7 +98,7 @@ func (r *Reservation) check(actual int64) error {
 func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, bad error) error {
 	switch {
 	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return fielderrors.ErrNilContext
 	case !r.decision.Allowed:
 		return nil
 	case bad != nil:

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
@@ -328,7 +329,7 @@ func (d *Dual) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	var errs []error
 	for i := range d.sides {

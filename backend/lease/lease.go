@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/internal/outcome"
@@ -235,7 +236,7 @@ func (l *Lease) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	return backend.Ping(ctx, l.inner)
 }

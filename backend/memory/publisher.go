@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/control"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 )
 
 // Published implements [control.Publisher].
@@ -13,7 +14,7 @@ func (m *Memory) Published(ctx context.Context) (control.Announcement, error) {
 	case m.closed.Load():
 		return control.Announcement{}, backend.ErrClosed
 	case ctx == nil:
-		return control.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	case ctx.Err() != nil:
 		return control.Announcement{}, ctx.Err()
 	}
@@ -28,7 +29,7 @@ func (m *Memory) Publish(ctx context.Context, n control.Announcement) (control.A
 		return control.Announcement{}, backend.ErrClosed
 	}
 	if ctx == nil {
-		return control.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	}
 	if err := n.Validate(); err != nil {
 		return control.Announcement{}, err

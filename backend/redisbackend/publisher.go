@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
@@ -23,7 +24,7 @@ const announcementName = "topology"
 // Published implements [control.Publisher].
 func (r *Redis) Published(ctx context.Context) (control.Announcement, error) {
 	if ctx == nil {
-		return control.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "published", deadline, func(ctx context.Context) (string, error) {
@@ -46,7 +47,7 @@ func (r *Redis) Published(ctx context.Context) (control.Announcement, error) {
 // Publish implements [control.Publisher].
 func (r *Redis) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if ctx == nil {
-		return control.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	}
 	if err := n.Validate(); err != nil {
 		return control.Announcement{}, err

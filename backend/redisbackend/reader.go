@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/internal/storedname"
@@ -87,7 +88,7 @@ func (r *reader) load(ctx context.Context, req *backend.Request) (s backend.Snap
 // Ping implements [backend.Pinger]; it also reads the server's clock.
 func (r *reader) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err

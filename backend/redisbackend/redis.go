@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
@@ -238,7 +239,7 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 // that were called are asked at once, and a random one.
 func (r *Redis) Heartbeat(ctx context.Context) (beat control.Heartbeat, err error) {
 	if ctx == nil {
-		return control.Heartbeat{}, backend.ErrNilContext
+		return control.Heartbeat{}, fielderrors.ErrNilContext
 	}
 	start := time.Now()
 	if r.servers.cluster {
