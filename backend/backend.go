@@ -6,8 +6,9 @@
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
 // and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
-// [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Publisher], [Heartbeater], [Doubter], [Clock]. For each there is a function,
-// such as [Refund], that calls it if the backend has it; [Supports] reports whether it has.
+// [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
+// such as [Refund], that calls it if the backend has it. A type assertion tells whether it has, for callers that have to know before
+// they charge. A backend that holds others may have an operation and still return [ErrUnsupported], if one of those lacks it.
 //
 // # Promises
 //
@@ -25,12 +26,9 @@ package backend
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -114,12 +112,10 @@ const (
 	Exact Guarantee = iota
 	// Bounded: more than Max may have been admitted, by no more than a stated bound.
 	Bounded
-	// Unbounded: no bound can be given.
-	Unbounded
 )
 
 func (g Guarantee) String() string {
-	names := [...]string{"exact", "bounded", "unbounded"}
+	names := [...]string{"exact", "bounded"}
 	if int(g) < len(names) {
 		return names[g]
 	}
@@ -169,35 +165,6 @@ type Sealer interface {
 	Seal(ctx context.Context, req Request) (Snapshot, error)
 }
 
-// Publisher stores one announcement for all processes that share it, such as the topology that routers must agree on.
-type Publisher interface {
-	// Published returns the stored announcement; its Version is 0 if there is none. It needs permission to read only.
-	Published(ctx context.Context) (Announcement, error)
-
-	// Publish stores an announcement, unless one of its version or a newer one is stored, and returns what is stored then:
-	// without its text, unless it is newer than the given one. An announcement without a text is not stored.
-	Publish(ctx context.Context, n Announcement) (Announcement, error)
-}
-
-// Announcement is what a [Publisher] stores.
-type Announcement struct {
-	Version int64  // from 1 to limit.MaxCount; 0 if there is no announcement
-	Digest  string // of the text, without spaces: it distinguishes two texts of one version
-	Text    string
-}
-
-// Validate rejects an announcement that can't be stored.
-func (n *Announcement) Validate() error {
-	switch {
-	case n.Version < 1 || n.Version > limit.MaxCount:
-		return &limit.Error{Field: "notice: version", Value: strconv.FormatInt(n.Version, 10),
-			Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
-	case n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"): // what post.lua takes for its end
-		return &limit.Error{Field: "notice: digest", Value: strconv.Quote(n.Digest), Bound: "must be a word"}
-	}
-	return nil
-}
-
 // Snapshot is a loaded state, with the time of the load by the server's clock, in Unix microseconds.
 type Snapshot struct {
 	State  state.State
@@ -241,30 +208,6 @@ func (r *Result) Lower(cause error) {
 	r.Guarantee, r.Cause = max(r.Guarantee, Bounded), cause
 }
 
-// Clock is a backend that knows the time by which its counts are judged, in Unix microseconds; 0 before it knows.
-type Clock interface {
-	NowMicros() int64
-}
-
-// Heartbeater is a backend whose server can be asked how it is.
-type Heartbeater interface {
-	Heartbeat(ctx context.Context) (Heartbeat, error)
-}
-
-// Heartbeat is how a server is.
-type Heartbeat struct {
-	RunID   string        // changes when the server process does
-	Primary bool          // whether it takes writes
-	LinkUp  bool          // of a replica: whether its link to the primary is up
-	Age     time.Duration // of a replica: since it last heard of its primary
-	Offset  int64         // the replication offset, in bytes
-	Ahead   time.Duration // of the server's clock, before this host's wall clock; right to half of RTT
-	RTT     time.Duration
-}
-
-// ErrNilContext is the error of a call with a nil context.
-var ErrNilContext error = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
-
 // CheckTake is Check for a take or a peek: it refuses a bad cost, too.
 func (r *Request) CheckTake(ctx context.Context) error {
 	if err := r.Check(ctx); err != nil {
@@ -289,7 +232,7 @@ func (r *Request) CheckSeal(ctx context.Context) error {
 func (r *Request) Check(ctx context.Context) error {
 	switch {
 	case ctx == nil:
-		return ErrNilContext
+		return fielderrors.ErrNilContext
 	case r.Key == "":
 		return &limit.Error{Field: "key", Value: "empty", Bound: "must not be empty"}
 	case r.Policy == nil || len(r.Policy.Limits) == 0:
@@ -301,16 +244,4 @@ func (r *Request) Check(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
-}
-
-// Clone returns a copy that doesn't share what belongs to the caller again once the call has returned.
-func (r *Request) Clone() Request {
-	c := *r
-	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
-	c.Trace = nil
-	if r.Floor != nil {
-		floor := r.Floor.Clone()
-		c.Floor = &floor
-	}
-	return c
 }

@@ -6,49 +6,6 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Op names an optional operation of a backend, in the words of [Error].
-type Op string
-
-const (
-	OpPeek      Op = "peek" // by a Peeker or a Loader
-	OpRefund    Op = "refund"
-	OpReset     Op = "reset"
-	OpPing      Op = "ping"
-	OpLoad      Op = "load"
-	OpSeed      Op = "seed"
-	OpSeal      Op = "seal"
-	OpPublish   Op = "post"
-	OpHeartbeat Op = "heartbeat"
-)
-
-// Supports reports whether a backend has an operation: for callers that have to know before they charge. A backend that holds others
-// may have it and still return [ErrUnsupported], if one of those lacks it.
-func Supports(b Backend, op Op) (ok bool) {
-	switch op {
-	case OpPeek:
-		if _, ok = b.(Peeker); !ok {
-			_, ok = b.(Loader)
-		}
-	case OpRefund:
-		_, ok = b.(Refunder)
-	case OpReset:
-		_, ok = b.(Resetter)
-	case OpPing:
-		_, ok = b.(Pinger)
-	case OpLoad:
-		_, ok = b.(Loader)
-	case OpSeed:
-		_, ok = b.(Seeder)
-	case OpSeal:
-		_, ok = b.(Sealer)
-	case OpPublish:
-		_, ok = b.(Publisher)
-	case OpHeartbeat:
-		_, ok = b.(Heartbeater)
-	}
-	return ok
-}
-
 // Peek calls the backend's Peek, or else judges what its Load returns. Without either it fails with [ErrUnsupported].
 func Peek(ctx context.Context, b Backend, req Request) (Result, error) {
 	if p, ok := b.(Peeker); ok {
@@ -112,42 +69,10 @@ func Seal(ctx context.Context, b Backend, req Request) (Snapshot, error) {
 	return Snapshot{}, ErrUnsupported
 }
 
-// Published calls the backend's Published. Without one it fails with [ErrUnsupported].
-func Published(ctx context.Context, b Backend) (Announcement, error) {
-	if p, ok := b.(Publisher); ok {
-		return p.Published(ctx)
-	}
-	return Announcement{}, ErrUnsupported
-}
-
-// Publish calls the backend's Publish. Without one it fails with [ErrUnsupported].
-func Publish(ctx context.Context, b Backend, a Announcement) (Announcement, error) {
-	if p, ok := b.(Publisher); ok {
-		return p.Publish(ctx, a)
-	}
-	return Announcement{}, ErrUnsupported
-}
-
-// HeartbeatOf calls the backend's Heartbeat. Without one it fails with [ErrUnsupported].
-func HeartbeatOf(ctx context.Context, b Backend) (Heartbeat, error) {
-	if h, ok := b.(Heartbeater); ok {
-		return h.Heartbeat(ctx)
-	}
-	return Heartbeat{}, ErrUnsupported
-}
-
 // Doubt calls the backend's Doubt. Without one it is nil.
 func Doubt(b Backend, req Request) error {
 	if d, ok := b.(Doubter); ok {
 		return d.Doubt(req)
 	}
 	return nil
-}
-
-// NowMicros calls the backend's NowMicros. Without one it is 0.
-func NowMicros(b Backend) int64 {
-	if c, ok := b.(Clock); ok {
-		return c.NowMicros()
-	}
-	return 0
 }

@@ -1,6 +1,7 @@
 package backend_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -58,6 +59,10 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 				return lease.New(nil, lease.Config{Processes: -1, Life: -1, MaxKeys: -2})
 			},
 			[]string{"lease: inner = nil", "lease: Processes = -1", "lease: Life = -1ns", "lease: MaxKeys = -2"},
+		},
+		"Lease of more processes than there can be": {
+			func() (any, error) { return lease.New(good, lease.Config{Processes: math.MaxInt}) },
+			[]string{"lease: Processes = "},
 		},
 		"Lease of a typed nil": {
 			func() (any, error) { return lease.New(noMemory, lease.Config{}) },

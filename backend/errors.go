@@ -1,12 +1,8 @@
 package backend
 
 import (
-	"context"
 	"errors"
 	"strings"
-
-	"github.com/sluice-go/sluice/internal/deadline"
-	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrClosed is returned by every call after Close.
@@ -66,11 +62,14 @@ func (k Kind) String() string {
 
 // Error is a call without a verdict. It never holds a key.
 type Error struct {
-	Op   string // "take", "peek", "refund", "reset", "load", "seed", "seal", "move", "route", "published", "post", "ping"
+	// Op is the operation: "take", "peek", "load", "refund", "reset", "seed", "seal", "ping", "publish" or "published"; of a
+	// backend that holds others also "move", a handover, and "route", the choice of a group.
+	Op   string
 	Node string // the server's address or name; empty for memory
 	Kind Kind
 
-	// MayHaveCharged is false if nothing was charged (or refunded), certainly, so that the call may be retried. True means the outcome is not known; the call is counted at most once.
+	// MayHaveCharged is false if nothing was charged or refunded, certainly, so that the call may be retried. True means the
+	// outcome is not known; the call is counted at most once.
 	MayHaveCharged bool
 
 	Err error // the cause
@@ -95,26 +94,3 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Err }
-
-const opTake, opRefund, opReset = "take", "refund", "reset"
-
-// WrapError wraps the error of a server's client in an [*Error]. It returns nil, an [*Error] and a redirect unchanged. classify
-// returns the kind, whether the call may have run, and the error to show, which holds no key.
-func WrapError(ctx context.Context, op, node string, err error,
-	classify func(error) (kind Kind, mayHaveRun bool, shown error)) error {
-	if err == nil || state.IsRedirect(err) {
-		return err
-	}
-	if made, already := errors.AsType[*Error](err); already {
-		return made
-	}
-	kind, mayHaveRun, err := classify(err)
-	if end := deadline.Ended(ctx); kind == Unavailable && end != nil {
-		kind = Interrupted
-		if !errors.Is(err, end) {
-			err = errors.Join(end, err)
-		}
-	}
-	counts := op == opTake || op == opRefund || op == opReset
-	return &Error{Op: op, Node: node, Kind: kind, MayHaveCharged: counts && mayHaveRun, Err: err}
-}

@@ -34,7 +34,7 @@ func ExampleNewLease() {
 		}
 	}
 	s := ls.Stats()
-	fmt.Println("at most 10 calls for 200 requests:", s.Straight+s.Fetches <= 10)
+	fmt.Println("at most 10 calls for 200 requests:", s.Forwarded+s.Fetches <= 10)
 	fmt.Println("less than a batch leased and not spent:", s.Stranded < 50)
 	if err := ls.Close(); err != nil { // what is leased goes back
 		log.Fatal(err)

@@ -2,8 +2,6 @@ package backend
 
 import (
 	"time"
-
-	"github.com/sluice-go/sluice/limit/state"
 )
 
 // Trace is the path of one request: each backend on it records where it sent the request. To trace a request, set
@@ -22,26 +20,11 @@ type Trace struct {
 	Group, Node string // of a router, that the request went to last
 	Role        Source // of that node: Primary or Replica
 
-	Lease LeaseUse // what a lease.Lease did that did not decide by itself
+	// Lease is what a lease.Lease did that did not decide by itself: "fetched" a batch for this request and others, or
+	// "forwarded" the request. Empty otherwise; the decisions of a Lease have a Source.
+	Lease string
 
 	Calls []Call // to servers, in their order
-}
-
-// LeaseUse is what a lease.Lease did with a request that it did not decide itself. Its own decisions have a Source.
-type LeaseUse uint8
-
-const (
-	NoLease LeaseUse = iota
-	Fetched          // admitted or denied with a batch that was fetched for it and others
-	Passed           // forwarded by itself
-)
-
-func (u LeaseUse) String() string {
-	names := [...]string{"", "fetched", "passed"}
-	if int(u) < len(names) {
-		return names[u]
-	}
-	return "lease use?"
 }
 
 // Call is one call to a server. It never holds a key.
@@ -57,27 +40,4 @@ type Call struct {
 	Start    time.Time
 	Duration time.Duration
 	Err      error // nil if the server's reply tells the outcome, as a denial does
-}
-
-// Visit records the node that the request goes to. It does nothing if t is nil.
-func (t *Trace) Visit(group, node string, role Source) {
-	if t != nil {
-		t.Group, t.Node, t.Role = group, node, role
-	}
-}
-
-// HandOver records that the key was handed over. It does nothing if t is nil.
-func (t *Trace) HandOver() {
-	if t != nil {
-		t.HandedOver = true
-	}
-}
-
-// Record adds a call that has ended, and sets its Duration and its Err.
-func (t *Trace) Record(c Call, err error) {
-	c.Duration = time.Since(c.Start)
-	if !state.IsRedirect(err) {
-		c.Err = err
-	}
-	t.Calls = append(t.Calls, c)
 }

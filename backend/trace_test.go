@@ -159,14 +159,14 @@ func TestTraceOfLease(t *testing.T) {
 	p := backendtesting.Hour(100_000)
 	for _, test := range []struct {
 		cost   int64
-		use    backend.LeaseUse
+		use    string
 		side   string
 		source backend.Source
 	}{
-		{1, backend.Passed, "new", backend.Local},
-		{1, backend.Fetched, "new", backend.Local},
-		{1, backend.NoLease, "", backend.Leased},
-		{1000, backend.Passed, "new", backend.Local},
+		{1, "forwarded", "new", backend.Local},
+		{1, "fetched", "new", backend.Local},
+		{1, "", "", backend.Leased},
+		{1000, "forwarded", "new", backend.Local},
 	} {
 		r, trace := follow(t, ls, "key", p, test.cost)
 		if trace.Lease != test.use || trace.Side != test.side || r.Source != test.source {
@@ -199,7 +199,7 @@ func TestTraceOfSharedFetch(t *testing.T) {
 	spent.Name = "spent"
 	follow(t, ls, "key", spent, 1)
 	follow(t, ls, "key", spent, 1)
-	if r, trace := follow(t, ls, "key", spent, 1); r.Source != backend.LocalDeny || trace.Lease != backend.NoLease {
+	if r, trace := follow(t, ls, "key", spent, 1); r.Source != backend.LocalDeny || trace.Lease != "" {
 		t.Errorf("denied by %s: %+v", r.Source, trace)
 	}
 }

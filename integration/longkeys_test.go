@@ -35,7 +35,7 @@ func TestLongKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			near, err := insight.NewNearLimit(insight.NearLimitConfig{Share: 1, Notify: func(insight.Notice) { <-blocked }})
+			near, err := insight.NewNearLimit(insight.NearLimitConfig{Share: 1, Notify: func(insight.NearLimitEvent) { <-blocked }})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,8 +21,11 @@ const (
 	Never = time.Duration(math.MaxInt64)
 
 	maxRate    int64 = 1 << 52 // of a bucket: two fractions of a microsecond must add up exactly in a Lua number
-	maxSliding int64 = 1 << 46 // Max of a sliding window: MaxSubBuckets of them must add up exactly, too
+	maxSliding int64 = 1 << 46 // Max of a sliding window
 )
+
+// Lua's numbers hold the sum of all sub-buckets of a window, and a cost, exactly: a negative constant doesn't compile.
+const _ = uint64(MaxCount - (MaxSubBuckets+1)*maxSliding)
 
 // Algorithm is how a limit counts.
 type Algorithm uint8

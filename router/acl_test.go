@@ -122,6 +122,9 @@ func useAll(t *testing.T, c *cluster, key string) error {
 	if err == nil {
 		errs = append(errs, r.Refund(t.Context(), request(key), first.Receipt(), 1))
 	}
+	several := backend.Request{Key: key, Policy: &limit.Policy{Name: "two", Limits: []limit.Limit{limit.PerMinute(5), limit.PerHour(9)}}, Cost: 1}
+	_, err = r.Take(t.Context(), several)
+	errs = append(errs, err)
 	looked, err := r.Peek(t.Context(), request(key))
 	errs = append(errs, err)
 	if err == nil && looked.Source != backend.Replica {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -196,7 +197,7 @@ func TestPromotedNodeIsAskedSoon(t *testing.T) {
 		}
 		defer r.Close()
 		time.Sleep(time.Second)
-		nodes["h:1"].set(func(c *counts) { c.beat = backend.Heartbeat{RunID: "a", LinkUp: true} })
+		nodes["h:1"].set(func(c *counts) { c.beat = control.Heartbeat{RunID: "a", LinkUp: true} })
 		nodes["h:2"].set(func(c *counts) { c.beat.Primary = true })
 		update(t, r, router.Topology{Epoch: 2, Groups: []router.Group{{Name: "a", Primary: "h:2", Replicas: []string{"h:1"}}}})
 		time.Sleep(time.Second)

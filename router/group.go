@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -57,7 +59,7 @@ func (g *group) write(ctx context.Context, op string, do func() error) error {
 }
 
 func (g *group) take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	err = g.write(ctx, "take", func() (err error) {
 		if result, err = g.primary.backend.Take(ctx, req); err == nil && !result.Allowed {
 			return errNothingWritten
@@ -72,29 +74,30 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 	return result, nil
 }
 
-// change makes a write that the primary may not support.
-func (g *group) change(ctx context.Context, op backend.Op, do func(backend.Backend) error) error {
-	if !backend.Supports(g.primary.backend, op) {
+// change makes a write by a capability that the primary may not have.
+func change[C any](ctx context.Context, g *group, op string, do func(C) error) error {
+	able, ok := g.primary.backend.(C)
+	if !ok {
 		return backend.ErrUnsupported // it says nothing about the node
 	}
-	return g.write(ctx, string(op), func() error { return do(g.primary.backend) })
+	return g.write(ctx, op, func() error { return do(able) })
 }
 
 func (g *group) refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
-	return g.change(ctx, backend.OpRefund, func(b backend.Backend) error { return backend.Refund(ctx, b, req, receipt, amount) })
+	return change(ctx, g, "refund", func(b backend.Refunder) error { return b.Refund(ctx, req, receipt, amount) })
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {
-	return g.change(ctx, backend.OpReset, func(b backend.Backend) error { return backend.Reset(ctx, b, req) })
+	return change(ctx, g, "reset", func(b backend.Resetter) error { return b.Reset(ctx, req) })
 }
 
 func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
-	return g.change(ctx, backend.OpSeed, func(b backend.Backend) error { return backend.Seed(ctx, b, req, st) })
+	return change(ctx, g, "seed", func(b backend.Seeder) error { return b.Seed(ctx, req, st) })
 }
 
 func (g *group) seal(ctx context.Context, req backend.Request) (sealed backend.Snapshot, err error) {
-	err = g.change(ctx, backend.OpSeal, func(b backend.Backend) (err error) {
-		sealed, err = backend.Seal(ctx, b, req)
+	err = change(ctx, g, "seal", func(b backend.Sealer) (err error) {
+		sealed, err = b.Seal(ctx, req)
 		return err
 	})
 	if err != nil {
@@ -120,11 +123,13 @@ func (g *group) peek(ctx context.Context, req backend.Request) (backend.Result, 
 	if loaded, ok := g.loadFromReplica(limited, req); ok {
 		return loaded.Peek(&req), nil
 	}
-	if !backend.Supports(g.primary.backend, backend.OpPeek) {
+	switch g.primary.backend.(type) {
+	case backend.Peeker, backend.Loader:
+	default:
 		return backend.Result{}, backend.ErrUnsupported
 	}
 	var result backend.Result
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	err := g.primary.call(limited, read, "peek", func() (err error) {
 		result, err = backend.Peek(limited, g.primary.backend, req)
 		return err
@@ -153,7 +158,7 @@ func (g *group) load(ctx context.Context, req backend.Request) (backend.Snapshot
 }
 
 func (g *group) loadFromPrimary(ctx, limited context.Context, req backend.Request) (backend.Snapshot, error) {
-	req.Trace.Visit(g.name, g.primary.name, backend.Primary)
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	loaded, err := g.primary.load(limited, req)
 	if err != nil {
 		return backend.Snapshot{}, g.primary.asTimeout(ctx, "load", err)
@@ -172,7 +177,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 		if n == nil || ctx.Err() != nil {
 			break
 		}
-		req.Trace.Visit(g.name, n.name, backend.Replica)
+		tracing.Visit(req.Trace, g.name, n.name, backend.Replica)
 		deadline, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2) // leaves time for another node
 		loaded, err := n.load(half, req)
@@ -181,7 +186,7 @@ func (g *group) loadFromReplica(ctx context.Context, req backend.Request) (backe
 			continue
 		}
 		loaded.Source = backend.Replica
-		if now := backend.NowMicros(g.primary.backend); now != 0 { // the clock by which the primary charges
+		if now := control.NowMicros(g.primary.backend); now != 0 { // the clock by which the primary charges
 			loaded.Now = now
 		}
 		return loaded, true

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/handover"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -108,7 +109,7 @@ func (m *moving) do(ctx context.Context, answer error, call groupCall) error {
 		return call(ctx, g, req)
 	})
 	if m.HandedOver {
-		m.req.Trace.HandOver()
+		tracing.HandOver(m.req.Trace)
 		m.router.counts.handovers.Add(1)
 	}
 	return m.Owner.current().primary.asTimeout(ctx, handover.Op, err)

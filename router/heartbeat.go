@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 )
 
 // beat is an answered heartbeat. Of a node that can only be pinged just the time is known.
 type beat struct {
-	backend.Heartbeat
+	control.Heartbeat
 	at time.Time // when it was sent
 }
 
@@ -77,7 +78,7 @@ func (n *node) ping(ctx context.Context, timeout time.Duration) error {
 	now := &beat{at: time.Now()}
 	var err error
 	if n.heartbeats {
-		now.Heartbeat, err = backend.HeartbeatOf(limited, n.backend)
+		now.Heartbeat, err = control.HeartbeatOf(limited, n.backend)
 	} else {
 		err = backend.Ping(limited, n.backend)
 	}

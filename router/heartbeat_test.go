@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -115,35 +116,35 @@ func TestEventsOfHeartbeats(t *testing.T) {
 	type kinds = []router.EventKind
 	for name, test := range map[string]struct {
 		replica bool
-		first   func(b *backend.Heartbeat) // nil: as the topology says
-		then    func(b *backend.Heartbeat)
+		first   func(b *control.Heartbeat) // nil: as the topology says
+		then    func(b *control.Heartbeat)
 		want    kinds
 		text    string // of the last event
 	}{
 		"nothing":   {false, nil, nil, nil, ""},
-		"restarted": {false, nil, func(b *backend.Heartbeat) { b.RunID = "b" }, kinds{router.Restarted}, "a/primary: restarted (a to b)"},
+		"restarted": {false, nil, func(b *control.Heartbeat) { b.RunID = "b" }, kinds{router.Restarted}, "a/primary: restarted (a to b)"},
 		"demoted": {
-			false, nil, func(b *backend.Heartbeat) { b.Primary, b.LinkUp = false, true }, kinds{router.RoleChanged, router.BreakerOpened},
+			false, nil, func(b *control.Heartbeat) { b.Primary, b.LinkUp = false, true }, kinds{router.RoleChanged, router.BreakerOpened},
 			"a/primary: breaker opened: sluice: ping at a/primary: unavailable: the server says that it is a replica",
 		},
 		"a replica from the start": {
-			false, func(b *backend.Heartbeat) { b.Primary = false }, nil, kinds{router.RoleChanged, router.BreakerOpened},
+			false, func(b *control.Heartbeat) { b.Primary = false }, nil, kinds{router.RoleChanged, router.BreakerOpened},
 			"a/primary: breaker opened: sluice: ping at a/primary: unavailable: the server says that it is a replica",
 		},
-		"link down": {true, nil, func(b *backend.Heartbeat) { b.LinkUp = false }, kinds{router.LinkDown}, "a/replica-1: link down"},
+		"link down": {true, nil, func(b *control.Heartbeat) { b.LinkUp = false }, kinds{router.LinkDown}, "a/replica-1: link down"},
 		"link up": {
-			true, func(b *backend.Heartbeat) { b.LinkUp = false }, func(b *backend.Heartbeat) { b.LinkUp = true },
+			true, func(b *control.Heartbeat) { b.LinkUp = false }, func(b *control.Heartbeat) { b.LinkUp = true },
 			kinds{router.LinkDown, router.LinkUp}, "a/replica-1: link up",
 		},
 		"promoted": {
-			true, nil, func(b *backend.Heartbeat) { b.Primary, b.LinkUp = true, false }, kinds{router.RoleChanged},
+			true, nil, func(b *control.Heartbeat) { b.Primary, b.LinkUp = true, false }, kinds{router.RoleChanged},
 			"a/replica-1: role changed (replica to primary)",
 		},
 		"restarted and behind": {
-			true, nil, func(b *backend.Heartbeat) { b.RunID, b.LinkUp = "b", false }, kinds{router.Restarted, router.LinkDown},
+			true, nil, func(b *control.Heartbeat) { b.RunID, b.LinkUp = "b", false }, kinds{router.Restarted, router.LinkDown},
 			"a/replica-1: link down",
 		},
-		"run id unknown": {false, nil, func(b *backend.Heartbeat) { b.RunID = "" }, nil, ""},
+		"run id unknown": {false, nil, func(b *control.Heartbeat) { b.RunID = "" }, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestEventsOfHeartbeats(t *testing.T) {
 				if test.replica {
 					changed, node = replica, "replica-1"
 				}
-				change := func(f func(b *backend.Heartbeat)) {
+				change := func(f func(b *control.Heartbeat)) {
 					if f != nil {
 						changed.set(func(c *counts) { f(&c.beat) })
 					}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -97,7 +98,7 @@ type counts struct {
 	delay time.Duration
 	err   error
 	calls map[string]int
-	beat  backend.Heartbeat
+	beat  control.Heartbeat
 	ahead time.Duration // how far this node's clock is ahead
 	shut  bool
 }
@@ -111,13 +112,13 @@ type beating struct{ fake }
 
 func newReplica(store *memory.Memory) beating {
 	f := newFake(store)
-	f.beat = backend.Heartbeat{RunID: "a", LinkUp: true}
+	f.beat = control.Heartbeat{RunID: "a", LinkUp: true}
 	return beating{f}
 }
 
 func newPrimary(store *memory.Memory) beating {
 	f := newFake(store)
-	f.beat = backend.Heartbeat{RunID: "a", Primary: true}
+	f.beat = control.Heartbeat{RunID: "a", Primary: true}
 	return beating{f}
 }
 
@@ -181,9 +182,9 @@ func (f fake) Close() error {
 	return nil
 }
 
-func (b beating) Heartbeat(ctx context.Context) (backend.Heartbeat, error) {
+func (b beating) Heartbeat(ctx context.Context) (control.Heartbeat, error) {
 	if err := b.enter(ctx, "beat"); err != nil {
-		return backend.Heartbeat{}, err
+		return control.Heartbeat{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

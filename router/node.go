@@ -8,6 +8,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -69,8 +70,9 @@ func newNode(id identity, role Role, b backend.Backend, cfg Config, events *even
 	}
 	n.role.Store(uint32(role))
 	n.breaker = newBreaker(cfg, n.breakerChanged)
-	n.heartbeats = backend.Supports(b, backend.OpHeartbeat)
-	n.watched = cfg.Heartbeat > 0 && (n.heartbeats || backend.Supports(b, backend.OpPing))
+	_, n.heartbeats = b.(control.Heartbeater)
+	_, pings := b.(backend.Pinger)
+	n.watched = cfg.Heartbeat > 0 && (n.heartbeats || pings)
 	return n
 }
 
@@ -115,13 +117,14 @@ func (n *node) emit(event Event) {
 
 // load reads a key's state.
 func (n *node) load(ctx context.Context, req backend.Request) (snapshot backend.Snapshot, err error) {
-	if !backend.Supports(n.backend, backend.OpLoad) {
+	loader, ok := n.backend.(backend.Loader)
+	if !ok {
 		return snapshot, backend.ErrUnsupported
 	}
 	n.loading.Add(1)
 	defer n.loading.Add(-1)
 	err = n.call(ctx, read, "load", func() (err error) {
-		snapshot, err = backend.Load(ctx, n.backend, req)
+		snapshot, err = loader.Load(ctx, req)
 		return err
 	})
 	return snapshot, err

@@ -17,7 +17,7 @@ type NodeGroup struct {
 	Primary backend.Backend
 
 	// Replicas follow the primary: the servers themselves replicate what is taken there. Each must be a [backend.Loader]. A
-	// [backend.Heartbeater] is read while it says that it is a replica whose link is up and not too old; any other, while its
+	// [control.Heartbeater] is read while it says that it is a replica whose link is up and not too old; any other, while its
 	// breaker is closed.
 	Replicas []backend.Backend
 }
@@ -73,7 +73,7 @@ func validateNodes(groups []NodeGroup) error {
 			return
 		}
 		kind := fmt.Sprintf("%T", b)
-		if replica && !backend.Supports(b, backend.OpLoad) {
+		if _, ok := b.(backend.Loader); replica && !ok {
 			v.refuse(field, kind, "must be a backend.Loader: a replica is there to be read")
 		}
 		if !reflect.TypeOf(b).Comparable() {

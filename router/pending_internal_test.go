@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -83,7 +84,7 @@ func TestPendingPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := node.Publish(t.Context(), backend.Announcement{Version: 2, Digest: next.Digest(), Text: string(text)}); err != nil {
+	if _, err := node.Publish(t.Context(), control.Announcement{Version: 2, Digest: next.Digest(), Text: string(text)}); err != nil {
 		t.Fatal(err)
 	}
 	req := backend.Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(5)}}, Cost: 1}

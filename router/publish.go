@@ -13,26 +13,27 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 )
 
 // The primaries keep the newest topology, as an announcement, for processes that don't know it. The previous ones go along, for
 // processes that start later.
 
 // announcement is the topology as it is published. A signed one is published unchanged, since its signature covers the whole chain.
-func (t *routingTable) announcement() (backend.Announcement, error) {
+func (t *routingTable) announcement() (control.Announcement, error) {
 	topology := t.topology
 	if len(topology.Signature) == 0 {
 		topology = t.published()
 	}
 	text, err := json.Marshal(topology)
-	return backend.Announcement{Version: t.version(), Digest: t.digest, Text: string(text)}, errors.Join(err, topology.Validate())
+	return control.Announcement{Version: t.version(), Digest: t.digest, Text: string(text)}, errors.Join(err, topology.Validate())
 }
 
 // syncWith compares the topology in force with the one that a node holds, and takes over a newer one. Where there is an older one or
 // none, it publishes its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 	t := r.table.Load()
-	if t.version() == 0 || !backend.Supports(n.backend, backend.OpPublish) {
+	if _, ok := n.backend.(control.Publisher); t.version() == 0 || !ok {
 		return backend.ErrUnsupported
 	}
 	there, err := n.announced(ctx)
@@ -65,9 +66,9 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 }
 
 // announced reads what a node holds.
-func (n *node) announced(ctx context.Context) (there backend.Announcement, err error) {
+func (n *node) announced(ctx context.Context) (there control.Announcement, err error) {
 	err = n.call(ctx, read, "published", func() (err error) {
-		there, err = backend.Published(ctx, n.backend)
+		there, err = control.Published(ctx, n.backend)
 		return err
 	})
 	return there, err
@@ -91,8 +92,8 @@ func (r *Router) publish(ctx context.Context, n *node, t *routingTable) bool {
 		n.reportRejected(err)
 		return false
 	}
-	return n.call(ctx, read, "post", func() error {
-		_, err := backend.Publish(ctx, n.backend, announcement)
+	return n.call(ctx, read, "publish", func() error {
+		_, err := control.Publish(ctx, n.backend, announcement)
 		if reply := redis.Error(nil); errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "NOPERM") {
 			n.deniedEpoch.Store(t.version())
 			return nil

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
-	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -248,7 +248,7 @@ func (r *Router) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return fielderrors.ErrNilContext
 	}
 	t := r.table.Load()
 	if t.stopped != nil {

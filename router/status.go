@@ -3,7 +3,7 @@ package router
 import (
 	"time"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 )
 
 // NodeStatus is what is known of a node, for people and dashboards.
@@ -17,7 +17,7 @@ type NodeStatus struct {
 	Latency  time.Duration // a moving average over calls, not heartbeats; falls to 0 while there are none
 
 	LastHeartbeat time.Time         // when the last answered one was sent, or zero
-	Heartbeat     backend.Heartbeat // its answer; zero if the node can only be pinged
+	Heartbeat     control.Heartbeat // its answer; zero if the node can only be pinged
 	Age           time.Duration     // how long ago a replica may have last heard of its primary; 0 if it can only be pinged
 }
 

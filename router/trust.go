@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 )
 
 // ErrTopologyUntrusted is in the chain of an error about a topology that a server holds and this process doesn't take over:
@@ -99,7 +99,7 @@ func ParseTopologyKeys(text []byte) ([]ed25519.PublicKey, error) {
 }
 
 // trustedTopology returns the topology of an announcement if this process may take it over from a server.
-func (r *Router) trustedTopology(inForce *routingTable, there backend.Announcement) (Topology, error) {
+func (r *Router) trustedTopology(inForce *routingTable, there control.Announcement) (Topology, error) {
 	t, err := ParseTopology([]byte(there.Text))
 	if err != nil {
 		return Topology{}, err

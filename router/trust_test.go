@@ -16,16 +16,17 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
 
 // publish writes a topology to a server as another process with write access would.
-func publish(t testing.TB, on backend.Publisher, topology router.Topology) {
+func publish(t testing.TB, on control.Publisher, topology router.Topology) {
 	t.Helper()
 	text := marshal(t, topology)
-	n := backend.Announcement{Version: int64(topology.Epoch), Digest: topology.Digest(), Text: string(text)}
+	n := control.Announcement{Version: int64(topology.Epoch), Digest: topology.Digest(), Text: string(text)}
 	if there, err := on.Publish(context.Background(), n); err != nil || there.Version != n.Version {
 		t.Fatalf("%+v, %v", there, err)
 	}
@@ -237,7 +238,7 @@ type looker struct {
 	looks *atomic.Int64
 }
 
-func (l looker) Published(ctx context.Context) (backend.Announcement, error) {
+func (l looker) Published(ctx context.Context) (control.Announcement, error) {
 	l.looks.Add(1)
 	return l.Memory.Published(ctx)
 }

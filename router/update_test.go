@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/backend/redisbackend"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
@@ -88,20 +89,20 @@ func (m *machine) Doubt(backend.Request) error {
 	return nil
 }
 
-func (m *machine) Published(ctx context.Context) (backend.Announcement, error) {
+func (m *machine) Published(ctx context.Context) (control.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
+		return control.Announcement{}, &backend.Error{Op: "published", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
-		return backend.Announcement{}, nil
+		return control.Announcement{}, nil
 	}
 	defer m.looks.Add(1)
 	return m.Memory.Published(ctx)
 }
 
-func (m *machine) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+func (m *machine) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if m.down.Load() {
-		return backend.Announcement{}, &backend.Error{Op: "post", Kind: backend.Unavailable, Err: errDown}
+		return control.Announcement{}, &backend.Error{Op: "publish", Kind: backend.Unavailable, Err: errDown}
 	}
 	if m.mute.Load() {
 		return n, nil
@@ -385,7 +386,7 @@ func TestTopologyConflict(t *testing.T) {
 	p := newPlant()
 	first := p.open(t, topo(3, 1, 2), router.Config{})
 	posted := func() bool {
-		n, err := p.machine("10.0.0.1:6379").Publish(context.Background(), backend.Announcement{Version: 1, Digest: "x"})
+		n, err := p.machine("10.0.0.1:6379").Memory.Published(context.Background())
 		return err == nil && n.Version == 3
 	}
 	await(t, "the first topology is published", posted)
@@ -566,7 +567,7 @@ func TestStoppedRoutersPublishNothing(t *testing.T) {
 	healthy := p.open(t, topo(3, 1, 2, 3), router.Config{})
 	has := func(g int, digest string) func() bool {
 		return func() bool {
-			n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Publish(ctx, backend.Announcement{Version: 1, Digest: "x"})
+			n, err := p.machine(fmt.Sprintf("10.0.0.%d:6379", g)).Memory.Published(ctx)
 			return err == nil && n.Version == 3 && n.Digest == digest
 		}
 	}

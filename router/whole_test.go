@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
@@ -58,9 +59,9 @@ func (f *frozen) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 	return f.Memory.Load(ctx, req)
 }
 
-func (f *frozen) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
-	if err := f.wait(ctx, "post"); err != nil {
-		return backend.Announcement{}, err
+func (f *frozen) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
+	if err := f.wait(ctx, "publish"); err != nil {
+		return control.Announcement{}, err
 	}
 	return f.Memory.Publish(ctx, n)
 }

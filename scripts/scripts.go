@@ -54,8 +54,8 @@ var (
 	reset string
 	//go:embed seal.lua
 	seal string
-	//go:embed post.lua
-	post string
+	//go:embed publish.lua
+	publish string
 )
 
 // Script is the source of a script and the SHA-1 that EVALSHA names it by.
@@ -72,11 +72,11 @@ var (
 	Refund     = script("refund", refund)
 	Reset      = script("reset", reset)
 	Seal       = script("seal", seal)
-	Post       = plain("post", post)
+	Publish    = plain("publish", publish)
 )
 
 // All lists every script, to load them ahead of use.
-var All = []Script{Take, Takes, TakesFixed, TakeOne, Refund, Reset, Seal, Post}
+var All = []Script{Take, Takes, TakesFixed, TakeOne, Refund, Reset, Seal, Publish}
 
 func script(name, source string) Script { return plain(name, stateLua+"\n"+source) }
 

@@ -57,7 +57,7 @@ func TestInstrumentedAllocatesNothing(t *testing.T) { // not parallel: AllocsPer
 	}
 	th := throttlertesting.New(t, throttler.Config{
 		Policies: r, Allow: []string{"friend:*"}, Observer: throttler.Observers(
-			newNearLimit(t, insight.NearLimitConfig{Notify: func(insight.Notice) {}}), newRecorder(t, insight.Config{WatchedKeys: 100}),
+			newNearLimit(t, insight.NearLimitConfig{Notify: func(insight.NearLimitEvent) {}}), newRecorder(t, insight.Config{WatchedKeys: 100}),
 		),
 	})
 	for key, allowed := range map[string]bool{

@@ -30,7 +30,7 @@ const giveBackTimeout = time.Second
 // The decision on a denied request is that of the key that denied. On an admitted request it is the one with the least left,
 // with the weakest guarantee of all. With several keys the backend must be a backend.Refunder; it should be a backend.Peeker.
 func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (Decision, error) {
-	if len(keys) > 1 && !backend.Supports(t.backend, backend.OpRefund) {
+	if _, ok := t.backend.(backend.Refunder); len(keys) > 1 && !ok {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
 	d, _, err := t.takeAll(ctx, keys, cost, false)
@@ -99,7 +99,7 @@ func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refu
 		}
 	}
 	for i := range charges {
-		charges[i].settler = t.commit(ctx, charges[i].event, refundable)
+		charges[i].settler = t.commit(charges[i].event, refundable)
 	}
 	least.Guarantee, least.Cause = weakest.Guarantee, weakest.Cause
 	return least, charges, nil

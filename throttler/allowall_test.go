@@ -228,7 +228,7 @@ func TestAllowAllCommitsWhatStands(t *testing.T) {
 		th := throttlertesting.New(t, throttler.Config{
 			Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), PolicyFor: byName, Observer: throttler.Observers(shadow,
 				newNearLimit(t, insight.NearLimitConfig{
-					Share: 0.9, Notify: func(n insight.Notice) { near = append(near, n.Key) },
+					Share: 0.9, Notify: func(n insight.NearLimitEvent) { near = append(near, n.Key) },
 				})),
 		})
 		for i, step := range []struct {

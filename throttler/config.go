@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -137,8 +138,8 @@ func (c Config) validate() error {
 	if c.Failure > FailError {
 		bad("Failure", c.Failure.String(), "must be FailLocal, FailClosed, FailOpen or FailError")
 	}
-	if c.Processes < 0 {
-		bad("Processes", strconv.Itoa(c.Processes), "must not be negative")
+	if c.Processes < 0 || c.Processes > math.MaxInt32 {
+		bad("Processes", strconv.Itoa(c.Processes), fmt.Sprintf("must be from 0 to %d", math.MaxInt32))
 	}
 	switch {
 	case c.Failure == FailOpen && c.OpenCap == limit.Limit{}:
@@ -154,12 +155,8 @@ func (c Config) validate() error {
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout.String(), "must not be negative")
 	}
-	observers, ok := c.Observer.(chain)
-	if !ok {
-		observers = chain{c.Observer}
-	}
-	for _, o := range observers {
-		present("Observer", o)
+	for _, o := range typednil.Within(c.Observer) {
+		bad("Observer", typednil.Name(o), "must not be a nil pointer")
 	}
 	return errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package throttler_test
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -29,9 +30,13 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		{"a bad cap", throttler.Config{Policy: good, Failure: throttler.FailOpen, OpenCap: limit.PerMinute(-1)},
 			[]string{"OpenCap: max"}},
 		{"a cap that nobody uses", throttler.Config{Policy: good, OpenCap: limit.PerMinute(1)}, []string{"OpenCap"}},
+		{"a share that is no number", throttler.Config{Policy: good, Processes: math.MaxInt}, []string{"Processes"}},
 		{"typed nils", throttler.Config{
 			Policy: good, Backend: (*memory.Memory)(nil), Observer: throttler.Observers(audit{}, (*watching)(nil)),
 		}, []string{"Backend", "Observer"}},
+		{"typed nils in nested chains", throttler.Config{
+			Policy: good, Observer: throttler.Observers(audit{}, throttler.Observers((*watching)(nil), audit{}), (*watching)(nil)),
+		}, []string{"Observer", "Observer"}},
 		{"a typed nil of a source", throttler.Config{Policies: (*registry.Registry)(nil)}, []string{"Policies"}},
 		{"all at once", throttler.Config{
 			Policy: limit.Policy{Name: "Bad Name"}, Failure: throttler.FailError + 1, Processes: -1,

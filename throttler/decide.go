@@ -49,7 +49,7 @@ func (t *Throttler) resolveObserved(
 	if c != nil {
 		c.event = e
 	} else {
-		t.commit(ctx, e, false)
+		t.commit(e, false)
 	}
 	return err
 }

@@ -71,9 +71,8 @@ type Guarantee = backend.Guarantee
 
 // The guarantees of decisions.
 const (
-	Exact     = backend.Exact     // no window holds more than its Max because of this decision
-	Bounded   = backend.Bounded   // by no more than a stated bound
-	Unbounded = backend.Unbounded // no bound can be given
+	Exact   = backend.Exact   // no window holds more than its Max because of this decision
+	Bounded = backend.Bounded // by no more than a stated bound
 )
 
 // NewDecision returns the decision that a backend's result stands for, as package insight makes them of shadow policies.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -48,7 +49,7 @@ const contendedRetryAfter = 100 * time.Millisecond
 
 // applyFailurePolicy decides a request on which the backend gave no verdict.
 func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request, cause error, d *Decision, c *charge) error {
-	end := ended(ctx)
+	end := deadline.Ended(ctx)
 	if end != nil && !errors.Is(cause, end) {
 		cause = errors.Join(end, cause)
 	}
@@ -56,8 +57,8 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 		return fmt.Errorf("throttler: %w", cause)
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
-		t.log.warn(ctx, "sluice: no verdict from a backend that is well, denied", cause)
-		*d = denyUnasked(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
+		t.log.warn(ctx, "sluice: contention at the backend, request denied", cause)
+		*d = denyWithoutLimit(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
 		return nil
 	}
 	t.outage(ctx, req.Policy, cause)
@@ -72,7 +73,7 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 			*c = newCharge(t.fallback.memory, &local, &result)
 		}
 	} else {
-		*d = denyUnasked(req, Fallback, t.cfg.RetryAfter, cause)
+		*d = denyWithoutLimit(req, Fallback, t.cfg.RetryAfter, cause)
 	}
 	if !d.Allowed && t.cfg.Failure == FailLocal && t.provisionals.used.Load() {
 		t.shortenRetryAfter(req, c, d)
@@ -80,23 +81,13 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 	return nil
 }
 
-// denyUnasked is a denial that no limit decided.
-func denyUnasked(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
+// denyWithoutLimit is a denial that no limit decided.
+func denyWithoutLimit(req *backend.Request, by Source, retryAfter time.Duration, cause error) Decision {
 	now := time.Now()
 	return Decision{
 		Limit: req.Policy.Limits[0], ResetAt: now.Add(retryAfter), At: now, RetryAfter: retryAfter,
 		Source: by, Guarantee: Bounded, Cause: cause,
 	}
-}
-
-// ended is ctx.Err(), but never misses a deadline that is over: the timer of a connection with the same deadline may fire
-// before that of the context.
-func ended(ctx context.Context) error {
-	err := ctx.Err()
-	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
-		err = context.DeadlineExceeded
-	}
-	return err
 }
 
 // fallback counts in this process. Its counts outlive an outage, so that a flapping backend does not refill them.

@@ -17,14 +17,14 @@ func (t *Throttler) listed(view PolicyView, key string, err error, d *Decision) 
 	if !t.hasLists && view == nil || err != nil && !errors.Is(err, limit.ErrCostExceedsLimit) {
 		return false
 	}
-	listing := NotListed
+	var allow, deny bool
 	if view != nil {
-		listing = view.Listed(key)
+		allow, deny = view.Listed(key)
 	}
 	switch {
-	case listing == DenyListed || t.deny.Has(key):
+	case deny || t.deny.Has(key):
 		*d = Decision{RetryAfter: limit.Never}
-	case listing == AllowListed || t.allow.Has(key):
+	case allow || t.allow.Has(key):
 		*d = Decision{Allowed: true, Remaining: limit.MaxCount}
 	default:
 		return false

@@ -48,7 +48,7 @@ func TestLongKeysTakeNoRoom(t *testing.T) {
 			return nil
 		},
 		"near limit": func(t *testing.T, cfg *throttler.Config) *insight.Shadow {
-			cfg.Observer = newNearLimit(t, insight.NearLimitConfig{Share: 1, Notify: func(insight.Notice) { <-blocked }})
+			cfg.Observer = newNearLimit(t, insight.NearLimitConfig{Share: 1, Notify: func(insight.NearLimitEvent) { <-blocked }})
 			t.Cleanup(func() { close(blocked) }) // before Close, which waits for it
 			return nil
 		},

@@ -33,7 +33,8 @@ type Observer interface {
 type CommitObserver interface {
 	Observer
 
-	// Commit returns what to call when some of the charge is given back. If nil, nothing is called.
+	// Commit is called with the context that Start returned. It returns what to call when some of the charge is given back. If
+	// nil, nothing is called.
 	Commit(ctx context.Context, e *Event) Settler
 }
 
@@ -61,7 +62,8 @@ type Event struct {
 	// Refundable is whether the charge may be given back after Commit. It is set for Commit.
 	Refundable bool
 
-	start time.Duration // since Throttler.born
+	start time.Duration   // since Throttler.born
+	ctx   context.Context // that Start returned
 }
 
 // Operation is what a Throttler does.
@@ -89,7 +91,9 @@ func (o Operation) String() string {
 func Observers(all ...Observer) Observer {
 	var c chain
 	for _, o := range all {
-		if o != nil {
+		if inner, nested := o.(chain); nested {
+			c = append(c, inner...)
+		} else if o != nil {
 			c = append(c, o)
 		}
 	}
@@ -165,9 +169,9 @@ func (t *Throttler) startEvent(
 	if view != nil {
 		e.Shadow = view.Shadow(req.Policy)
 	}
-	ctx = t.observer.Start(ctx, e)
+	e.ctx = t.observer.Start(ctx, e)
 	req.Trace = e.Trace
-	return ctx, e
+	return e.ctx, e
 }
 
 func (t *Throttler) endEvent(ctx context.Context, e *Event, err error) {
@@ -176,13 +180,13 @@ func (t *Throttler) endEvent(ctx context.Context, e *Event, err error) {
 }
 
 // commit calls the observer if the request was admitted by the backend, and frees the event, which may be nil.
-func (t *Throttler) commit(ctx context.Context, e *Event, refundable bool) (s Settler) {
+func (t *Throttler) commit(e *Event, refundable bool) (s Settler) {
 	if e == nil {
 		return nil
 	}
 	if o := t.commitObserver; o != nil && e.Decision.Allowed && e.Decision.Source != Listed && e.Decision.Source != Fallback {
 		e.Refundable = refundable
-		s = o.Commit(ctx, e)
+		s = o.Commit(e.ctx, e)
 	}
 	e.free()
 	return s

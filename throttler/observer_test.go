@@ -144,7 +144,9 @@ func (c carrying) Take(ctx context.Context, req backend.Request) (backend.Result
 	if (req.Trace != nil) != c.trace || (ctx.Value(noted{}) != nil) != c.trace {
 		c.t.Errorf("a take with trace %v and context %v", req.Trace, ctx)
 	}
-	req.Trace.Visit("group", "node", backend.Primary)
+	if req.Trace != nil {
+		req.Trace.Group, req.Trace.Node, req.Trace.Role = "group", "node", backend.Primary
+	}
 	return c.spy.Take(ctx, req)
 }
 

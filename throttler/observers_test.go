@@ -130,7 +130,7 @@ func (s source) View() throttler.PolicyView { return s.view }
 type view struct {
 	policy limit.Policy
 	err    error
-	listed map[string]throttler.Listing
+	lists  [2]string // the key on the allow list, and that on the deny list
 }
 
 func (v view) Default() *limit.Policy { return &v.policy }
@@ -140,14 +140,13 @@ func (v view) Policy(_ context.Context, key string) (*limit.Policy, error) {
 	}
 	return &v.policy, v.err
 }
-func (v view) Listed(key string) throttler.Listing         { return v.listed[key] }
+func (v view) Listed(key string) (allow, deny bool)        { return key == v.lists[0], key == v.lists[1] }
 func (v view) Shadow(*limit.Policy) (shadow *limit.Policy) { return nil }
 
 func TestPolicySource(t *testing.T) {
 	t.Parallel()
 	b, down := newSpy(t, nil), errors.New("the source is down")
-	lists := map[string]throttler.Listing{"good": throttler.AllowListed, "bad": throttler.DenyListed}
-	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), listed: lists}}})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policies: source{view{policy: throttlertesting.One(limit.PerHour(3)), lists: [2]string{"good", "bad"}}}})
 	if d := throttlertesting.Allow(t, th, "k"); !d.Allowed || d.Remaining != 2 {
 		t.Errorf("%+v, want 2 left", d)
 	}
@@ -170,5 +169,48 @@ func TestPolicySource(t *testing.T) {
 	_, err := throttler.New(throttler.Config{Policies: source{}, Policy: throttlertesting.One(limit.PerHour(1))})
 	if got := fields(err); !slices.Equal(got, []string{"Policy"}) {
 		t.Errorf("a policy beside a source: %v", err)
+	}
+}
+
+// contexts is an observer whose Start marks the context of each event, by which the later calls are told apart.
+type contexts struct{ started, ended, committed int }
+
+type contextNumber struct{}
+
+func (c *contexts) Start(ctx context.Context, _ *throttler.Event) context.Context {
+	c.started++
+	return context.WithValue(ctx, contextNumber{}, c.started)
+}
+
+func (c *contexts) End(ctx context.Context, _ *throttler.Event) {
+	c.ended += ctx.Value(contextNumber{}).(int)
+}
+
+func (c *contexts) Commit(ctx context.Context, _ *throttler.Event) throttler.Settler {
+	number, _ := ctx.Value(contextNumber{}).(int)
+	c.committed += number
+	return nil
+}
+
+// TestCommitContext: Commit gets the context that Start returned for the same event.
+func TestCommitContext(t *testing.T) {
+	t.Parallel()
+	for name, call := range map[string]func(*throttler.Throttler) error{
+		"AllowN":  func(th *throttler.Throttler) error { _, err := th.AllowN(t.Context(), "a", 1); return err },
+		"Reserve": func(th *throttler.Throttler) error { _, err := th.Reserve(t.Context(), "a", 1); return err },
+		"AllowAll": func(th *throttler.Throttler) error {
+			_, err := th.AllowAll(t.Context(), []string{"a", "b"}, 1)
+			return err
+		},
+		"ReserveAll": func(th *throttler.Throttler) error {
+			_, err := th.ReserveAll(t.Context(), []string{"a", "b"}, 1)
+			return err
+		},
+	} {
+		c := new(contexts)
+		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(100)), Observer: c})
+		if err := call(th); err != nil || c.committed == 0 || c.committed != c.ended {
+			t.Errorf("%s: %v, %+v", name, err, *c)
+		}
 	}
 }

@@ -112,7 +112,7 @@ const (
 	logEvery   = 60 // seconds
 	errorEvery = 5  // seconds, of what only a person can fix
 
-	fixMe = "sluice: misconfigured, a person must fix it: "
+	misconfigured = "sluice: misconfigured: "
 )
 
 // warn reports whether it logged.
@@ -121,7 +121,7 @@ func (w *warnings) warn(ctx context.Context, message string, cause error, attrs 
 	kind, level, every := backend.Kind(0), slog.LevelWarn, int64(logEvery)
 	if errors.As(cause, &e) {
 		if kind = e.Kind; kind == backend.Misconfigured || kind == backend.Corrupt { // waiting doesn't help
-			message, level, every = fixMe+strings.TrimPrefix(message, "sluice: "), slog.LevelError, errorEvery
+			message, level, every = misconfigured+strings.TrimPrefix(message, "sluice: "), slog.LevelError, errorEvery
 		}
 	}
 	last, now := &w.last[int(kind)%len(w.last)], time.Now().Unix()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -24,22 +25,12 @@ type PolicyView interface {
 	// Policy returns the policy of a key, which must be valid. An error means that the request gets no verdict.
 	Policy(ctx context.Context, key string) (*limit.Policy, error)
 
-	// Listed reports whether the key is on an allow or deny list.
-	Listed(key string) Listing
+	// Listed reports whether the key is on the allow list and on the deny list. A key on both is denied.
+	Listed(key string) (allow, deny bool)
 
 	// Shadow returns the shadow of an enforced policy, or nil; see package insight.
 	Shadow(p *limit.Policy) *limit.Policy
 }
-
-// Listing says on which list a key is.
-type Listing uint8
-
-// The lists.
-const (
-	NotListed Listing = iota
-	AllowListed
-	DenyListed
-)
 
 // view returns the view of the PolicySource; nil if there is none.
 func (t *Throttler) view() PolicyView {
@@ -87,7 +78,7 @@ func (t *Throttler) usable(ctx context.Context) error {
 	case t.closed.Load():
 		return ErrClosed
 	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return fielderrors.ErrNilContext
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("throttler: %w", err)

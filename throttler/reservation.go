@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/limit/state"
 )
 
 // ErrSettled is returned by a second Settle or Cancel.
@@ -33,13 +34,13 @@ type Reservation struct {
 // Reserve charges cost as AllowN does. If the request is denied the Reservation says so, holds nothing, and settling
 // it does nothing. The backend must be a backend.Refunder.
 func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reservation, error) {
-	if !backend.Supports(t.backend, backend.OpRefund) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
 	var d Decision
 	var c charge
 	err := t.decide(ctx, t.view(), key, cost, &d, &c)
-	c.settler = t.commit(ctx, c.event, true)
+	c.settler = t.commit(c.event, true)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 // ReserveAll is Reserve on several keys, as AllowAll charges them, and with its decision. Settle settles the charge of each
 // key alike, SettleEach each on its own.
 func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (*Reservation, error) {
-	if !backend.Supports(t.backend, backend.OpRefund) {
+	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
 	d, charges, err := t.takeAll(ctx, keys, cost, true)
@@ -97,7 +98,7 @@ func (r *Reservation) check(actual int64) error {
 func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, bad error) error {
 	switch {
 	case ctx == nil:
-		return &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+		return fielderrors.ErrNilContext
 	case !r.decision.Allowed:
 		return nil
 	case bad != nil:
@@ -122,7 +123,7 @@ func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, ba
 func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
 		err := r.throttle.giveBack(ctx, &r.charges[0], r.cost-actual(r.charges[0].key))
-		r.settled.Store(!nothingSent(err))
+		r.settled.Store(!outcome.NothingRefunded(err))
 		return err
 	}
 	errs := make([]error, len(r.charges))
@@ -133,7 +134,7 @@ func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) 
 	all.Wait()
 	var open []charge
 	for i, err := range errs {
-		if nothingSent(err) {
+		if outcome.NothingRefunded(err) {
 			open = append(open, r.charges[i])
 		}
 	}
@@ -142,26 +143,6 @@ func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) 
 		r.settled.Store(false)
 	}
 	return errors.Join(errs...)
-}
-
-// nothingSent reports whether an error means that nothing was given back; see backend.Refunder.
-func nothingSent(err error) bool {
-	var e *backend.Error
-	if errors.As(err, &e) {
-		return !e.MayHaveCharged
-	}
-	if _, moved := errors.AsType[*state.MovedError](err); moved { // the key is elsewhere
-		return true
-	}
-	if _, bad := errors.AsType[*limit.Error](err); bad { // refused before any I/O
-		return true
-	}
-	for _, before := range []error{ErrClosed, ErrUnsupported, state.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, before) {
-			return true
-		}
-	}
-	return false
 }
 
 // Cancel is Settle with an actual cost of 0: all of it is given back.

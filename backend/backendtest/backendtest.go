@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -118,8 +119,8 @@ var parts = []struct {
 	{"FloorKept", testFloorKept},
 	{"HandOver", testHandOver},
 	{"TwoMovers", testTwoMovers},
-	{"Post", testPost},
-	{"PostAtOnce", testPostAtOnce},
+	{"Publish", testPublish},
+	{"PublishAtOnce", testPublishAtOnce},
 	{"BadInput", testBadInput},
 	{"Context", testContext},
 	{"Keys", testKeys},
@@ -348,7 +349,7 @@ func testInterfaces(t *testing.T, s *subject) {
 			t.Errorf("Ping: %v", err)
 		}
 	}
-	if c, ok := s.Backend.(backend.Clock); ok {
+	if c, ok := s.Backend.(control.Clock); ok {
 		s.clock.set(time.Hour + time.Microsecond)
 		if got, want := c.NowMicros(), s.clock.micros.Load(); got != want {
 			t.Errorf("NowMicros = %d, the clock says %d", got, want)

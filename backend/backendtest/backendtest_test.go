@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -26,17 +27,17 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 var all = []backendtest.Option{
 	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-	backendtest.Require[backend.Sealer](), backendtest.Require[backend.Clock](), backendtest.Require[backend.Publisher](),
+	backendtest.Require[backend.Sealer](), backendtest.Require[control.Clock](), backendtest.Require[control.Publisher](),
 }
 
 // fragile is a backend with all optional interfaces that can be broken in one way at a time.
 type fragile struct {
-	now    func() time.Time
-	broken string
-	states map[string]*state.State
-	notice backend.Announcement
-	mu     sync.Mutex // guards states and what they point to, and notice
-	closed atomic.Bool
+	now          func() time.Time
+	broken       string
+	states       map[string]*state.State
+	announcement control.Announcement
+	mu           sync.Mutex // guards states and what they point to, and announcement
+	closed       atomic.Bool
 }
 
 func newFragile(now func() time.Time, broken string) *fragile {
@@ -351,17 +352,17 @@ func (b *fragile) enter(s *state.State, at state.At, req backend.Request, floor 
 	return err
 }
 
-func (b *fragile) Published(ctx context.Context) (backend.Announcement, error) {
-	if err := b.callable(ctx); err != nil && b.broken != "a look needs no context" {
-		return backend.Announcement{}, err
+func (b *fragile) Published(ctx context.Context) (control.Announcement, error) {
+	if err := b.callable(ctx); err != nil && b.broken != "Published needs no context" {
+		return control.Announcement{}, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	there := b.notice
+	there := b.announcement
 	switch b.broken {
-	case "looks find nothing":
-		return backend.Announcement{}, nil
-	case "looks don't read":
+	case "Published finds nothing":
+		return control.Announcement{}, nil
+	case "Published doesn't read the text":
 		there.Text = ""
 	}
 	return there, nil
@@ -378,30 +379,30 @@ func (b *fragile) callable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (b *fragile) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+func (b *fragile) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if err := b.callable(ctx); err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	switch {
-	case b.broken == "any notice will do":
-	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
-		return backend.Announcement{}, &limit.Error{Field: "notice", Value: "bad", Bound: "must be good"}
+	case b.broken == "any announcement will do":
+	case n.Version < 1 || n.Version > limit.MaxCount || n.Digest == "" || n.Text == "" || strings.ContainsAny(n.Digest, " \t\n\v\f\r"):
+		return control.Announcement{}, &limit.Error{Field: "announcement", Value: "bad", Bound: "must be good"}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	newer := n.Version > b.notice.Version
+	newer := n.Version > b.announcement.Version
 	switch b.broken {
-	case "the last notice stays":
+	case "the last announcement stays":
 		newer = true
 	case "versions are words":
-		newer = fmt.Sprint(n.Version) > fmt.Sprint(b.notice.Version)
-	case "of two notices the last stays":
-		newer = n.Version >= b.notice.Version
+		newer = fmt.Sprint(n.Version) > fmt.Sprint(b.announcement.Version)
+	case "of two announcements the last stays":
+		newer = n.Version >= b.announcement.Version
 	}
-	if newer && (n.Text != "" || b.broken == "looking leaves a notice") {
-		b.notice = n
+	if newer {
+		b.announcement = n
 	}
-	there := b.notice
+	there := b.announcement
 	if there.Version <= n.Version && b.broken != "texts always come" || b.broken == "texts never come" {
 		there.Text = ""
 	}
@@ -511,17 +512,16 @@ var breakages = []struct{ broken, part string }{
 	{"stamps always come along", "TwoMovers"},
 	{"moves are ignored", "TwoMovers"},
 	{"any mover will do", "BadInput"},
-	{"any notice will do", "Post"},
-	{"the last notice stays", "Post"},
-	{"versions are words", "Post"},
-	{"of two notices the last stays", "Post"},
-	{"of two notices the last stays", "PostAtOnce"},
-	{"looking leaves a notice", "Post"},
-	{"texts always come", "Post"},
-	{"texts never come", "Post"},
-	{"looks find nothing", "Post"},
-	{"looks don't read", "Post"},
-	{"a look needs no context", "Post"},
+	{"any announcement will do", "Publish"},
+	{"the last announcement stays", "Publish"},
+	{"versions are words", "Publish"},
+	{"of two announcements the last stays", "Publish"},
+	{"of two announcements the last stays", "PublishAtOnce"},
+	{"texts always come", "Publish"},
+	{"texts never come", "Publish"},
+	{"Published finds nothing", "Publish"},
+	{"Published doesn't read the text", "Publish"},
+	{"Published needs no context", "Publish"},
 	{"a floor replaces", "Floor"},
 	{"denials forget the floor", "Floor"},
 	{"the floor is kept", "Floor"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -201,7 +202,7 @@ func (s *subject) calls(req backend.Request, receipt state.Receipt, each func(op
 	if p, ok := s.Backend.(backend.Pinger); ok {
 		each("Ping", p.Ping(ctx))
 	}
-	if h, ok := s.Backend.(backend.Heartbeater); ok {
+	if h, ok := s.Backend.(control.Heartbeater); ok {
 		_, err := h.Heartbeat(ctx)
 		each("Heartbeat", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -79,7 +81,9 @@ func (c Config) validate() error {
 		if typednil.Is(b) {
 			refuse(name, typednil.Name(b), "must not be nil")
 		} else if c.CarryOver {
-			if !backend.Supports(b, backend.OpSeal) || !backend.Supports(b, backend.OpSeed) || !backend.Supports(b, backend.OpLoad) {
+			_, seals := b.(backend.Sealer)
+			_, seeds := b.(backend.Seeder)
+			if _, loads := b.(backend.Loader); !seals || !seeds || !loads {
 				refuse(name, fmt.Sprintf("%T", b), "must be a Sealer, a Seeder and a Loader to carry over")
 			}
 		}
@@ -235,7 +239,7 @@ func (d *Dual) trace(t *backend.Trace, s *side, version int64, handedOver bool) 
 		t.FlagVersion = flagVersion(version) // another process may have known a newer one
 	}
 	if handedOver {
-		t.HandOver()
+		tracing.HandOver(t)
 	}
 }
 
@@ -326,7 +330,7 @@ func (d *Dual) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	var errs []error
 	for i := range d.sides {
@@ -341,7 +345,7 @@ func (d *Dual) Close() error {
 		return nil
 	}
 	if d.shadows != nil {
-		d.shadows.queue.Close()
+		d.shadows.dropped.Add(d.shadows.queue.Close())
 	}
 	return errors.Join(d.cfg.Old.Close(), d.cfg.New.Close())
 }

@@ -25,7 +25,7 @@ type ShadowStats struct {
 	Allowed   int64 `json:"allowed"`   // it would have allowed what was denied
 	Remaining int64 `json:"remaining"` // the same verdict, but another quota left
 	Failed    int64 `json:"failed"`    // no verdict
-	Dropped   int64 `json:"dropped"`   // not made: too many were waiting
+	Dropped   int64 `json:"dropped"`   // not made: too many were waiting, or Close came first
 }
 
 // shadow is one question, and what was decided.

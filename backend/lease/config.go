@@ -3,6 +3,7 @@ package lease
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"reflect"
 	"time"
 
@@ -62,10 +63,12 @@ func (c Config) validate(inner backend.Backend) error {
 	errs := fielderrors.List{Prefix: "lease: "}
 	if typednil.Is(inner) {
 		errs.Add("inner", typednil.Name(inner), "must not be nil")
-	} else if c.Batch >= 0 && !backend.Supports(inner, backend.OpRefund) {
+	} else if _, ok := inner.(backend.Refunder); c.Batch >= 0 && !ok {
 		errs.Add("inner", reflect.TypeOf(inner), "must be a Refunder, to take back what is left of a lease")
 	}
-	fielderrors.NotNegative(&errs, "Processes", c.Processes)
+	if c.Processes < 0 || c.Processes > math.MaxInt32 {
+		errs.Add("Processes", c.Processes, fmt.Sprintf("must be from 0 to %d", math.MaxInt32))
+	}
 	if c.Batch > limit.MaxCount {
 		errs.Add("Batch", c.Batch, fmt.Sprintf("must be at most %d", limit.MaxCount))
 	}

@@ -97,7 +97,7 @@ func TestDenialsOutliveFailedRefunds(t *testing.T) {
 					}
 				}
 				after := ls.Stats()
-				if calls := after.Straight + after.Fetches - before.Straight - before.Fetches; (calls > 0) != test.asks {
+				if calls := after.Forwarded + after.Fetches - before.Forwarded - before.Fetches; (calls > 0) != test.asks {
 					t.Errorf("%s, %s, batches of %d: 3 takes made %d calls", name, op, batch, calls)
 				}
 				inner.err = nil

@@ -41,7 +41,7 @@ func (v *view) nextSizeLocked(cfg *Config, p *limit.Policy, hot bool, now int64)
 	if v.serverAt(now) >= v.resetMicros {
 		remaining = quota
 	}
-	most := remaining / int64(2*cfg.Processes)
+	most := remaining / (2 * int64(cfg.Processes))
 	switch {
 	case v.size == 0 && cfg.Batch > 0:
 		v.size = cfg.Batch
@@ -70,9 +70,9 @@ func (l *Lease) fetchOrForwardLocked(ctx context.Context, s *shard, c *hashtable
 // forwardLocked unlocks the shard, forwards a request, and merges the reply.
 func (l *Lease) forwardLocked(ctx context.Context, s *shard, hash uint64, name, req *backend.Request,
 	floor *state.State) (backend.Result, error) {
-	s.stats.Straight++
+	s.stats.Forwarded++
 	s.mu.Unlock()
-	trace(req.Trace, backend.Passed, nil)
+	trace(req.Trace, forwarded, nil)
 	req.Floor = floor
 	result, err := l.inner.Take(ctx, *req)
 	if err != nil {
@@ -231,12 +231,12 @@ func (l *Lease) await(ctx context.Context, s *shard, c *hashtable.Cell[view], f 
 		if !f.completed {
 			f.reserved -= req.Cost
 			s.mu.Unlock()
-			trace(req.Trace, backend.Fetched, nil)
+			trace(req.Trace, fetched, nil)
 			return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Interrupted, Err: ctx.Err()}
 		}
 		s.mu.Unlock()
 	}
-	trace(req.Trace, backend.Fetched, f.trace)
+	trace(req.Trace, fetched, f.trace)
 	switch {
 	case f.err != nil:
 		return backend.Result{}, f.err
@@ -264,17 +264,23 @@ func (l *Lease) await(ctx context.Context, s *shard, c *hashtable.Cell[view], f 
 	return l.forwardLocked(ctx, s, c.Value.hash, req, req, c.Value.floorLocked()) // req is its own name: long keys have no fetches
 }
 
+// The values of a Trace's Lease.
+const (
+	fetched   = "fetched"
+	forwarded = "forwarded"
+)
+
 // trace records how the Lease served a request, and the calls of the fetch it shared.
-func trace(t *backend.Trace, use backend.LeaseUse, fetched *backend.Trace) {
+func trace(t *backend.Trace, use string, shared *backend.Trace) {
 	if t == nil {
 		return
 	}
 	t.Lease = use
-	if fetched == nil {
+	if shared == nil {
 		return
 	}
-	t.Side, t.Flag, t.FlagVersion = fetched.Side, fetched.Flag, fetched.FlagVersion
-	t.Shadowed, t.HandedOver = fetched.Shadowed, fetched.HandedOver
-	t.Visit(fetched.Group, fetched.Node, fetched.Role)
-	t.Calls = append(t.Calls, fetched.Calls...)
+	t.Side, t.Flag, t.FlagVersion = shared.Side, shared.Flag, shared.FlagVersion
+	t.Shadowed, t.HandedOver = shared.Shadowed, shared.HandedOver
+	t.Group, t.Node, t.Role = shared.Group, shared.Node, shared.Role
+	t.Calls = append(t.Calls, shared.Calls...)
 }

@@ -69,7 +69,7 @@ func TestFetchIsShared(t *testing.T) {
 		if n := inner.takes.Load(); n != 2 {
 			t.Errorf("%d calls for the first and five more of 20, want 2", n)
 		}
-		if s := ls.Stats(); s.Fetches != 1 || s.Straight != 1 || s.Stranded != 0 {
+		if s := ls.Stats(); s.Fetches != 1 || s.Forwarded != 1 || s.Stranded != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -279,7 +279,7 @@ func TestNextBatchSpentInAdvance(t *testing.T) {
 			takeKey(t, ls, p, 1, true)
 			time.Sleep(10 * time.Millisecond)
 		}
-		if s := ls.Stats(); s.Straight > 10 {
+		if s := ls.Stats(); s.Forwarded > 10 {
 			t.Errorf("%+v: want batches", s)
 		}
 	})
@@ -466,7 +466,7 @@ func TestLeaseShare(t *testing.T) {
 							time.Sleep(time.Second / perSecond)
 						}
 						s := ls.Stats()
-						calls.Add(s.Straight + s.Fetches)
+						calls.Add(s.Forwarded + s.Fetches)
 						returned.Add(s.Returned)
 						stranded.Add(s.Stranded)
 					})

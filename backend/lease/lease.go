@@ -1,4 +1,3 @@
-// Package lease has a backend that charges batches in advance and admits most requests from them without a call.
 package lease
 
 import (
@@ -9,8 +8,10 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -67,14 +68,14 @@ var (
 
 // Stats counts what a Lease has done so far, and what it holds.
 type Stats struct {
-	Leased   int64 `json:"leased"`   // takes admitted from a lease, without a call of their own
-	Denied   int64 `json:"denied"`   // takes denied by the local view, without a call
-	Straight int64 `json:"straight"` // takes that were forwarded
-	Fetches  int64 `json:"fetches"`  // batches requested
-	Returned int64 `json:"returned"` // cost of leases that was returned
-	Lost     int64 `json:"lost"`     // cost that may be charged but is neither leased nor returned: it counts until its windows end
-	Stranded int64 `json:"stranded"` // cost that is leased and unspent, or a pending return
-	Keys     int   `json:"keys"`     // views
+	Leased    int64 `json:"leased"`    // takes admitted from a lease, without a call of their own
+	Denied    int64 `json:"denied"`    // takes denied by the local view, without a call
+	Forwarded int64 `json:"forwarded"` // takes that were forwarded
+	Fetches   int64 `json:"fetches"`   // batches requested
+	Returned  int64 `json:"returned"`  // cost of leases that was returned
+	Lost      int64 `json:"lost"`      // cost that may be charged but is neither leased nor returned: it counts until its windows end
+	Stranded  int64 `json:"stranded"`  // cost that is leased and unspent, or a pending return
+	Keys      int   `json:"keys"`      // views
 }
 
 // New returns a Lease over inner, and owns inner from then on.
@@ -175,7 +176,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !backend.Supports(l.inner, backend.OpRefund) {
+	if _, ok := l.inner.(backend.Refunder); !ok {
 		return backend.ErrUnsupported
 	}
 	if amount = receipt.Refundable(amount); amount < 1 {
@@ -198,7 +199,7 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 // succeeded as err tells, has made room. The view's own state changes only by merging replies: one merged since may already
 // include the refund.
 func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error) {
-	if err != nil && notApplied(err) {
+	if err != nil && outcome.NothingRefunded(err) {
 		return
 	}
 	s.mu.Lock()
@@ -214,7 +215,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	if !backend.Supports(l.inner, backend.OpReset) { // before the lease ends
+	if _, ok := l.inner.(backend.Resetter); !ok { // before the lease ends
 		return backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
@@ -235,7 +236,7 @@ func (l *Lease) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	return backend.Ping(ctx, l.inner)
 }
@@ -268,7 +269,7 @@ func (l *Lease) Stats() Stats {
 		s.mu.Lock()
 		sum.Leased += s.stats.Leased
 		sum.Denied += s.stats.Denied
-		sum.Straight += s.stats.Straight
+		sum.Forwarded += s.stats.Forwarded
 		sum.Fetches += s.stats.Fetches
 		sum.Returned += s.stats.Returned
 		sum.Lost += s.stats.Lost

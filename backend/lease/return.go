@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/hashtable"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -185,7 +185,7 @@ func (l *Lease) sendReturn(ctx context.Context, r *pendingReturn, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.clock()
-	if r.backoff = min(max(2*r.backoff, minReturnBackoff), maxReturnBackoff); err != nil && !last && notSent(err) &&
+	if r.backoff = min(max(2*r.backoff, minReturnBackoff), maxReturnBackoff); err != nil && !last && outcome.Retryable(err) &&
 		len(s.pending) < maxPendingReturns && now+r.backoff < r.expiresAt {
 		r.notBefore = now + r.backoff
 		s.pending = append(s.pending, *r)
@@ -204,26 +204,4 @@ func (l *Lease) sendReturn(ctx context.Context, r *pendingReturn, last bool) {
 			v.recheck, v.resetMicros = 0, 0
 		}
 	}
-}
-
-// notApplied reports whether nothing was refunded, certainly, as [backend.Refunder] defines it.
-func notApplied(err error) bool {
-	_, bad := errors.AsType[*limit.Error](err)
-	return bad || notSent(err) || errors.Is(err, backend.ErrClosed) || errors.Is(err, backend.ErrUnsupported)
-}
-
-// notSent reports whether nothing was refunded, certainly, and a retry may succeed.
-func notSent(err error) bool {
-	if e, ok := errors.AsType[*backend.Error](err); ok {
-		return !e.MayHaveCharged
-	}
-	if _, moved := errors.AsType[*state.MovedError](err); moved {
-		return true
-	}
-	for _, before := range []error{state.ErrFloorWanted, context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, before) {
-			return true
-		}
-	}
-	return false
 }

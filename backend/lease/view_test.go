@@ -59,7 +59,7 @@ func TestLocalDenial(t *testing.T) {
 				t.Fatalf("retry after %s, the window ends in %s", r.Binding().RetryAfter, time.Until(r.Binding().ResetAt))
 			}
 		}
-		if s := ls.Stats(); s.Straight > 3+2 || s.Denied < 990 {
+		if s := ls.Stats(); s.Forwarded > 3+2 || s.Denied < 990 {
 			t.Errorf("in 10 s of denials: %+v", s)
 		}
 		way.cut = true

@@ -15,6 +15,7 @@ import (
 	"github.com/bradfitz/gomemcache/memcache"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/internal/fielderrors"
@@ -99,7 +100,7 @@ var (
 	_ backend.Loader   = (*Memcached)(nil)
 	_ backend.Seeder   = (*Memcached)(nil)
 	_ backend.Sealer   = (*Memcached)(nil)
-	_ backend.Clock    = (*Memcached)(nil)
+	_ control.Clock    = (*Memcached)(nil)
 )
 
 // New returns a Memcached over servers, each "host:port" or the path of a Unix socket. Every process must use the same names.
@@ -218,7 +219,7 @@ func (m *Memcached) Peek(ctx context.Context, req backend.Request) (backend.Resu
 // Ping implements [backend.Pinger]: it pings every server.
 func (m *Memcached) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	if ctx.Err() != nil { // a fast server would hide it
 		return ctx.Err()
@@ -230,7 +231,7 @@ func (m *Memcached) Ping(ctx context.Context) error {
 	return err
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (m *Memcached) NowMicros() int64 { return m.cfg.Now().UnixMicro() }
 
 // Close waits for the calls in flight, at most three times Timeout, and closes the connections.
@@ -263,7 +264,7 @@ func (m *Memcached) serverOf(name string) *server { return m.servers[m.ring.Owne
 // returns false or an error, or once the context has ended.
 func change[T any](ctx context.Context, m *Memcached, op string, req *backend.Request,
 	do func(*backend.Request, *state.State, state.At) (result T, write bool, refusal error)) (T, error) {
-	name, own := m.name(req), req.Clone() // an abandoned call continues for a while
+	name, own := m.name(req), cloneRequest(req) // an abandoned call continues for a while
 	server := m.serverOf(name)
 	return traced(ctx, server, req.Trace, op, "", func(ctx context.Context) (T, error) {
 		var zero T
@@ -341,4 +342,16 @@ func checkExpiry(p *limit.Policy) error {
 			Bound: fmt.Sprintf("must be at most %s: Memcached's times end in 2038", room)}
 	}
 	return nil
+}
+
+// cloneRequest returns a copy that doesn't share what belongs to the caller again once the call has returned.
+func cloneRequest(r *backend.Request) backend.Request {
+	c := *r
+	c.Policy = &limit.Policy{Name: r.Policy.Name, Limits: slices.Clone(r.Policy.Limits)}
+	c.Trace = nil
+	if r.Floor != nil {
+		floor := r.Floor.Clone()
+		c.Floor = &floor
+	}
+	return c
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -40,7 +41,7 @@ func TestMemcachedConformance(t *testing.T) {
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](),
 		backendtest.Require[backend.Resetter](), backendtest.Require[backend.Pinger](),
 		backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
-		backendtest.Require[backend.Clock](),
+		backendtest.Require[control.Clock](),
 	)
 }
 

@@ -16,6 +16,8 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/outcome"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/ring"
@@ -40,7 +42,7 @@ func newServer(name string, cfg *Config) *server {
 	return &server{name: name, client: client, guard: callguard.New(callguard.Config{
 		Timeout: cfg.Timeout, MaxCalls: cfg.MaxCalls, IgnoresContext: true, Closed: backend.ErrClosed,
 		Wrap: func(ctx context.Context, op string, err error) error {
-			return backend.WrapError(ctx, op, name, err, classify)
+			return outcome.Wrap(ctx, op, name, err, classify)
 		},
 	})}
 }
@@ -92,7 +94,7 @@ func traced[T any](ctx context.Context, s *server, t *backend.Trace, op, command
 	}
 	c := backend.Call{System: "memcached", Node: s.name, Op: op, Command: command, Start: time.Now()}
 	reply, err := callguard.Do(ctx, s.guard, op, s.guard.Deadline(), do)
-	t.Record(c, err)
+	tracing.Record(t, c, err)
 	return reply, err
 }
 
@@ -163,7 +165,7 @@ var (
 	errNoRoom     = errors.New("memcache: the server has no room for the item")
 )
 
-// classify classifies the client's errors for [backend.WrapError].
+// classify classifies the client's errors for [outcome.Wrap].
 func classify(err error) (kind backend.Kind, mayHaveRun bool, shown error) {
 	mayHaveRun, shown = !callguard.IsUnsent(err), err
 	text := err.Error()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
 	"github.com/sluice-go/sluice/limit/state"
@@ -38,7 +40,7 @@ type Memory struct {
 	closed atomic.Bool
 
 	mu        sync.Mutex // guards published
-	published backend.Announcement
+	published control.Announcement
 }
 
 var (
@@ -50,8 +52,8 @@ var (
 	_ backend.Loader    = (*Memory)(nil)
 	_ backend.Seeder    = (*Memory)(nil)
 	_ backend.Sealer    = (*Memory)(nil)
-	_ backend.Publisher = (*Memory)(nil)
-	_ backend.Clock     = (*Memory)(nil)
+	_ control.Publisher = (*Memory)(nil)
+	_ control.Clock     = (*Memory)(nil)
 	_ backend.Doubter   = (*Memory)(nil)
 )
 
@@ -231,12 +233,12 @@ func (m *Memory) Ping(ctx context.Context) error {
 		return backend.ErrClosed
 	}
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	return ctx.Err()
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (m *Memory) NowMicros() int64 { return m.now() }
 
 // Close drops all counts.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testtier"
@@ -29,8 +30,8 @@ func TestMemoryConformance(t *testing.T) {
 				return backendtesting.NewMemory(t, memory.Config{Now: now, MaxKeys: max})
 			},
 				backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
-				backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Publisher](),
-				backendtest.Require[backend.Clock](),
+				backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[control.Publisher](),
+				backendtest.Require[control.Clock](),
 			)
 		})
 	}

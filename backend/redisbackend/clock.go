@@ -18,13 +18,13 @@ type serverClock struct {
 
 type reading struct {
 	micros int64         // what the server said, Unix time
-	at     time.Time     // when it was heard
+	at     time.Time     // when it came
 	took   time.Duration // from the question to that
 }
 
-// heard takes a reading of the server's clock that was asked for at a moment. A reading that is borrowed from another server
+// observe takes a reading of the server's clock that was asked for at a moment. A reading that is borrowed from another server
 // is ignored while there is a trusted one: the time would jump by what they differ.
-func (c *serverClock) heard(serverMicros int64, asked time.Time, borrowed bool) {
+func (c *serverClock) observe(serverMicros int64, asked time.Time, borrowed bool) {
 	now := time.Now()
 	took := now.Sub(asked)
 	if last := c.last.Load(); last != nil {

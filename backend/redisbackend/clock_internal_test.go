@@ -16,7 +16,7 @@ func TestServerClock(t *testing.T) {
 			t.Error("a clock that was never set is trusted")
 		}
 		const server = 4_000_000_000_000_000 // far from this host's time
-		c.heard(server, time.Now(), false)
+		c.observe(server, time.Now(), false)
 		for _, passed := range []time.Duration{0, time.Microsecond, time.Second, clockTrusted + time.Second} {
 			begin := time.Now()
 			<-time.After(passed)
@@ -24,7 +24,7 @@ func TestServerClock(t *testing.T) {
 				t.Errorf("after %s: %d us, age %s, ok %t", passed, now.micros-server, now.age, ok)
 			}
 		}
-		c.heard(server-1_000_000, time.Now(), false) // a server's clock may step back
+		c.observe(server-1_000_000, time.Now(), false) // a server's clock may step back
 		if now, ok := c.now(); !ok || now.micros != server-1_000_000 || now.age != 0 {
 			t.Errorf("after a step back: %d us, age %s, ok %t", now.micros-server, now.age, ok)
 		}
@@ -38,7 +38,7 @@ func TestServerClockPrefersQuickReplies(t *testing.T) {
 		hear := func(lag, took time.Duration) (behind time.Duration) { // a server whose clock is this process's
 			asked := time.Now()
 			<-time.After(took)
-			c.heard(time.Now().Add(-lag).UnixMicro(), asked, false)
+			c.observe(time.Now().Add(-lag).UnixMicro(), asked, false)
 			now, _ := c.now()
 			if got := time.Since(time.UnixMicro(now.micros)); got > now.behind {
 				t.Errorf("the server is %s ahead, and may be %s", got, now.behind)
@@ -68,7 +68,7 @@ func TestServerClockJump(t *testing.T) {
 		0: true, clockJump / 2: true, -clockJump / 2: true, 2 * clockJump: false, -2 * clockJump: false, 1000 * time.Hour: false,
 	} {
 		var c serverClock
-		c.heard(1, time.Now(), false)
+		c.observe(1, time.Now(), false)
 		c.last.Store(&reading{1, testclock.MonotonicAhead(c.last.Load().at, jump), 0})
 		now, ok := c.now()
 		if ok != want {
@@ -84,7 +84,7 @@ func TestServerClockJump(t *testing.T) {
 func TestServerClockAfterSleep(t *testing.T) {
 	var c serverClock
 	c.last.Store(&reading{1, testclock.MonotonicAhead(time.Now(), 2*clockJump), 0})
-	c.heard(5_000_000, time.Now().Add(-time.Second), false)
+	c.observe(5_000_000, time.Now().Add(-time.Second), false)
 	if now, ok := c.now(); !ok || now.micros < 5_000_000 {
 		t.Errorf("after a slow reply: %d us, ok %t", now.micros, ok)
 	}
@@ -114,7 +114,7 @@ func TestClockBorrowed(t *testing.T) {
 			}
 		}
 		hear := func(micros int64, borrowed bool) {
-			c.heard(micros+time.Since(start).Microseconds(), time.Now(), borrowed)
+			c.observe(micros+time.Since(start).Microseconds(), time.Now(), borrowed)
 		}
 		hear(others, true)
 		want(others)

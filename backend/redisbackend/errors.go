@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// classify is for [backend.WrapError].
+// classify is for [outcome.Wrap].
 func classify(err error) (kind backend.Kind, mayHaveRun bool, shown error) {
 	shown = err
 	if before, _, quoted := strings.Cut(err.Error(), ", with args"); quoted { // of an unknown command, the key among them

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -45,7 +46,7 @@ func TestReplyWord(t *testing.T) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
-	for _, err := range []error{nil, backend.ErrNilContext, redispipe.ReplyError("user:42 is not a prefix"), redispipe.ReplyError("")} {
+	for _, err := range []error{nil, fielderrors.ErrNilContext, redispipe.ReplyError("user:42 is not a prefix"), redispipe.ReplyError("")} {
 		if got := redispipe.Status(err); got != "" {
 			t.Errorf("%v: %q, want none", err, got)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -389,7 +390,7 @@ func TestNilContext(t *testing.T) {
 			if err := b.(backend.Pinger).Ping(none); !errors.As(err, &refused) {
 				t.Errorf("%T: Ping without a context: %v, want a *limit.Error", b, err)
 			}
-			if h, ok := b.(backend.Heartbeater); ok {
+			if h, ok := b.(control.Heartbeater); ok {
 				if _, err := h.Heartbeat(none); !errors.As(err, &refused) {
 					t.Errorf("%T: Heartbeat without a context: %v, want a *limit.Error", b, err)
 				}

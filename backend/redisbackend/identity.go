@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/redis/go-redis/v9"
 
@@ -68,8 +69,8 @@ func parseInfo(text string) info {
 	return i
 }
 
-func (i info) heartbeat() backend.Heartbeat {
-	return backend.Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
+func (i info) heartbeat() control.Heartbeat {
+	return control.Heartbeat{RunID: i.runID, Primary: i.primary, LinkUp: i.linkUp, Age: i.age, Offset: i.offset}
 }
 
 // identity is what a server says of itself, and the marker on it.
@@ -88,7 +89,7 @@ func (i *identity) evicts() (room int64, may bool) {
 	return max(i.most-i.used, 0), i.most > 0 && i.evicting != "noeviction"
 }
 
-// identityQuery asks a server who it is.
+// identityQuery queries the identity of a server.
 type identityQuery struct {
 	time    *redis.TimeCmd
 	info    []*redis.StringCmd
@@ -180,7 +181,7 @@ func (q *identityQuery) identity(nowMicros int64) (*identity, error) {
 // pipelined is a client, or one connection of it.
 type pipelined interface{ Pipeline() redis.Pipeliner }
 
-// identify asks a server who it is and takes that in.
+// identify queries the identity of a server and takes it in.
 func (r *Redis) identify(ctx context.Context, server pipelined, c *continuity, another bool) error {
 	dialled := c.dialled.Load()
 	pipe := server.Pipeline()
@@ -230,7 +231,7 @@ func (r *Redis) write(ctx context.Context, deadline time.Time, c *continuity, w 
 	}
 }
 
-// identifying makes a connection ask its server who it is before anything else is sent.
+// identifying makes a connection query the identity of its server before anything else is sent.
 func (r *Redis) identifying(next func(context.Context, *redis.Conn) error) func(context.Context, *redis.Conn) error {
 	return func(ctx context.Context, conn *redis.Conn) error {
 		if next != nil {
@@ -264,7 +265,7 @@ func (dialCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	return next
 }
 
-// doubt is why a decision that the server has just made is not exact; nil if it is. It first asks the server who it is if
+// doubt is why a decision that the server has just made is not exact; nil if it is. It first queries the server's identity if
 // the decision may have come over a connection that never asked, and asks in the background if that was a while ago.
 func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, nowMicros int64, p *limit.Policy) error {
 	r.servers.decided(p)
@@ -278,7 +279,7 @@ func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, no
 	return c.cause(nowMicros, p)
 }
 
-// refresh asks the server who it is, in the background, if that was a while ago.
+// refresh queries the server's identity in the background, if that was a while ago.
 func (r *Redis) refresh(c *continuity, nowMicros int64) {
 	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
@@ -291,7 +292,7 @@ func (r *Redis) refresh(c *continuity, nowMicros int64) {
 // current reports whether the server was asked on, or after, every connection so far.
 func (c *continuity) current() bool { return c.dialled.Load() == c.asked.Load() && !c.replica.Load() }
 
-// identifyAgain asks the server who it is, unless another caller has meanwhile.
+// identifyAgain queries the server's identity, unless another caller has meanwhile.
 func (r *Redis) identifyAgain(ctx context.Context, deadline time.Time, c *continuity) error {
 	asked := c.askedAt.Load()
 	_, err := callguard.Do(ctx, r.guard, "ping", deadline, func(ctx context.Context) (struct{}, error) {

@@ -25,6 +25,8 @@ import (
 //
 // PoolSize bounds all connections: those that share round trips, of which cfg.Pipelines are in use unless some hang, and
 // those for everything else. One connection can do both, but cancellations are noticed faster with more.
+//
+// A panic in a function of opts, such as OnConnect, is the error of the calls that need its connection.
 func Open(opts *redis.Options, cfg Config) (*Redis, error) {
 	if opts == nil {
 		return nil, &limit.Error{Field: "redis: options", Value: "nil", Bound: "must not be nil"}
@@ -64,8 +66,8 @@ func (r *Redis) transport(t redispipe.Transport, node string) {
 // the client instead. A redis.Ring moves the keys of a dead node to another node; use package router.
 //
 // Calls end by cfg.Timeout whatever the client's own timeouts are. The client gets a hook that counts its connections: after a
-// new one the server is asked who it is, over any connection of the client, before the next decision is returned. Hooks
-// can't be removed, so make only one Redis of a client.
+// new one the server's identity is queried, over any connection of the client, before the next decision is returned. Hooks
+// can't be removed, so make only one Redis of a client. A panic in a hook is the error of the calls that share its round trip.
 //
 // On a Redis Cluster each shard has connections of its own: one that hangs holds up its own keys only. Everything is sent
 // through the clients of the nodes that the client makes; hooks belong there, by OnNewNode.

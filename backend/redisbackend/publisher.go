@@ -1,74 +1,78 @@
 package redisbackend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// noticeName follows the prefix in the name of the key that holds the notice. No key of a policy has this name: theirs
+// announcementName follows the prefix in the name of the key that holds the announcement. No key of a policy has this name: theirs
 // have a colon.
-const noticeName = "topology"
+const announcementName = "topology"
 
-// Published implements [backend.Publisher].
-func (r *Redis) Published(ctx context.Context) (backend.Announcement, error) {
+// Published implements [control.Publisher].
+func (r *Redis) Published(ctx context.Context) (control.Announcement, error) {
 	if ctx == nil {
-		return backend.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	}
 	deadline := r.guard.Deadline()
 	stored, err := callguard.Do(ctx, r.guard, "published", deadline, func(ctx context.Context) (string, error) {
-		stored, _, err := r.source.Get(ctx, deadline, r.cfg.Prefix+noticeName)
+		stored, _, err := r.source.Get(ctx, deadline, r.cfg.Prefix+announcementName)
 		if errors.Is(err, redis.Nil) {
 			return "", nil
 		}
 		return stored, err
 	})
 	if err != nil || stored == "" {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
-	there, err := parseNotice(stored)
+	there, err := parseAnnouncement(stored)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "published", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return control.Announcement{}, &backend.Error{Op: "published", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }
 
-// Publish implements [backend.Publisher].
-func (r *Redis) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
+// Publish implements [control.Publisher].
+func (r *Redis) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
 	if ctx == nil {
-		return backend.Announcement{}, backend.ErrNilContext
+		return control.Announcement{}, fielderrors.ErrNilContext
 	}
 	if err := n.Validate(); err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
-	call := redispipe.Call{Script: &scripts.Post, Args: scripts.PostArgs(n.Version, n.Digest, n.Text)}
-	call.Key = r.cfg.Prefix + noticeName
-	reply, err := r.eval(ctx, "post", r.guard.Deadline(), &call, nil)
-	stored := reply.Text
-	if err != nil || stored == "" {
-		return backend.Announcement{}, err
-	}
-	there, err := parseNotice(stored)
+	call := redispipe.Call{Script: &scripts.Publish, Args: scripts.PublishArgs(n.Version, n.Digest, n.Text)}
+	call.Key = r.cfg.Prefix + announcementName
+	reply, err := r.eval(ctx, "publish", r.guard.Deadline(), &call, nil)
 	if err != nil {
-		return backend.Announcement{}, &backend.Error{Op: "post", Node: r.node, Kind: backend.Corrupt, Err: err}
+		return control.Announcement{}, err
+	}
+	there, err := parseAnnouncement(reply.Text)
+	if err != nil {
+		return control.Announcement{}, &backend.Error{Op: "publish", Node: r.node, Kind: backend.Corrupt, Err: err}
 	}
 	return there, nil
 }
 
-// parseNotice reads what is stored or post.lua answers: a notice, or its first line.
-func parseNotice(reply string) (backend.Announcement, error) {
-	version, digest, text := scripts.ParsePost(reply)
-	n := backend.Announcement{Version: version, Digest: digest, Text: text}
-	if n.Validate() != nil {
-		return backend.Announcement{}, state.ErrCorruptState
+// parseAnnouncement reads what is stored or publish.lua answers: an announcement, or its first line.
+func parseAnnouncement(reply string) (control.Announcement, error) {
+	version, digest, text := scripts.ParsePublish(reply)
+	n := control.Announcement{Version: version, Digest: digest, Text: text}
+	whole := n
+	whole.Text = cmp.Or(text, "left out")
+	if whole.Validate() != nil {
+		return control.Announcement{}, state.ErrCorruptState
 	}
 	return n, nil
 }

@@ -11,8 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/internal/storedname"
+	"github.com/sluice-go/sluice/internal/tracing"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -37,10 +40,10 @@ func (r *reader) pipeConfig(node string) redispipe.Config {
 		Guard: callguard.Config{
 			Timeout: r.cfg.Timeout, KeepsConn: true, Closed: backend.ErrClosed,
 			Wrap: func(ctx context.Context, op string, err error) error {
-				return backend.WrapError(ctx, op, node, err, classify)
+				return outcome.Wrap(ctx, op, node, err, classify)
 			},
 		},
-		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + noticeName,
+		Pipelines: r.cfg.Pipelines, Queue: r.cfg.Queue, Now: r.nowMicros, ClockKey: r.cfg.Prefix + announcementName,
 	}
 }
 
@@ -85,7 +88,7 @@ func (r *reader) load(ctx context.Context, req *backend.Request) (s backend.Snap
 // Ping implements [backend.Pinger]; it also reads the server's clock.
 func (r *reader) Ping(ctx context.Context) error {
 	if ctx == nil {
-		return backend.ErrNilContext
+		return fielderrors.ErrNilContext
 	}
 	_, err := r.readClock(ctx, r.guard.Deadline())
 	return err
@@ -133,7 +136,7 @@ func (r *reader) readClock(ctx context.Context, deadline time.Time) (time.Durati
 		if err != nil {
 			return 0, err
 		}
-		r.clock.heard(read.Now.UnixMicro(), read.Asked, read.Borrowed)
+		r.clock.observe(read.Now.UnixMicro(), read.Asked, read.Borrowed)
 		return ahead(read.Now, read.Asked, time.Since(read.Asked)), nil
 	})
 }
@@ -142,6 +145,6 @@ func (r *reader) readClock(ctx context.Context, deadline time.Time) (time.Durati
 func (r *reader) record(t *backend.Trace, c backend.Call, err error) {
 	if t != nil {
 		c.System, c.Node, c.Status = "redis", r.node, redispipe.Status(err)
-		t.Record(c, err)
+		tracing.Record(t, c, err)
 	}
 }

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/redispipe"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
@@ -51,9 +53,9 @@ var (
 	_ backend.Loader      = (*Redis)(nil)
 	_ backend.Seeder      = (*Redis)(nil)
 	_ backend.Sealer      = (*Redis)(nil)
-	_ backend.Publisher   = (*Redis)(nil)
-	_ backend.Clock       = (*Redis)(nil)
-	_ backend.Heartbeater = (*Redis)(nil)
+	_ control.Publisher   = (*Redis)(nil)
+	_ control.Clock       = (*Redis)(nil)
+	_ control.Heartbeater = (*Redis)(nil)
 	_ backend.Doubter     = (*Redis)(nil)
 )
 
@@ -178,7 +180,7 @@ func (r *Redis) Seal(ctx context.Context, req backend.Request) (backend.Snapshot
 	return backend.Snapshot{State: sealed, Now: reply.NowMicros, Source: backend.Primary}, nil
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (r *Redis) NowMicros() int64 { return r.nowMicros() }
 
 // Close waits for the calls under way, which end within the timeout, and closes the clients that were made by an Open function.
@@ -233,11 +235,11 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 	return reply, err
 }
 
-// Heartbeat implements [backend.Heartbeater]; it also reads the server's clock. A cluster is up while one of its primaries is: those
+// Heartbeat implements [control.Heartbeater]; it also reads the server's clock. A cluster is up while one of its primaries is: those
 // that were called are asked at once, and a random one.
-func (r *Redis) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err error) {
+func (r *Redis) Heartbeat(ctx context.Context) (beat control.Heartbeat, err error) {
 	if ctx == nil {
-		return backend.Heartbeat{}, backend.ErrNilContext
+		return control.Heartbeat{}, fielderrors.ErrNilContext
 	}
 	start := time.Now()
 	if r.servers.cluster {
@@ -249,14 +251,14 @@ func (r *Redis) Heartbeat(ctx context.Context) (beat backend.Heartbeat, err erro
 		beat.Primary, beat.RTT = true, time.Since(start)
 		return beat, err
 	}
-	return callguard.Do(ctx, r.guard, "ping", r.guard.Deadline(), func(ctx context.Context) (backend.Heartbeat, error) {
+	return callguard.Do(ctx, r.guard, "ping", r.guard.Deadline(), func(ctx context.Context) (control.Heartbeat, error) {
 		pipe := r.pipe.Node("").Pipeline()
 		q := r.askIdentity(ctx, pipe, r.servers.one, true)
 		if err := cmp.Or(q.exec(ctx, pipe), q.time.Err(), q.info[0].Err(), q.info[1].Err()); err != nil {
-			return backend.Heartbeat{}, err
+			return control.Heartbeat{}, err
 		}
 		now := q.time.Val()
-		r.clock.heard(now.UnixMicro(), start, false)
+		r.clock.observe(now.UnixMicro(), start, false)
 		beat := parseInfo(q.info[0].Val() + q.info[1].Val()).heartbeat()
 		beat.RTT = time.Since(start)
 		beat.Ahead = ahead(now, start, beat.RTT)

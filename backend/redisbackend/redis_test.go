@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
@@ -31,8 +32,8 @@ func TestRedisConformance(t *testing.T) {
 		return backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Now: now, Prefix: backendtesting.NewPrefix()})
 	},
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
-		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[backend.Publisher](),
-		backendtest.Require[backend.Clock](), backendtest.Require[backend.Heartbeater](),
+		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[control.Publisher](),
+		backendtest.Require[control.Clock](), backendtest.Require[control.Heartbeater](),
 	)
 }
 
@@ -414,7 +415,7 @@ func TestRedisHeartbeat(t *testing.T) {
 	server := testserver.Redis(t)
 	replica := testserver.Replica(t, server)
 	primary, follower := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{}), backendtesting.OpenRedis(t, replica.Addr, redisbackend.Config{})
-	beat := func(b *redisbackend.Redis) backend.Heartbeat {
+	beat := func(b *redisbackend.Redis) control.Heartbeat {
 		t.Helper()
 		h, err := b.Heartbeat(context.Background())
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -22,7 +23,7 @@ var (
 	_ backend.Backend     = (*Replicas)(nil)
 	_ backend.Loader      = (*Replicas)(nil)
 	_ backend.Pinger      = (*Replicas)(nil)
-	_ backend.Heartbeater = (*Replicas)(nil)
+	_ control.Heartbeater = (*Replicas)(nil)
 )
 
 // Take implements [backend.Backend]; no replica takes.
@@ -39,12 +40,12 @@ func (r *Replicas) Load(ctx context.Context, req backend.Request) (backend.Snaps
 	return snapshot, err
 }
 
-// Heartbeat implements [backend.Heartbeater]. Any replica may be read, so the worst counts: the link is up if all links are, and the age
+// Heartbeat implements [control.Heartbeater]. Any replica may be read, so the worst counts: the link is up if all links are, and the age
 // is that of the oldest. The client goes round replicas that don't answer, so they don't count. A cluster without
 // replicas is never up here.
-func (r *Replicas) Heartbeat(ctx context.Context) (backend.Heartbeat, error) {
+func (r *Replicas) Heartbeat(ctx context.Context) (control.Heartbeat, error) {
 	start := time.Now()
-	beat := backend.Heartbeat{LinkUp: true}
+	beat := control.Heartbeat{LinkUp: true}
 	var mu sync.Mutex
 	answered := 0
 	err := r.client.ForEachSlave(ctx, func(ctx context.Context, replica *redis.Client) error {
@@ -61,7 +62,7 @@ func (r *Replicas) Heartbeat(ctx context.Context) (backend.Heartbeat, error) {
 		return nil
 	})
 	if answered == 0 && err != nil {
-		return backend.Heartbeat{}, &backend.Error{Op: "ping", Node: "replicas of " + r.node, Kind: backend.Unavailable, Err: err}
+		return control.Heartbeat{}, &backend.Error{Op: "ping", Node: "replicas of " + r.node, Kind: backend.Unavailable, Err: err}
 	}
 	beat.LinkUp = beat.LinkUp && answered > 0
 	beat.RTT = time.Since(start)

@@ -26,7 +26,7 @@ type Call struct {
 
 // Config configures an Interceptor. Key is required; the zero value of everything else is a documented default.
 type Config struct {
-	// Key names whom a call counts against.
+	// Key returns the key that a call counts against.
 	Key KeyFunc
 
 	// Also are further keys that must admit the call too, such as the address beside the user; each has the policy
@@ -92,7 +92,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	var bad fielderrors.List
 	if c.Key == nil {
-		bad.Add("Key", "nil", "must name whom a call counts against")
+		bad.Add("Key", "nil", "must not be nil")
 	}
 	for i, key := range c.Also {
 		if key == nil {

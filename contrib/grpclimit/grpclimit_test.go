@@ -219,7 +219,7 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 		return func(context.Context, grpclimit.Call) (string, error) { return key, err }
 	}
 	const (
-		unclear = ": the call doesn't say, or not clearly, whom it counts against"
+		unclear = ": the call carries no usable rate-limit key"
 		unknown = "Internal: the call's rate limit can't be determined"
 		away    = "Unavailable: the call's rate limit can't be checked at the moment"
 	)

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
 
-// KeyFunc names whom a call counts against. An empty key and any error refuse the call: [ErrNoKey] with [Config.NoKey],
+// KeyFunc returns the key that a call counts against. An empty key and any error refuse the call: [ErrNoKey] with [Config.NoKey],
 // a status error as it is, any other with codes.Internal. What is not to be limited is named by [Method.Exempt].
 //
 // The key is what the Throttler counts and what its PolicyFor sees. Let it say what kind it is, as "user:42" does: a

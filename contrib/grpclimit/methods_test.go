@@ -25,7 +25,7 @@ func TestNewRefuses(t *testing.T) {
 		want string // of the error
 	}{
 		{"nothing", nil, grpclimit.Config{}, `throttler = nil: must not be nil`},
-		{"no key", th, grpclimit.Config{}, `Key = nil: must name whom a call counts against`},
+		{"no key", th, grpclimit.Config{}, `Key = nil: must not be nil`},
 		{"no second key", th, grpclimit.Config{Key: secretKey, Also: []grpclimit.KeyFunc{secretKey, nil}}, `Also[1] = nil`},
 		{"a code", th, grpclimit.Config{Key: secretKey, NoKey: codes.NotFound}, `NoKey = NotFound: must be InvalidArgument, Una`},
 		{"an empty pattern", th, methods("", grpclimit.Method{}), `method = "": must be like "/pkg.Service/Method"`},

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sluice-go/sluice/internal/deadline"
 	"github.com/sluice-go/sluice/internal/limitview"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
@@ -93,7 +94,7 @@ func retryAfter(d *throttler.Decision) time.Duration { return max(d.RetryAfter, 
 //	Internal                    the key, the cost or the policy can't be made out: the server's mistake
 //	Unavailable                 the rest: an outage, a closed Throttler
 func (i *Interceptor) noVerdict(ctx context.Context, c Call, err error) error {
-	if end := ended(ctx); end != nil {
+	if end := deadline.Ended(ctx); end != nil {
 		return status.FromContextError(end).Err()
 	}
 	if i.cfg.OnError != nil {
@@ -104,22 +105,13 @@ func (i *Interceptor) noVerdict(ctx context.Context, c Call, err error) error {
 	var invalid *limit.Error
 	switch {
 	case errors.Is(err, ErrNoKey), errors.Is(err, errManyKeys):
-		return status.Error(i.cfg.NoKey, "the call doesn't say, or not clearly, whom it counts against")
+		return status.Error(i.cfg.NoKey, "the call carries no usable rate-limit key")
 	case errors.As(err, &key) && errors.As(err, &own) && own.GRPCStatus().Code() != codes.OK:
 		return own.GRPCStatus().Err()
 	case key != nil, errors.As(err, &invalid), errors.Is(err, throttler.ErrUnsupported):
 		return status.Error(codes.Internal, "the call's rate limit can't be determined")
 	}
 	return status.Error(codes.Unavailable, "the call's rate limit can't be checked at the moment")
-}
-
-// ended is ctx.Err(), and does not miss a deadline that is over: the context's timer may fire late.
-func ended(ctx context.Context) error {
-	err := ctx.Err()
-	if deadline, ok := ctx.Deadline(); err == nil && ok && !time.Now().Before(deadline) {
-		err = context.DeadlineExceeded
-	}
-	return err
 }
 
 // codeOf is the code that grpc makes of what a handler returned.

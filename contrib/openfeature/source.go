@@ -13,6 +13,7 @@ import (
 	sdk "github.com/open-feature/go-sdk/openfeature"
 
 	"github.com/sluice-go/sluice/featureflag"
+	"github.com/sluice-go/sluice/internal/typednil"
 )
 
 // Client is what a source needs of an OpenFeature client. [sdk.Client] has it, and [sdk.IClient].
@@ -50,7 +51,7 @@ const (
 // Source returns a source that evaluates a flag of type float with a client. The client stays the caller's. The source
 // can't be written: [featureflag.Set] and the like return [featureflag.ErrReadOnly]. The error says that client is nil.
 func Source(client Client, cfg Config) (featureflag.Watcher, error) {
-	if client == nil {
+	if typednil.Is(client) {
 		return nil, errors.New("openfeature: client is nil")
 	}
 	return &source{

@@ -20,6 +20,9 @@ import (
 
 func TestSourceNeedsAClient(t *testing.T) {
 	t.Parallel()
+	if _, err := openfeature.Source((*sdk.Client)(nil), openfeature.Config{}); err == nil {
+		t.Error("a nil *openfeature.Client was accepted")
+	}
 	if _, err := openfeature.Source(nil, openfeature.Config{}); err == nil || !strings.Contains(err.Error(), "client is nil") {
 		t.Errorf("error %v", err)
 	}

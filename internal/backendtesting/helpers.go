@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memory"
@@ -232,8 +233,8 @@ func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func
 	do("refund", true, backend.Refund(ctx, b, req, receipt, 1))
 	do("reset", true, backend.Reset(ctx, b, req))
 	do("ping", false, backend.Ping(ctx, b))
-	if backend.Supports(b, backend.OpHeartbeat) {
-		_, err = backend.HeartbeatOf(ctx, b)
+	if _, ok := b.(control.Heartbeater); ok {
+		_, err = control.HeartbeatOf(ctx, b)
 		do("heartbeat", false, err)
 	}
 }

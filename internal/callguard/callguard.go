@@ -71,8 +71,7 @@ func Do[T any](ctx context.Context, g *Guard, op string, end time.Time,
 	if ctx.Done() == nil && !g.cfg.IgnoresContext {
 		defer g.End()
 		defer cancel()
-		reply, err := call(limited)
-		g.freeSlot()
+		reply, err := inSlot(limited, g, call)
 		return reply, g.Wrap(ctx, op, err)
 	}
 	type outcome struct {
@@ -83,8 +82,7 @@ func Do[T any](ctx context.Context, g *Guard, op string, end time.Time,
 	go func() {
 		defer g.End()
 		defer cancel()
-		reply, err := call(limited)
-		g.freeSlot()
+		reply, err := inSlot(limited, g, call)
 		done <- outcome{reply, err}
 	}()
 	select {
@@ -102,6 +100,13 @@ func Do[T any](ctx context.Context, g *Guard, op string, end time.Time,
 		}
 		return none, g.Wrap(ctx, op, limited.Err())
 	}
+}
+
+// inSlot makes a call and frees its slot.
+func inSlot[T any](ctx context.Context, g *Guard, call func(context.Context) (T, error)) (reply T, err error) {
+	defer g.freeSlot()
+	defer Recover(&err)
+	return call(ctx)
 }
 
 // Wrap wraps the error of a call; nil stays nil.

@@ -9,6 +9,9 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
+// ErrNilContext is the error of a call with a nil context.
+var ErrNilContext error = &limit.Error{Field: "context", Value: "nil", Bound: "must not be nil"}
+
 // All returns every *limit.Error in a tree of errors, in order.
 func All(err error) []*limit.Error {
 	switch e := err.(type) {

@@ -3,11 +3,16 @@
 package redisopts
 
 import (
+	"context"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/auth"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
 // bufferSize is that of a connection's reads and of its writes: a counter's commands and replies are short. The client's
@@ -29,6 +34,51 @@ func Harden(o *redis.Options, timeout time.Duration) {
 			*size = bufferSize
 		}
 	}
+	contain(o)
+}
+
+// contain makes panics in the application's functions errors: a client loses the place of a connection by a panic while it
+// opens one, and its pool has no more than PoolSize of them.
+func contain(o *redis.Options) {
+	if dial := o.Dialer; dial != nil {
+		o.Dialer = func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			defer callguard.Recover(&err)
+			return dial(ctx, network, addr)
+		}
+	}
+	if connected := o.OnConnect; connected != nil {
+		o.OnConnect = func(ctx context.Context, conn *redis.Conn) (err error) {
+			defer callguard.Recover(&err)
+			return connected(ctx, conn)
+		}
+	}
+	if credentials := o.CredentialsProviderContext; credentials != nil {
+		o.CredentialsProviderContext = func(ctx context.Context) (username, password string, err error) {
+			defer callguard.Recover(&err)
+			return credentials(ctx)
+		}
+	} else if credentials := o.CredentialsProvider; credentials != nil { // it can't return an error
+		o.CredentialsProvider = nil
+		o.CredentialsProviderContext = func(context.Context) (username, password string, err error) {
+			defer callguard.Recover(&err)
+			username, password = credentials()
+			return username, password, nil
+		}
+	}
+	if streaming := o.StreamingCredentialsProvider; streaming != nil {
+		o.StreamingCredentialsProvider = containedCredentials{streaming}
+	}
+}
+
+type containedCredentials struct {
+	auth.StreamingCredentialsProvider
+}
+
+func (c containedCredentials) Subscribe(listener auth.CredentialsListener) (
+	credentials auth.Credentials, unsubscribe auth.UnsubscribeFunc, err error,
+) {
+	defer callguard.Recover(&err)
+	return c.StreamingCredentialsProvider.Subscribe(listener)
 }
 
 // Cluster returns hardened options of the client of a cluster whose nodes have the given options.

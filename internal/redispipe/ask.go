@@ -36,10 +36,17 @@ func (a *askRedirector) ask(ctx context.Context, deadline time.Time, address str
 	asking := pipe.Do(own, "asking")
 	cmd := pipe.Do(own, args...)
 	done := make(chan struct{})
+	var panicked error
 	a.running.Go(func() { // it reads on after the caller has left, which keeps the connection
 		defer cancel()
+		defer close(done)
+		defer func() {
+			if panicked != nil {
+				cmd.SetErr(panicked)
+			}
+		}()
+		defer callguard.Recover(&panicked)
 		_, _ = pipe.Exec(own)
-		close(done)
 	})
 	select {
 	case <-done:

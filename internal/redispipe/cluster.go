@@ -184,8 +184,10 @@ func (c *cluster) anyTime(ctx context.Context) (time.Time, error) {
 	answers := make(chan answer, len(nodes))
 	for _, node := range nodes {
 		c.running.Go(func() {
-			now, err := node.Time(ctx).Result()
-			answers <- answer{now, err}
+			var got answer
+			defer func() { answers <- got }()
+			defer callguard.Recover(&got.err)
+			got.now, got.err = node.Time(ctx).Result()
 		})
 	}
 	var last answer

@@ -88,15 +88,7 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 			p.add(e)
 		}
 		p.encode(end)
-		if len(p.commands) == 1 {
-			_ = c.client.Process(end, p.commands[0].cmd)
-		} else {
-			pipe := c.client.Pipeline()
-			for i := range p.commands {
-				_ = pipe.Process(end, p.commands[i].cmd) // it is only queued
-			}
-			_, _ = pipe.Exec(end)
-		}
+		p.exec(end, c.client)
 		batch = nil
 		for i := range p.commands {
 			batch = p.commands[i].deliver(batch)

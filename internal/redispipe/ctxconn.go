@@ -6,6 +6,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/callguard"
 )
 
 // interrupter interrupts the connection of a client that makes one call at a time.
@@ -116,12 +118,16 @@ func dialUntil(ctx context.Context, end time.Time, network, addr string, dial di
 	}
 	done := make(chan outcome)
 	go func() {
-		conn, err := dial(ctx, network, addr)
+		o := func() (o outcome) {
+			defer callguard.Recover(&o.err)
+			o.conn, o.err = dial(ctx, network, addr)
+			return o
+		}()
 		select {
-		case done <- outcome{conn, err}:
+		case done <- o:
 		case <-ctx.Done():
-			if err == nil {
-				_ = conn.Close()
+			if o.err == nil {
+				_ = o.conn.Close()
 			}
 		}
 	}()

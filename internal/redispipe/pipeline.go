@@ -64,6 +64,28 @@ func (p *pipeline) encode(ctx context.Context) {
 	}
 }
 
+// exec makes the round trip. A panic in it is the error of all commands.
+func (p *pipeline) exec(ctx context.Context, client *redis.Client) {
+	var panicked error
+	defer func() {
+		if panicked != nil {
+			for i := range p.commands {
+				p.commands[i].cmd.SetErr(panicked)
+			}
+		}
+	}()
+	defer callguard.Recover(&panicked)
+	if len(p.commands) == 1 {
+		_ = client.Process(ctx, p.commands[0].cmd)
+		return
+	}
+	pipe := client.Pipeline()
+	for i := range p.commands {
+		_ = pipe.Process(ctx, p.commands[i].cmd) // it is only queued
+	}
+	_, _ = pipe.Exec(ctx)
+}
+
 func (c *command) args() []any {
 	n := len(c.calls)
 	size := 4 + len(c.calls[0].Args)

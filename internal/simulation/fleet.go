@@ -34,7 +34,7 @@ type Fleet struct {
 type FleetReport struct {
 	Requests, Admitted int64
 	Leased, Denied     int64 // requests that made no call: admitted from a lease, denied by the local view
-	Straight, Fetches  int64 // calls that take
+	Forwarded, Fetches int64 // calls that take
 	Refunds            int64 // calls that give back
 	Returned           int64 // cost that was given back
 	Early              int64 // requests denied that the limits had room for, at their windows' ends
@@ -49,7 +49,7 @@ type FleetReport struct {
 }
 
 // Calls are all that went to a server.
-func (r *FleetReport) Calls() int64 { return r.Straight + r.Fetches + r.Refunds }
+func (r *FleetReport) Calls() int64 { return r.Forwarded + r.Fetches + r.Refunds }
 
 // fleet is a Fleet that is played. It is the server, too: like one, it decides at its own clock, in one step, and says
 // what it knows.
@@ -152,7 +152,7 @@ func (w *fleet) watch(leases []*lease.Lease) {
 	r.Refunds = w.backs
 	r.Stranded /= float64(looks)
 	r.Leased, r.Denied = now.Leased-before.Leased, now.Denied-before.Denied
-	r.Straight, r.Fetches, r.Returned = now.Straight-before.Straight, now.Fetches-before.Fetches, now.Returned-before.Returned
+	r.Forwarded, r.Fetches, r.Returned = now.Forwarded-before.Forwarded, now.Fetches-before.Fetches, now.Returned-before.Returned
 }
 
 func sumOf(leases []*lease.Lease) (sum lease.Stats) {
@@ -160,7 +160,7 @@ func sumOf(leases []*lease.Lease) (sum lease.Stats) {
 		s := ls.Stats()
 		sum.Leased += s.Leased
 		sum.Denied += s.Denied
-		sum.Straight += s.Straight
+		sum.Forwarded += s.Forwarded
 		sum.Fetches += s.Fetches
 		sum.Returned += s.Returned
 		sum.Stranded += s.Stranded

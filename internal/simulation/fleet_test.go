@@ -171,7 +171,7 @@ func tabulate(t *testing.T, rows []fleetRow) string {
 		r := playFleet(t, f)
 		t.Logf("%s, %d processes: played in %s", row.name, f.Processes, time.Since(start).Round(time.Millisecond))
 		second := f.Span.Seconds()
-		takes, refunds := float64(r.Straight+r.Fetches)/second, float64(r.Refunds)/second
+		takes, refunds := float64(r.Forwarded+r.Fetches)/second, float64(r.Refunds)/second
 		take := *takeFlag + *limitFlag*float64(len(f.Policy.Limits)-1)
 		cores := (takes*take + refunds**backFlag) / 1e6
 		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %.1f%% | %d | %s | %s | %s | %.1f%% | %.2f%% | %.2f | %d |\n", row.name, f.Processes,

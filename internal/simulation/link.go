@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
@@ -28,8 +29,8 @@ var (
 	_ backend.Loader    = (*link)(nil)
 	_ backend.Seeder    = (*link)(nil)
 	_ backend.Sealer    = (*link)(nil)
-	_ backend.Publisher = (*link)(nil)
-	_ backend.Clock     = (*link)(nil)
+	_ control.Publisher = (*link)(nil)
+	_ control.Clock     = (*link)(nil)
 )
 
 const (
@@ -132,7 +133,7 @@ func (l *link) apart(now time.Time) bool {
 	return false
 }
 
-// NowMicros implements [backend.Clock].
+// NowMicros implements [control.Clock].
 func (l *link) NowMicros() int64 { return time.Now().Add(-l.lag).UnixMicro() }
 
 // Take implements [backend.Backend].
@@ -238,22 +239,22 @@ func (l *link) Seal(ctx context.Context, req backend.Request) (backend.Snapshot,
 	return snapshot, nil
 }
 
-// Look implements [backend.Publisher].
-func (l *link) Published(ctx context.Context) (backend.Announcement, error) {
-	var there backend.Announcement
-	err := l.call(ctx, "look", "", 0, func(state.At, bool) { there = l.to.look() })
+// Published implements [control.Publisher].
+func (l *link) Published(ctx context.Context) (control.Announcement, error) {
+	var there control.Announcement
+	err := l.call(ctx, "published", "", 0, func(state.At, bool) { there = l.to.published() })
 	if err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	return there, nil
 }
 
-// Post implements [backend.Publisher].
-func (l *link) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
-	var there backend.Announcement
-	err := l.call(ctx, "post", "", uint64(n.Version), func(state.At, bool) { there = l.to.publish(n) })
+// Publish implements [control.Publisher].
+func (l *link) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
+	var there control.Announcement
+	err := l.call(ctx, "publish", "", uint64(n.Version), func(state.At, bool) { there = l.to.publish(n) })
 	if err != nil {
-		return backend.Announcement{}, err
+		return control.Announcement{}, err
 	}
 	return there, nil
 }

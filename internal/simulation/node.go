@@ -5,16 +5,17 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
 // node is a primary and its replica. As in Redis, a command is one step, decided at the clock that the request brings, and
 // the replica follows a while later.
 type node struct {
-	w         *world
-	group     string
-	state     map[string]*state.State // guarded by the world's mutex, like all below
-	published backend.Announcement
+	w     *world
+	group string
+	state map[string]*state.State // guarded by the world's mutex, like all below
+	board control.Announcement
 
 	serial  int64             // of the last charge
 	charges map[string][]debt // by key
@@ -170,7 +171,7 @@ func (n *node) fail() {
 
 // flush loses everything.
 func (n *node) flush() {
-	n.stream, n.published = nil, backend.Announcement{}
+	n.stream, n.board = nil, control.Announcement{}
 	for _, key := range n.w.keys {
 		n.w.book.lost(n, key, 0)
 	}
@@ -179,15 +180,15 @@ func (n *node) flush() {
 	n.life++
 }
 
-func (n *node) look() backend.Announcement { return n.published }
+func (n *node) published() control.Announcement { return n.board }
 
-// publish stores an announcement, as backend.Publisher says.
-func (n *node) publish(a backend.Announcement) backend.Announcement {
-	if n.published.Version < a.Version && a.Text != "" {
-		n.published = a
+// publish keeps an announcement, as control.Publisher says.
+func (n *node) publish(given control.Announcement) control.Announcement {
+	if n.board.Version < given.Version {
+		n.board = given
 	}
-	inForce := n.published
-	if inForce.Version <= a.Version {
+	inForce := n.board
+	if inForce.Version <= given.Version {
 		inForce.Text = ""
 	}
 	return inForce

@@ -18,6 +18,20 @@ func Is(v any) bool {
 	return false
 }
 
+// Within returns the typed nils among v and, if v is a slice, its elements. A nil without a type is none.
+func Within(v any) (nils []any) {
+	switch r := reflect.ValueOf(v); {
+	case v == nil:
+	case r.Kind() == reflect.Slice:
+		for i := range r.Len() {
+			nils = append(nils, Within(r.Index(i).Interface())...)
+		}
+	case Is(v):
+		nils = []any{v}
+	}
+	return nils
+}
+
 // Name names a nil value for errors, with its type if it has one.
 func Name(v any) string {
 	if v == nil {

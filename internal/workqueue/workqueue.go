@@ -17,6 +17,8 @@ type Queue[T any] struct {
 
 	begin   sync.Once
 	items   chan queued[T] // nil before the first item
+	adding  sync.RWMutex   // guards closed, and is held while an item is added
+	closed  bool
 	room    keyhash.Room
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -35,9 +37,14 @@ func New[T any](size, workers int, work func(ctx context.Context, key string, it
 	return q
 }
 
-// Add copies the key. It reports whether there was room.
+// Add copies the key. It reports whether there was room; there is none after Close.
 func (q *Queue[T]) Add(key string, item T) bool {
 	q.start()
+	q.adding.RLock()
+	defer q.adding.RUnlock()
+	if q.closed {
+		return false
+	}
 	if !q.room.Enter(key) {
 		return false
 	}
@@ -78,9 +85,21 @@ func (q *Queue[T]) run() {
 	}
 }
 
-// Close waits for the items under way, whose context ends, and drops those that wait.
-func (q *Queue[T]) Close() {
+// Close waits for the items under way, whose context ends, and drops those that wait. It returns how many these are.
+func (q *Queue[T]) Close() (dropped int64) {
 	q.begin.Do(func() {})
+	q.adding.Lock()
+	q.closed = true
+	q.adding.Unlock()
 	q.cancel()
 	q.running.Wait()
+	for {
+		select {
+		case item := <-q.items:
+			q.room.Leave(item.key)
+			dropped++
+		default:
+			return dropped
+		}
+	}
 }

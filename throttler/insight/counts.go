@@ -41,7 +41,7 @@ const (
 	countShards     = 8
 
 	sources    = int(throttler.Listed) + 1
-	guarantees = int(throttler.Unbounded) + 1
+	guarantees = int(throttler.Bounded) + 1
 )
 
 // policyCounts counts decisions under the policies of one name, in shards to avoid contention.
@@ -68,7 +68,7 @@ func (p *policyCounts) record(d *throttler.Decision, cost int64, err error) {
 		how = 1
 	}
 	if source >= sources || guarantee >= guarantees { // of a backend that knows others
-		source, guarantee = 0, int(throttler.Unbounded)
+		source, guarantee = 0, int(throttler.Bounded)
 	}
 	shard.decided[how][source][guarantee].Add(1)
 	if d.Allowed && guarantee != int(throttler.Exact) {

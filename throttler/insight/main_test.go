@@ -30,7 +30,7 @@ func newRecorder(t testing.TB, cfg insight.Config) *insight.Recorder {
 	return r
 }
 
-func newNearLimit(t testing.TB, share float64, notify func(insight.Notice)) *insight.NearLimit {
+func newNearLimit(t testing.TB, share float64, notify func(insight.NearLimitEvent)) *insight.NearLimit {
 	t.Helper()
 	n, err := insight.NewNearLimit(insight.NearLimitConfig{Notify: notify, Share: share})
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 type NearLimitConfig struct {
 	// Notify is called when the backend admits a request that leaves at most Share of a limit's quota, once for each key, limit
 	// and window; of a sliding limit or a bucket, once until the quota would have been back. One goroutine calls it, one
-	// call after the other, and Close waits for it, so it must not call Close. Notices are dropped when 256 of them wait, when
+	// call after the other, and Close waits for it, so it must not call Close. Events are dropped when 256 of them wait, when
 	// the waiting keys longer than 200 bytes exceed 1 MiB, and when many thousands of keys are near their limits at
-	// once. If nil, no function is called: the latest notices are kept for a Recorder all the same, see Config.NearLimit.
-	Notify func(Notice)
+	// once. If nil, no function is called: the latest events are kept for a Recorder all the same, see Config.NearLimit.
+	Notify func(NearLimitEvent)
 
 	// Share is the share of a quota, up to 1. Zero: 0.1.
 	Share float64
 }
 
-// Notice is a key that has little left of a limit.
-type Notice struct {
+// NearLimitEvent is a key that has little left of a limit.
+type NearLimitEvent struct {
 	Key    string
 	Policy *limit.Policy // not to be changed
 	Status limit.Status  // of the limit, after the request
@@ -44,11 +44,11 @@ const (
 type NearLimit struct {
 	share float64
 	seed  maphash.Seed
-	queue *workqueue.Queue[Notice]
+	queue *workqueue.Queue[NearLimitEvent]
 
-	latest latestNotices
+	latest latestEvents
 
-	// A table of a fixed size holds the keys that were notified of. Without room for a key there is no notice, so that no key
+	// A table of a fixed size holds the keys that were notified of. Without room for a key there is no event, so that no key
 	// is notified of twice.
 	shards [nearLimitShards]struct {
 		mu       sync.Mutex
@@ -77,11 +77,11 @@ func NewNearLimit(cfg NearLimitConfig) (*NearLimit, error) {
 	if n.share == 0 {
 		n.share = defaultShare
 	}
-	n.queue = workqueue.New(nearLimitQueue, 1, func(_ context.Context, key string, notice Notice) {
-		notice.Key = key
-		n.latest.keep(notice)
+	n.queue = workqueue.New(nearLimitQueue, 1, func(_ context.Context, key string, event NearLimitEvent) {
+		event.Key = key
+		n.latest.keep(event)
 		if cfg.Notify != nil {
-			cfg.Notify(notice)
+			cfg.Notify(event)
 		}
 	})
 	return n, nil
@@ -122,7 +122,7 @@ func (n *NearLimit) notify(e *throttler.Event, s limit.Status, now int64) {
 			return
 		}
 	}
-	if free != nil && n.queue.Add(e.Key, Notice{Policy: e.Policy, Status: s}) {
+	if free != nil && n.queue.Add(e.Key, NearLimitEvent{Policy: e.Policy, Status: s}) {
 		*free = notified{hash: hash, until: s.ResetAt.UnixMicro()}
 	}
 }
@@ -139,7 +139,7 @@ func (n *NearLimit) hash(e *throttler.Event, l limit.Limit) uint64 {
 	return h.Sum64()
 }
 
-// Close waits for the call of Notify that is under way, and drops the notices that wait.
+// Close waits for the call of Notify that is under way, and drops the events that wait.
 func (n *NearLimit) Close() error {
 	n.queue.Close()
 	return nil

@@ -19,9 +19,9 @@ import (
 
 // A customer is warned before requests are denied.
 func ExampleNearLimit() {
-	notices := make(chan insight.Notice)
+	notices := make(chan insight.NearLimitEvent)
 	near, err := insight.NewNearLimit(insight.NearLimitConfig{
-		Notify: func(n insight.Notice) { notices <- n },
+		Notify: func(n insight.NearLimitEvent) { notices <- n },
 		Share:  0.2,
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ type nearBook struct {
 	notified []string
 }
 
-func (b *nearBook) note(data insight.Notice) {
+func (b *nearBook) note(data insight.NearLimitEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.notified = append(b.notified, fmt.Sprintf("%s %v %d", data.Key, data.Status.Limit, data.Status.Remaining))
@@ -128,7 +128,7 @@ func TestNearLimitHangs(t *testing.T) {
 		goOn, book := make(chan struct{}), &nearBook{}
 		th := throttlertesting.New(t, throttler.Config{
 			Policy: throttlertesting.One(limit.PerHour(1 << 40)),
-			Observer: newNearLimit(t, 1, func(data insight.Notice) {
+			Observer: newNearLimit(t, 1, func(data insight.NearLimitEvent) {
 				<-goOn
 				book.note(data)
 			}),
@@ -170,7 +170,7 @@ func TestNearLimitIsBounded(t *testing.T) {
 		var mu sync.Mutex
 		th := throttlertesting.New(t, throttler.Config{
 			Policy: throttlertesting.One(limit.PerHour(1 << 40)),
-			Observer: newNearLimit(t, 1, func(data insight.Notice) {
+			Observer: newNearLimit(t, 1, func(data insight.NearLimitEvent) {
 				mu.Lock()
 				defer mu.Unlock()
 				notified[data.Key]++
@@ -202,7 +202,7 @@ func TestNearLimitIsBounded(t *testing.T) {
 func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun counts for the process
 	for _, share := range []float64{0.001, 1} { // far, and near and notified
 		th := throttlertesting.New(t, throttler.Config{
-			Policy: throttlertesting.One(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.Notice) {}),
+			Policy: throttlertesting.One(limit.PerHour(1 << 40)), Observer: newNearLimit(t, share, func(insight.NearLimitEvent) {}),
 		})
 		ctx := t.Context()
 		if allocs := testing.AllocsPerRun(1000, func() {
@@ -217,7 +217,7 @@ func TestNearLimitAllocatesNothing(t *testing.T) { // not parallel: AllocsPerRun
 
 func TestNearLimitIsChecked(t *testing.T) {
 	t.Parallel()
-	notify := func(insight.Notice) {}
+	notify := func(insight.NearLimitEvent) {}
 	for _, test := range []struct {
 		cfg  insight.NearLimitConfig
 		want []string

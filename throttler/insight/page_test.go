@@ -171,7 +171,7 @@ func TestNearLimitsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ size, keys, kept int }{{10, 1200, 1000}, {2000, 200, 1 << 18 / 2000}} {
 		noticed := make(chan string)
-		near := newNearLimit(t, 1, func(n insight.Notice) { noticed <- n.Key })
+		near := newNearLimit(t, 1, func(n insight.NearLimitEvent) { noticed <- n.Key })
 		recorder := newRecorder(t, insight.Config{NearLimit: near})
 		th := throttlertesting.New(t, throttler.Config{Observer: near, Policy: throttlertesting.One(limit.PerDay(4))})
 		var last string

@@ -37,8 +37,11 @@ type ShadowConfig struct {
 
 func (c *ShadowConfig) validate() error {
 	var errs []error
-	if c.Backend == nil || typednil.Is(c.Backend) {
-		errs = append(errs, &limit.Error{Field: "Backend", Value: "nil", Bound: "must not be nil"})
+	if typednil.Is(c.Backend) {
+		errs = append(errs, &limit.Error{Field: "Backend", Value: typednil.Name(c.Backend), Bound: "must not be nil"})
+	}
+	for _, o := range typednil.Within(c.Observer) {
+		errs = append(errs, &limit.Error{Field: "Observer", Value: typednil.Name(o), Bound: "must not be a nil pointer"})
 	}
 	if c.Policy.Name != "" || len(c.Policy.Limits) > 0 {
 		if err := c.Policy.Validate(); err != nil {
@@ -56,7 +59,7 @@ type ShadowCounts struct {
 	Allowed int64 `json:"allowed"`
 	Denied  int64 `json:"denied"`  // would have been denied
 	Failed  int64 `json:"failed"`  // no verdict, or a refund or reset that failed
-	Dropped int64 `json:"dropped"` // not sent: too many were waiting
+	Dropped int64 `json:"dropped"` // not sent: too many were waiting, or Close came first
 }
 
 const (
@@ -142,7 +145,7 @@ func (s *Shadow) Counts() ShadowCounts {
 
 // Close ends the calls under way and drops the requests that wait.
 func (s *Shadow) Close() error {
-	s.queue.Close()
+	s.dropped.Add(s.queue.Close())
 	return nil
 }
 
@@ -211,23 +214,25 @@ func (s *Shadow) take(ctx context.Context, req backend.Request) (d throttler.Dec
 }
 
 func (s *Shadow) giveBack(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) {
-	if amount == 0 || receipt.Cost == 0 || !backend.Supports(s.cfg.Backend, backend.OpRefund) {
+	refunder, ok := s.cfg.Backend.(backend.Refunder)
+	if !ok || amount == 0 || receipt.Cost == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := backend.Refund(ctx, s.cfg.Backend, req, receipt, amount); err != nil {
+	if err := refunder.Refund(ctx, req, receipt, amount); err != nil {
 		s.failed.Add(1)
 	}
 }
 
 func (s *Shadow) reset(ctx context.Context, req backend.Request) {
-	if !backend.Supports(s.cfg.Backend, backend.OpReset) {
+	resetter, ok := s.cfg.Backend.(backend.Resetter)
+	if !ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := backend.Reset(ctx, s.cfg.Backend, req); err != nil {
+	if err := resetter.Reset(ctx, req); err != nil {
 		s.failed.Add(1)
 	}
 }

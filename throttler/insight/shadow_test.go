@@ -282,6 +282,12 @@ func TestShadowOfARegistry(t *testing.T) {
 	if fmt.Sprint(fields(err)) != "[Backend limits Timeout]" {
 		t.Errorf("a shadow without limits: %v", err)
 	}
+	_, err = insight.NewShadow(insight.ShadowConfig{
+		Backend: (*memory.Memory)(nil), Observer: throttler.Observers(&shadowNotes{}, (*shadowNotes)(nil)),
+	})
+	if fmt.Sprint(fields(err)) != "[Backend Observer]" {
+		t.Errorf("a shadow with typed nils: %v", err)
+	}
 }
 
 // On a server, too, what a shadow counts is its own.

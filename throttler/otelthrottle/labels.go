@@ -20,7 +20,7 @@ type policy struct {
 
 const (
 	sources    = int(throttler.Listed) + 1
-	guarantees = int(throttler.Unbounded) + 1
+	guarantees = int(throttler.Bounded) + 1
 )
 
 // options are the attributes of one kind of decision.

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-go/sluice/internal/nametable"
+	"github.com/sluice-go/sluice/internal/typednil"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -62,6 +63,18 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	var errs []error
+	for _, p := range []struct {
+		field string
+		nils  []any
+	}{
+		{"tracer provider", typednil.Within(c.TracerProvider)},
+		{"meter provider", typednil.Within(c.MeterProvider)},
+		{"logger provider", typednil.Within(c.LoggerProvider)},
+	} {
+		for _, v := range p.nils {
+			errs = append(errs, fmt.Errorf("otelthrottle: %s: %s must not be a nil pointer", p.field, typednil.Name(v)))
+		}
+	}
 	if !(c.NearLimit <= 1) {
 		errs = append(errs, fmt.Errorf("otelthrottle: near limit: %v must be at most 1", c.NearLimit))
 	}

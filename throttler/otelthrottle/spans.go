@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// spanKey is the context key of the span that begin started. The trace of an event may be another observer's.
-type spanKey struct{}
+// spanKey is the context key of the span that begin of an Observer started. The trace of an event may be another observer's.
+type spanKey struct{ *Observer }
 
 // begin starts the span of a decision. If it doesn't record, nothing else has to.
 func (o *Observer) begin(ctx context.Context, p *policy, e *throttler.Event) context.Context {
@@ -28,12 +28,12 @@ func (o *Observer) begin(ctx context.Context, p *policy, e *throttler.Event) con
 	if e.Trace == nil {
 		e.Trace = new(backend.Trace)
 	}
-	return context.WithValue(within, spanKey{}, span)
+	return context.WithValue(within, spanKey{o}, span)
 }
 
 // end ends the span that begin started, if it did.
 func (o *Observer) end(ctx context.Context, e *throttler.Event) {
-	span, ok := ctx.Value(spanKey{}).(trace.Span)
+	span, ok := ctx.Value(spanKey{o}).(trace.Span)
 	if !ok {
 		return
 	}
@@ -61,6 +61,9 @@ func (o *Observer) end(ctx context.Context, e *throttler.Event) {
 	attrs = known(attrs, "sluice.cause", throttler.Reason(d.Cause))
 	attrs = known(attrs, "sluice.lease", leaseUse(e))
 	span.SetAttributes(traced(attrs, t)...)
+	if len(t.Calls) > 0 {
+		ctx = trace.ContextWithSpan(ctx, span) // in a chain the one in the context is the last observer's
+	}
 	for i := range t.Calls {
 		o.call(ctx, &t.Calls[i])
 	}
@@ -108,7 +111,7 @@ func leaseUse(e *throttler.Event) string {
 	case throttler.LocalDeny:
 		return "denied"
 	}
-	return e.Trace.Lease.String()
+	return e.Trace.Lease
 }
 
 // call makes the span of a finished call to a server, by the conventions for databases.

@@ -5,6 +5,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/internal/typednil"
 )
 
 // WatchDual reads a dual.Dual whenever metrics are collected, with its name as sluice.backend:
@@ -15,7 +16,7 @@ import (
 //	sluice.dual.bounded    decisions without the counts of a side that was unreachable
 //	sluice.dual.shadows    by sluice.shadow: agreed; denied, allowed and remaining are divergences; failed, dropped
 func (o *Observer) WatchDual(name string, dual interface{ Stats() dual.Stats }) error {
-	if dual == nil {
+	if typednil.Is(dual) {
 		return errNothing
 	}
 	w := watcher{meter: o.meter}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/prefixtable"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/throttler"
 )
 
 // view is a document in the form in which requests use it. It never changes.
@@ -29,15 +28,7 @@ func (v *view) Policy(_ context.Context, key string) (*limit.Policy, error) {
 	return v.fallback, nil
 }
 
-func (v *view) Listed(key string) throttler.Listing {
-	switch {
-	case v.deny.Has(key):
-		return throttler.DenyListed
-	case v.allow.Has(key):
-		return throttler.AllowListed
-	}
-	return throttler.NotListed
-}
+func (v *view) Listed(key string) (allow, deny bool) { return v.allow.Has(key), v.deny.Has(key) }
 
 // Shadow goes by the name, as counts do: PolicyFor may return a policy of its own.
 func (v *view) Shadow(p *limit.Policy) *limit.Policy { return v.shadows[p.Name] }

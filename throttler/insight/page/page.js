@@ -185,10 +185,10 @@ function showLease() {
   const l = last.lease;
   byId("lease").hidden = !l;
   if (!l) return;
-  const local = l.leased + l.denied, calls = l.straight + l.fetches;
+  const local = l.leased + l.denied, calls = l.forwarded + l.fetches;
   facts(byId("lease"), [
     ["without a call", local + calls ? percent(local / (local + calls)) : "–"], ["admitted from a lease", l.leased], ["denied by the local view", l.denied],
-    ["forwarded", l.straight], ["batches fetched", l.fetches], ["cost leased, unspent", l.stranded], ["cost returned", l.returned],
+    ["forwarded", l.forwarded], ["batches fetched", l.fetches], ["cost leased, unspent", l.stranded], ["cost returned", l.returned],
     ["cost lost", l.lost], ["keys in the local view", l.keys],
   ]);
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/throttler/otelthrottle"
 )
@@ -77,6 +79,7 @@ func TestNothingToWatch(t *testing.T) {
 	s := newTelemetry(t, otelthrottle.Config{})
 	for what, err := range map[string]error{
 		"lease": s.observer.WatchLease("x", nil), "dual": s.observer.WatchDual("x", nil), "router": s.observer.WatchRouter("x", nil),
+		"nil lease": s.observer.WatchLease("x", (*lease.Lease)(nil)), "nil dual": s.observer.WatchDual("x", (*dual.Dual)(nil)),
 		"nodes": s.observer.WatchNodes(nil), "flag": s.observer.WatchFlag(nil),
 	} {
 		if err == nil {

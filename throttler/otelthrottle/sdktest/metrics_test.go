@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
@@ -185,5 +187,8 @@ func TestNewRefuses(t *testing.T) {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if o != nil || !ok || len(joined.Unwrap()) != 2 {
 		t.Errorf("%v, %v, want both problems", o, err)
+	}
+	if o, err := otelthrottle.New(otelthrottle.Config{TracerProvider: (*sdktrace.TracerProvider)(nil)}); o != nil || err == nil {
+		t.Errorf("%v, %v, want a refusal of a nil provider", o, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
@@ -68,14 +69,14 @@ func TestLeased(t *testing.T) {
 	for _, test := range []struct {
 		use, source string
 		calls       int
-	}{{"passed", "primary", 1}, {"fetched", "primary", 1}, {"spent", "leased", 0}} {
+	}{{"forwarded", "primary", 1}, {"fetched", "primary", 1}, {"spent", "leased", 0}} {
 		_, made := s.request(th, 1)
 		made["ratelimit api"][0].has(t, map[string]string{"sluice.lease": test.use, "sluice.source": test.source})
 		if n := len(made["EVALSHA "+server.Addr]); n != test.calls {
 			t.Errorf("%s: %d calls, want %d", test.use, n, test.calls)
 		}
 	}
-	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot passed": 1})
+	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot forwarded": 1})
 	s.want("sluice.lease.stranded", map[string]float64{"hot": 8})
 	s.want("sluice.lease.efficiency", map[string]float64{"hot": 1.0 / 3})
 	if err := s.observer.Close(); err != nil {
@@ -228,5 +229,32 @@ func TestListed(t *testing.T) {
 			"sluice.outcome": outcome, "sluice.source": "listed", "sluice.guarantee": "exact",
 			"sluice.limit": "-", "sluice.remaining": "-", "sluice.retry_after": "-",
 		})
+	}
+}
+
+// TestTwoObservers: in one chain each observer ends its own span, and makes those of calls below it.
+func TestTwoObservers(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	first, second := newTelemetry(t, otelthrottle.Config{Always: true}), newTelemetry(t, otelthrottle.Config{Always: true})
+	th := first.throttler(throttler.Config{
+		Backend: newRouter(t, server, router.Config{}), Policy: api(limit.PerHour(3)), Observer: second.observer,
+	})
+	if _, err := th.Allow(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*telemetry{"first": first, "second": second} {
+		ended := make(map[string]sdktrace.ReadOnlySpan)
+		for _, span := range s.spans.Ended() {
+			ended[span.Name()] = span
+		}
+		decision, call := ended["ratelimit api"], ended["EVALSHA "+server.Addr]
+		if len(s.spans.Started()) != 2 || decision == nil || call == nil {
+			t.Fatalf("%s: %d spans began, %v ended, want a decision and a call", name, len(s.spans.Started()), ended)
+		}
+		if call.Parent().SpanID() != decision.SpanContext().SpanID() || len(decision.Attributes()) < 5 {
+			t.Errorf("%s: the call belongs to %s, the decision is %s with %v", name, call.Parent().SpanID(),
+				decision.SpanContext().SpanID(), decision.Attributes())
+		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/ring"
 	"github.com/sluice-go/sluice/router"
 )
@@ -114,22 +114,22 @@ type Published struct {
 
 // Publish writes a topology as routers do, and reads what is there then: of an equal epoch a server keeps what it has.
 func (p *Publisher) Publish(ctx context.Context, t router.Topology) Published {
-	return p.published(func(ctx context.Context) (backend.Announcement, error) {
+	return p.published(func(ctx context.Context) (control.Announcement, error) {
 		text, err := json.Marshal(t)
 		if err != nil {
-			return backend.Announcement{}, err
+			return control.Announcement{}, err
 		}
-		if there, err := p.Redis.Publish(ctx, backend.Announcement{Version: int64(t.Epoch), Digest: t.Digest(), Text: string(text)}); err != nil {
+		if there, err := p.Redis.Publish(ctx, control.Announcement{Version: int64(t.Epoch), Digest: t.Digest(), Text: string(text)}); err != nil {
 			return there, err
 		}
 		return p.Redis.Published(ctx)
 	}, ctx)
 }
 
-func (p *Publisher) published(call func(context.Context) (backend.Announcement, error), ctx context.Context) Published {
+func (p *Publisher) published(call func(context.Context) (control.Announcement, error), ctx context.Context) Published {
 	is := Published{Group: p.Group, Node: p.Node, Err: p.err}
 	if p.err == nil {
-		var there backend.Announcement
+		var there control.Announcement
 		there, is.Err = call(ctx)
 		is.Epoch, is.Digest, is.Text = uint64(there.Version), there.Digest, there.Text
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/control"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/policies"
@@ -146,9 +147,13 @@ func keyOwners(topology router.Topology, key string) (all []router.Group, err er
 // silentNode is a node on which a router publishes nothing.
 type silentNode struct{ *redisbackend.Redis }
 
-func (q silentNode) Publish(ctx context.Context, n backend.Announcement) (backend.Announcement, error) {
-	n.Text = "" // only reads
-	return q.Redis.Publish(ctx, n)
+// Publish only reads.
+func (q silentNode) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {
+	stored, err := q.Published(ctx)
+	if stored.Version <= n.Version {
+		stored.Text = ""
+	}
+	return stored, err
 }
 
 // limitState is what one limit has counted of a key.

@@ -45,11 +45,11 @@ type latencies struct {
 
 // leases is what the leases have done; the last three are of cost.
 type leases struct {
-	Fetches  int64 `json:"fetches"`
-	Straight int64 `json:"straight"`
-	Returned int64 `json:"returned"`
-	Lost     int64 `json:"lost"`
-	Stranded int64 `json:"stranded"`
+	Fetches   int64 `json:"fetches"`
+	Forwarded int64 `json:"forwarded"`
+	Returned  int64 `json:"returned"`
+	Lost      int64 `json:"lost"`
+	Stranded  int64 `json:"stranded"`
 }
 
 type limitReport struct {
@@ -77,7 +77,7 @@ func (a *attack) report(where string, seen *tally, took time.Duration) *report {
 }
 
 func (r *report) lease(s lease.Stats) {
-	r.Leases = &leases{s.Fetches, s.Straight, s.Returned, s.Lost, s.Stranded}
+	r.Leases = &leases{s.Fetches, s.Forwarded, s.Returned, s.Lost, s.Stranded}
 }
 
 // err is the error of the command.
@@ -113,8 +113,8 @@ func (r *report) Text(w io.Writer) {
 		fmt.Fprintf(w, "UNSENT\t%d (no caller was free: more --callers, or a smaller --rate)\n", r.Unsent)
 	}
 	if l := r.Leases; l != nil {
-		fmt.Fprintf(w, "LEASES\t%d fetched, %d asked without; cost returned %d, lost %d, stranded %d\n",
-			l.Fetches, l.Straight, l.Returned, l.Lost, l.Stranded)
+		fmt.Fprintf(w, "LEASES\t%d fetched, %d forwarded; cost returned %d, lost %d, stranded %d\n",
+			l.Fetches, l.Forwarded, l.Returned, l.Lost, l.Stranded)
 	}
 	fmt.Fprint(w, "\nLATENCY\tP50\tP90\tP99\tP99.9\tMAX\n")
 	p := r.Latency

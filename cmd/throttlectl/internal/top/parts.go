@@ -53,7 +53,7 @@ func (p *parts) add(r *insight.Report) {
 		sum := orNew(&p.Lease)
 		sum.Leased += s.Leased
 		sum.Denied += s.Denied
-		sum.Straight += s.Straight
+		sum.Forwarded += s.Forwarded
 		sum.Fetches += s.Fetches
 		sum.Returned += s.Returned
 		sum.Lost += s.Lost
@@ -183,12 +183,12 @@ func (p *parts) text(w io.Writer, now time.Time) {
 	}
 	if s := p.Lease; s != nil {
 		share := "-"
-		if all := s.Leased + s.Denied + s.Straight + s.Fetches; all > 0 {
+		if all := s.Leased + s.Denied + s.Forwarded + s.Fetches; all > 0 {
 			share = cli.Percent(float64(s.Leased+s.Denied) / float64(all))
 		}
 		fmt.Fprint(w, "\nLEASES\tADMITTED\tDENIED\tFORWARDED\tBATCHES\tUNSPENT\tRETURNED\tLOST\tKEYS\tWITHOUT A CALL\n")
 		fmt.Fprintf(w, "\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n",
-			s.Leased, s.Denied, s.Straight, s.Fetches, s.Stranded, s.Returned, s.Lost, s.Keys, share)
+			s.Leased, s.Denied, s.Forwarded, s.Fetches, s.Stranded, s.Returned, s.Lost, s.Keys, share)
 	}
 	p.migrationText(w)
 }

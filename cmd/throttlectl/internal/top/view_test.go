@@ -49,10 +49,10 @@ func TestTopView(t *testing.T) {
 		"nodes": [{"group": "eu-1", "node": "10.0.0.1:6379", "role": "primary", "breaker": "closed", "latency_nanos": 812345, "rtt_nanos": 400000,
 			"ahead_nanos": -1200000}, {"group": "eu-1", "node": "10.0.0.2:6379", "role": "replica", "breaker": "closed", "readable": false,
 			"age_nanos": 90000000000}], "router": {"handovers": 12, "redirected": 3, "bounded": 1},
-		"lease": {"leased": 900, "denied": 60, "straight": 30, "fetches": 10, "stranded": 40, "keys": 5},
+		"lease": {"leased": 900, "denied": 60, "forwarded": 30, "fetches": 10, "stranded": 40, "keys": 5},
 		"dual": {"old": 70, "new": 30, "shadow": {"agreed": 8}}, "flag": {"name": "limits-in-redis", "percent": 12.5, "version": 16384, "reason": "split"}`
 	refused := `, "registry": {"digest": "6e95da67", "refused": "line 1: no\nline 2: no"}, "top_denied": [{"key": "bb", "denied": 10, "over": 0}],
-		"nodes": [{"group": "eu-1", "node": "10.0.0.1:6379", "role": "primary", "breaker": "open"}], "lease": {"leased": 100, "straight": 1},
+		"nodes": [{"group": "eu-1", "node": "10.0.0.1:6379", "role": "primary", "breaker": "open"}], "lease": {"leased": 100, "forwarded": 1},
 		"flag": {"name": "limits-in-redis", "percent": 10, "version": 8192, "reason": "split", "stale": true}`
 	all := []*process{
 		told(t, "steady", begin, 2*time.Second, said(1000, 100, fmt.Sprintf(more, 10, 5)), said(3000, 600, fmt.Sprintf(more, 30, 15))),

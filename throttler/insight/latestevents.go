@@ -22,31 +22,31 @@ const (
 	maxLatestBytes   = 1 << 18 // of all keys
 )
 
-// latestNotices keeps notices until their windows end, or others take their place.
-type latestNotices struct {
-	mu    sync.Mutex // guards what follows
-	kept  []Notice   // the oldest first
-	bytes int        // of their keys
+// latestEvents keeps notices until their windows end, or others take their place.
+type latestEvents struct {
+	mu    sync.Mutex       // guards what follows
+	kept  []NearLimitEvent // the oldest first
+	bytes int              // of their keys
 }
 
-func (l *latestNotices) keep(n Notice) {
+func (l *latestEvents) keep(n NearLimitEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kept = append(l.kept, n)
 	l.bytes += len(n.Key)
 	for len(l.kept) > maxLatestNotices || l.bytes > maxLatestBytes {
 		l.bytes -= len(l.kept[0].Key)
-		l.kept[0] = Notice{}
+		l.kept[0] = NearLimitEvent{}
 		l.kept = l.kept[1:]
 	}
 }
 
 // running returns the notices of windows that still run at that time, at most max, the latest first.
-func (l *latestNotices) running(now time.Time, max int) []Notice {
+func (l *latestEvents) running(now time.Time, max int) []NearLimitEvent {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bytes = 0
-	l.kept = slices.DeleteFunc(l.kept, func(n Notice) bool { return !n.Status.ResetAt.After(now) })
+	l.kept = slices.DeleteFunc(l.kept, func(n NearLimitEvent) bool { return !n.Status.ResetAt.After(now) })
 	for i := range l.kept {
 		l.bytes += len(l.kept[i].Key)
 	}
