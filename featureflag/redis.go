@@ -105,7 +105,7 @@ func (s *redisHash) value(ctx context.Context, name, text string, err error) (Va
 	return v, nil
 }
 
-// overdue reads the clock, because a connection may notice the deadline before the context does.
+// overdue reads the clock, because a connection's deadline may pass before the context's timer fires.
 func overdue(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && !time.Now().Before(deadline)

@@ -10,7 +10,7 @@
 --          server's time in hundredths of a second, or the stored version plus 1 if that is more.
 -- Errors   VERSION: no larger version is left. Nothing is written.
 --
--- What is stored and is no flag counts as absent: nobody can have read it.
+-- What is stored and is no flag counts as absent: no process can have read it.
 
 local most = tonumber(ARGV[4])
 local found, old = pcall(cjson.decode, redis.call('HGET', KEYS[1], ARGV[1]) or '')
@@ -32,6 +32,6 @@ local version = math.max(old.version + 1, time[1] * 100 + math.floor(time[2] / 1
 if version > most then return redis.error_reply('VERSION exhausted: is the clock right?') end
 
 local value = string.format('{"percent":%s,"version":%.0f,"killed":%s}', percent, version, killed)
-redis.call('PUBLISH', KEYS[1], ARGV[1]) -- first: if it may not, nothing is written; nobody can read before the end
+redis.call('PUBLISH', KEYS[1], ARGV[1]) -- first: if it may not, nothing is written; no process can read before the end
 redis.call('HSET', KEYS[1], ARGV[1], value)
 return value

@@ -54,7 +54,7 @@ func Changes(before, after Topology) string {
 	}
 	for _, g := range before.Groups {
 		if is[g.Name] == 0 {
-			all = append(all, fmt.Sprintf("group %q is gone", g.Name))
+			all = append(all, fmt.Sprintf("group %q is missing", g.Name))
 		}
 	}
 	const most = 4

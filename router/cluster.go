@@ -23,8 +23,8 @@ func (b *builder) cluster(g *Group) *group {
 	return newGroup(g.Name, g.Weight, primary, []*node{replicas}, b.cfg)
 }
 
-// clusterConfig is that of the backends of a Redis Cluster: without a redirect their clients notice a failover as fast as
-// heartbeats notice one of a node.
+// clusterConfig is that of the backends of a Redis Cluster: without a redirect their clients detect a failover as fast as
+// heartbeats detect one of a node.
 func (o *opener) clusterConfig() redisbackend.Config {
 	cfg := o.cfg.Backend
 	if cfg.Reload == 0 && o.cfg.Heartbeat > 0 {

@@ -73,7 +73,7 @@ type Config struct {
 
 	// Heartbeat is the time between two heartbeats of a node, give or take a fifth. While a node is unavailable they are sent ten
 	// times as often, but no more than about ten a second. Zero: 1 s. Negative: off. Then Redis replicas are not read, since their
-	// lag is unknown; only failing calls open a breaker; and a read doesn't notice that a primary has become a replica. At most
+	// lag is unknown; only failing calls open a breaker; and a read doesn't detect that a primary has become a replica. At most
 	// limit.MaxWindow.
 	Heartbeat time.Duration
 

@@ -56,7 +56,7 @@ func Require[Interface any]() Option {
 // Weakest allows decisions whose guarantee is weaker than Exact, down to g.
 func Weakest(g backend.Guarantee) Option { return func(c *config) { c.weakest = g } }
 
-// Withholds allows the backend to deny, and to report as spent, up to most of each limit that nobody has used yet:
+// Withholds allows the backend to deny, and to report as spent, up to most of each limit that is unused:
 // quota that it charged in advance. It must still never admit too much.
 func Withholds(most int64) Option { return func(c *config) { c.withheld = most } }
 

@@ -120,7 +120,7 @@ func testConcurrent(t *testing.T, s *subject) {
 				}
 				for i := range want / cost {
 					if remaining := max - (i+1)*cost; left[remaining] != 1 && s.withheld == 0 {
-						t.Errorf("%d takes were told that %d remain, want 1", left[remaining], remaining)
+						t.Errorf("%d takes report that %d remain, want 1", left[remaining], remaining)
 					}
 				}
 			})

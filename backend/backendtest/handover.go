@@ -50,7 +50,7 @@ func testHandOverBy(t *testing.T, s *subject, mover state.Mover) {
 		elsewhere.Take(m.policy, m.at(), 2)
 		m.move(t, under(3, state.Adopt), &elsewhere, 2) // denied, and adopted all the same
 		m.move(t, under(3, state.Ask), nil, 1)
-		m.move(t, under(1, state.Ask), nil, 1) // whoever is behind, too
+		m.move(t, under(1, state.Ask), nil, 1) // an older version, too
 		m.move(t, state.Move{}, nil, 1)
 		m.seal(t, under(3, state.Ask), moved(3))
 		m.seal(t, under(2, state.Ask), moved(3))
@@ -108,7 +108,7 @@ func testTwoMovers(t *testing.T, s *subject) {
 		m.move(t, topology(1, state.Ask), nil, 1)
 		m.refused(t, topology(2, state.Ask), receipt, "floor wanted")
 
-		// Left under a topology: nobody but a newer topology is let in, and a migration finds nothing to seal.
+		// Left under a topology: only a newer topology is let in, and a migration finds nothing to seal.
 		frozen := m.seal(t, topology(2, state.Ask), "")
 		m.compareStates(t, "Seal", frozen)
 		for _, move := range []state.Move{{}, migration(9, state.Ask), migration(9, state.Adopt), migration(9, state.WithoutFloor), topology(2, state.Adopt)} {
@@ -234,7 +234,7 @@ func (m *mirror) refused(t *testing.T, move state.Move, receipt state.Receipt, r
 	m.compareLoad(t)
 }
 
-// seedRefusal is what a seed is told where a take is refused: the same, but that a topology may bring what a migration
+// seedRefusal is the refusal of a seed where a take is refused: the same, but that a topology may bring what a migration
 // froze. It is empty if the seed is let in.
 func (m *mirror) seedRefusal(move state.Move, refusal string) string {
 	if move.Mover != state.Topology {

@@ -16,7 +16,7 @@ import (
 // testHistory holds the backend to state.State over random histories of all operations, on keys and policies that
 // take turns. The number of histories is -rapid.checks.
 func testHistory(t *testing.T, s *subject) {
-	if s.withheld > 0 { // what it holds back can't be told from outside once it may come back
+	if s.withheld > 0 { // what it holds back is invisible from outside once it may come back
 		return
 	}
 	worlds := 0
@@ -105,7 +105,7 @@ func changed(t *rapid.T, limits []limit.Limit) []limit.Limit {
 func (w *world) step(t *rapid.T) {
 	w.tick(t)
 	m := rapid.SampledFrom(w.mirrors).Draw(t, "key")
-	for i := range w.mirrors { // whoever looks may forget what is over
+	for i := range w.mirrors { // any call may forget what is over
 		w.see(&w.mirrors[i].model)
 	}
 	op := rapid.SampledFrom([]string{

@@ -102,7 +102,7 @@ func testBadInput(t *testing.T, s *subject) {
 	m.play(t, step{0, 1, "ok 4@1h0m0s 2@6m40s"}) // nothing was charged
 }
 
-// testContext: a context that has ended charges nothing, and its own error can be told.
+// testContext: a context that has ended charges nothing, and the call returns the context's error.
 func testContext(t *testing.T, s *subject) {
 	m := s.mirror("secret-7f3a", limit.Fixed(5, time.Hour))
 	cancelled, cancel := context.WithCancel(context.Background())

@@ -103,7 +103,7 @@ func testPublishAtOnce(t *testing.T, s *subject) {
 		}
 		all.Wait()
 		if slices.Sort(digests); len(slices.Compact(digests)) != 1 {
-			t.Fatalf("version %d: all were told of %q", version, digests)
+			t.Fatalf("version %d: all got %q", version, digests)
 		}
 	}
 }

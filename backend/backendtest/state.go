@@ -339,7 +339,7 @@ func testFloorKept(t *testing.T, s *subject) {
 			m.compareLoad(t)
 		}
 		if !slices.ContainsFunc(copies, func(c state.State) bool { return !c.Equal(&m.model) }) {
-			t.Error("the copies have not gone apart")
+			t.Error("the copies don't differ")
 		}
 		m.takeFloor(t, 100, &copies[0])
 		m.compareLoad(t)

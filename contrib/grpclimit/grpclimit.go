@@ -51,7 +51,7 @@ type Config struct {
 	// code about whenever it likes, as it can Canceled, NotFound or InvalidArgument, has as many calls as it wants unless
 	// something is kept. The status waits for that: it is
 	// one more call to the backend, of a second at most. A panic that passes counts as codes.Internal. With a backend
-	// that is no backend.Refunder nothing is given back, and nobody is asked. Nil: never.
+	// that is no backend.Refunder nothing is given back, and Refund is not called. If nil, nothing is given back.
 	Refund func(code codes.Code) bool
 
 	// Keep is what a call that Refund gives back costs all the same; one that costs no more gets nothing back. With it a client
@@ -67,14 +67,14 @@ type Config struct {
 
 	// MaxPushback is the longest wait that a denial asks of the retries which grpc makes by itself, while the
 	// application waits and knows nothing. What takes longer, or longer than the call has left, stops them. RetryInfo
-	// isn't bounded by it. Zero: 1 minute. Negative: grpc isn't told, and retries by its own backoff.
+	// isn't bounded by it. Zero: 1 minute. Negative: no pushback is sent, and grpc retries by its own backoff.
 	MaxPushback time.Duration
 
 	// NoMetadata leaves the limits out of the metadata.
 	NoMetadata bool
 
-	// OnError is told of what a client isn't: why there is no verdict, unless the call's context ended, and why a
-	// charge could not be given back, which then stays until its windows end. Nil: nobody.
+	// OnError gets what a client doesn't see: why there is no verdict, unless the call's context ended, and why a
+	// charge could not be given back, which then stays until its windows end. If nil, it is not reported.
 	OnError func(ctx context.Context, c Call, err error)
 }
 

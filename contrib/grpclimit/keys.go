@@ -74,7 +74,7 @@ func PeerAddrOf(cfg httplimit.AddrConfig) KeyFunc {
 // others, and Metadata panics if it has less than 16 bytes. Without the value, or if it is empty, there is an [ErrNoKey]; a call that has two is refused, for
 // who says which of them is believed later?
 //
-// A value that nobody has checked is the client's choice: with a new one comes a new quota. Put the Interceptor behind
+// An unchecked value is the client's choice: with a new one comes a new quota. Put the Interceptor behind
 // the authentication, or limit the address as well, by [Config.Also].
 func Metadata(name string, secret []byte) KeyFunc {
 	_ = httplimit.HeaderKey(name, "", secret) // panics now rather than in a call

@@ -18,7 +18,7 @@ import (
 
 // Method is what is different for a method or a service.
 type Method struct {
-	// Exempt leaves the calls alone: they need no key, cost nothing and are told nothing.
+	// Exempt leaves the calls alone: they need no key, cost nothing and get no limits.
 	Exempt bool
 
 	// Throttler is who decides. It stays open. Nil: the Interceptor's.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// settleTimeout bounds what is given back after the handler: it goes on when the client has gone.
+// settleTimeout bounds what is given back after the handler: it goes on after the client has left.
 const settleTimeout = time.Second
 
 // settle gives a call's charges back if its outcome says so, but for what is kept.

@@ -87,7 +87,7 @@ func denied(d *throttler.Decision) error {
 // retryAfter is never 0, which would invite to try again at once.
 func retryAfter(d *throttler.Decision) time.Duration { return max(d.RetryAfter, time.Millisecond) }
 
-// noVerdict is the status of a call on which there is none. The error itself is not told to the client.
+// noVerdict is the status of a call on which there is none. The client doesn't see the error itself.
 //
 //	Canceled, DeadlineExceeded  the call's context ended
 //	Config.NoKey                the call has no key, or more than one of a kind

@@ -44,8 +44,8 @@ type stream struct {
 	throttle    *throttler.Throttler
 	keys        []string
 	limits      metadata.MD
-	told        sync.Once // limits
-	refused     error     // of a message; only for who receives, and that is one goroutine at a time
+	limitsSent  sync.Once
+	refused     error // of a message; only for who receives, and that is one goroutine at a time
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
@@ -60,7 +60,7 @@ func (s *stream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-func (s *stream) tell(ok bool) { s.told.Do(func() { tell(s.ServerStream, s.limits, ok) }) }
+func (s *stream) tell(ok bool) { s.limitsSent.Do(func() { tell(s.ServerStream, s.limits, ok) }) }
 
 // RecvMsg charges a message when it has come, for it is the message that says what it costs.
 func (s *stream) RecvMsg(m any) error {
@@ -77,7 +77,7 @@ func (s *stream) RecvMsg(m any) error {
 	}
 	d, err := allow(s.ctx, s.throttle, s.keys, cost)
 	if s.refused = s.interceptor.refusal(s.ctx, message, s.ServerStream, &d, err); s.refused != nil {
-		s.told.Do(func() {}) // the trailer has the limits of the denial
+		s.limitsSent.Do(func() {}) // the trailer has the limits of the denial
 	}
 	return s.refused
 }

@@ -29,7 +29,7 @@
 // # Versions
 //
 // Processes can compare versions of a flag only if the source has them: see package featureflag. If the flag's metadata
-// has a whole number named "version" ([Config.Version]), that is the version. Whoever changes the percentage must raise
+// has a whole number named "version" ([Config.Version]), that is the version. A change of the percentage must raise
 // it: a change without a larger version is refused with [featureflag.ErrVersion]. A version that isn't a whole number
 // from 1 up is an error, and so is one that was there before and is missing.
 //

@@ -186,7 +186,7 @@ func (c *Call) Problem(h http.Header) (status int, body []byte) {
 	return p.status, c.render(h, &p)
 }
 
-// disconnected reports whether there is no verdict because nobody waits for one.
+// disconnected reports whether there is no verdict because the client has left.
 func (c *Call) disconnected() bool {
 	return c.err != nil && errors.Is(c.ctx.Context.Err(), context.Canceled)
 }

@@ -87,6 +87,6 @@ func Handler(r *Recorder, cfg HandlerConfig) http.Handler {
 			return
 		}
 		h.Set("Content-Type", "application/json")
-		_, _ = w.Write(append(body, '\n')) // the client may have gone
+		_, _ = w.Write(append(body, '\n')) // the client may have left
 	})
 }

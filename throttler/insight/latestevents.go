@@ -13,7 +13,7 @@ type NearKey struct {
 	Key       string      `json:"key"` // hashed by Recorder.KeyHash, unless asked for in clear
 	Policy    string      `json:"policy"`
 	Limit     limit.Limit `json:"limit"`
-	Remaining int64       `json:"remaining"` // at the time of the notice; less may be left now
+	Remaining int64       `json:"remaining"` // at the time of the event; less may be left now
 	ResetAt   time.Time   `json:"reset_at"`
 }
 

@@ -40,7 +40,7 @@ func servePage(w http.ResponseWriter, query url.Values) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", pagePolicy)
 	h.Set("Referrer-Policy", "no-referrer")
-	_, _ = io.WriteString(w, strings.NewReplacer(links...).Replace(string(page))) // the client may have gone
+	_, _ = io.WriteString(w, strings.NewReplacer(links...).Replace(string(page))) // the client may have left
 }
 
 func serveAsset(w http.ResponseWriter, name string) {
@@ -56,7 +56,7 @@ func serveAsset(w http.ResponseWriter, name string) {
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	_, _ = w.Write(file) // the client may have gone
+	_, _ = w.Write(file) // the client may have left
 }
 
 // prefersHTML reports whether a client names text/html in its Accept headers, and prefers it to JSON. Wildcards don't count: what

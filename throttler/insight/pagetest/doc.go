@@ -1,3 +1,3 @@
 // Package pagetest tests the page of insight.Handler in a real browser, headless Chromium: real servers, real decisions. It is a
-// module of its own, so that nobody else gets the browser's driver.
+// module of its own, so that applications don't get the browser's driver.
 package pagetest

@@ -35,7 +35,7 @@ func (o *options) onTerminal(ctx context.Context, t *terminal.Terminal, all []*p
 		}
 		select {
 		case keys <- key:
-		default: // nobody types that fast
+		default: // a person doesn't type that fast
 		}
 	})
 	defer restore()

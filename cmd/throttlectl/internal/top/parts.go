@@ -28,7 +28,7 @@ type parts struct {
 // nodeView is a node as the processes see it that see the worst of it.
 type nodeView struct {
 	insight.Node
-	Processes int `json:"processes"`  // that have told of it
+	Processes int `json:"processes"`  // that report it
 	NotClosed int `json:"not_closed"` // that have its breaker open or half-open
 }
 
