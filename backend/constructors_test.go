@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func TestConstructorsNameWhatTheyRefuse(t *testing.T) {
 		},
 		"Lease of more processes than there can be": {
 			func() (any, error) { return lease.New(good, lease.Config{Processes: math.MaxInt}) },
-			[]string{"lease: Processes = "},
+			[]string{"lease: Processes = " + strconv.Itoa(math.MaxInt)},
 		},
 		"Lease of a typed nil": {
 			func() (any, error) { return lease.New(noMemory, lease.Config{}) },

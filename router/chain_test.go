@@ -197,7 +197,7 @@ func TestEditedTopologies(t *testing.T) {
 		says     string
 	}{
 		"an epoch forgotten":       {topo(5, 1, 2, 3), router.ErrTopologyConflict, `epoch = 5: must be 6, with epoch 5 as its "previous"` + ": keys change their owner against what this process has as epoch 5 (group \"g3\" is new)"},
-		"a group gone":             {topo(5, 1), router.ErrTopologyConflict, `(group "g2" is gone)`},
+		"a group gone":             {topo(5, 1), router.ErrTopologyConflict, `(group "g2" is missing)`},
 		"a weight":                 {heavier, router.ErrTopologyConflict, `(group "g2" has weight 3, had 1)`},
 		"a seed":                   {seeded, router.ErrTopologyConflict, `(the seed is 7, was 0)`},
 		"several":                  {topo(5, 3, 4, 5, 6, 7), router.ErrTopologyConflict, `group "g6" is new, and 3 more)`},

@@ -664,6 +664,7 @@ func TestPipelinerFloors(t *testing.T) {
 	server := testserver.Redis(t)
 	clock := backendtesting.NewClock()
 	b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Now: clock.Now})
+	do(t, server.Client(), "SCRIPT", "LOAD", scripts.TakesFixed.Source)
 	mixed := []limit.Limit{limit.PerSecond(50), limit.PerMinute(100), limit.Sliding(1000, time.Hour, time.Minute)}
 	for name, limits := range map[string][]limit.Limit{"one": {limit.PerSecond(50)}, "three": mixed} {
 		req := backend.Request{Key: name, Policy: &limit.Policy{Name: "p", Limits: limits}, Cost: 1}

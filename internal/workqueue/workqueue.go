@@ -74,10 +74,9 @@ func (q *Queue[T]) start() {
 }
 
 func (q *Queue[T]) run() {
-	for {
+	for q.ctx.Err() == nil {
 		select {
 		case <-q.ctx.Done():
-			return
 		case next := <-q.items:
 			q.work(q.ctx, next.key, next.item)
 			q.room.Leave(next.key)

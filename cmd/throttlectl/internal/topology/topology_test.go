@@ -142,7 +142,7 @@ func TestTopologyPushRefuses(t *testing.T) {
 	unlinked.Baseline = false
 	clitest.Fail(t, cli.ExitFailure, `previous = none: must be the topology before epoch 2; or epoch 2 must have "baseline": true`, push(unlinked)...)
 	wrong := fixture.After(fixture.GroupsOf(2, one, two), fixture.GroupsOf(1, one))
-	clitest.Fail(t, cli.ExitFailure, `"previous" of epoch 1 is not what `+one.Addr+` has as that: in the file group "g2" is gone`, push(wrong)...)
+	clitest.Fail(t, cli.ExitFailure, `"previous" of epoch 1 is not what `+one.Addr+` has as that: in the file group "g2" is missing`, push(wrong)...)
 	three := testserver.Redis(t)
 	if got := clitest.Execute(t, push(fixture.GroupsOf(1, one, two, three))...); got.Code != cli.ExitFailure ||
 		!strings.Contains(got.Stderr, `another topology of epoch 1 is in force: write epoch 2, with that as "previous": in the file group "g3" is new`) {
