@@ -5,6 +5,7 @@ package scripts_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -94,6 +95,27 @@ func TestTakeOneCounts(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestTakeOneLeaves: what isn't the state of one fixed limit is left to take, unchanged.
+func TestTakeOneLeaves(t *testing.T) {
+	t.Parallel()
+	client := testserver.Redis(t).Client()
+	const now = 1_767_225_600_000_000
+	at := fmt.Sprint(now/1000 + 1000)
+	one := &scripts.KeyTake{Key: "k", Cost: 1}
+	plan := new(scripts.Plans).Find([]limit.Limit{limit.PerHour(100)})
+	args := plan.AppendArgs(&scripts.TakeOne, nil, now, 1, func(int) *scripts.KeyTake { return one })[1:]
+	for _, stored := range []string{
+		"f1h:" + at + ",5;f1m:" + at + ",2;", "f1h:" + at + ",5-1;f1m:" + at + ",2;", "f1m:" + at + ",5;", "f1h:" + at + ",5-1-1-1;",
+		"f1h:" + at + "0,5;", "f1h:" + at + ",5", "f1h:" + at + ",-5;", "garbage", strings.Repeat("f1h:"+at+",5;", 20),
+	} {
+		client.Set(t.Context(), "k", stored, time.Hour)
+		reply, err := client.Eval(t.Context(), scripts.TakeOne.Source, []string{"k"}, args...).Text()
+		if left := client.Get(t.Context(), "k").Val(); err != nil || reply != "" || left != stored {
+			t.Errorf("%q: %q, %v, and leaves %q", stored, reply, err, left)
 		}
 	}
 }
