@@ -64,7 +64,7 @@ func TestSoakFindsLeaks(t *testing.T) {
 			return nil
 		}},
 		{"bytes of heap in use", func(l *leak) error {
-			l.bytes = append(l.bytes, make([]byte, 128<<10))
+			l.bytes = append(l.bytes, make([]byte, 512<<10))
 			return nil
 		}},
 		{"connections to Redis", func(l *leak) error { return l.client.Conn().Ping(context.Background()).Err() }},
