@@ -426,6 +426,7 @@ func TestRedisErrorReplies(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'evalsha' command":                   backend.Misconfigured,
 		"WRONGTYPE Operation against a key holding the wrong kind of value":                  backend.Misconfigured,
 		"ERR ACL failure in script: User app has no permissions to run the 'set' command":    backend.Misconfigured, // Redis 8.6
+		"ERR Unknown command called from script script: f00, on @user_script:18.":            backend.Misconfigured, // Valkey
 		"ERR unknown command 'EVALSHA', with args beginning with: '" + backendtesting.Secret: backend.Misconfigured,
 		"CORRUPT state": backend.Corrupt,
 		"ERR user_script:26: attempt to perform arithmetic on a nil value": backend.Corrupt,

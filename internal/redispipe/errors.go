@@ -52,7 +52,8 @@ var (
 	refused = [...]string{
 		"NOAUTH", "NOPERM", "WRONGPASS", "DENIED", "NOPROTO", "NOSCRIPT", "WRONGTYPE", "CROSSSLOT", "EXECABORT",
 		"FLOOR", "SEALED", "CORRUPT", "user_script",
-		"unknown command", "Unknown Redis command", "This Redis command is not allowed", "The user executing the script", "ACL failure in script",
+		"unknown command", "Unknown Redis command", "Unknown command", "This Redis command is not allowed",
+		"This command is not allowed", "The user executing the script", "ACL failure in script",
 		"Script attempted", "Script killed", "Error compiling script", "Can not execute", "Can't execute", "operation not permitted",
 		"Client sent AUTH", "AUTH ", "invalid password", "invalid DB index", "DB index", "SELECT ", // from setting a connection up
 		"wrong number of arguments", "Number of keys", "Protocol error", "syntax error",
