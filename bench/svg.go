@@ -19,7 +19,7 @@ func charts(r *NetworkRow) (throughput, cpu picture.Bars) {
 		p := &r.Peers[i]
 		ours := strings.HasPrefix(p.Peer, sluice)
 		throughput.Bars = append(throughput.Bars, picture.Bar{
-			Name: p.Peer, Value: p.Median.PerSecond, Label: number(math.Round(p.Median.PerSecond)), Highlight: ours,
+			Name: p.Peer, Value: p.Median.PerSecond, Label: picture.Number(math.Round(p.Median.PerSecond)), Highlight: ours,
 		})
 		cpu.Bars = append(cpu.Bars, picture.Bar{
 			Name: p.Peer, Value: p.Median.RedisCPU, Label: number(p.Median.RedisCPU) + " \u00b5s", Highlight: ours,

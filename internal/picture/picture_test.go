@@ -74,3 +74,13 @@ func TestTimeline(t *testing.T) {
 	}
 	texts(t, picture.Timeline{Duration: time.Second, Step: time.Second, Plots: []picture.Plot{{}}}.SVG())
 }
+
+func TestNumber(t *testing.T) {
+	for n, want := range map[float64]string{
+		0: "0", 0.25: "0.25", 999: "999", 1000: "1,000", 999_999: "999,999", 1_234_567.4: "1,234,567", -1000: "-1,000", -999_999: "-999,999",
+	} {
+		if got := picture.Number(n); got != want {
+			t.Errorf("%v is %s, want %s", n, got, want)
+		}
+	}
+}

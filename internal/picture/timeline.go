@@ -104,7 +104,7 @@ func (t Timeline) SVG() []byte {
 		scale := height / (units * unit) / t.Step.Seconds()
 		one.OfferedPath, one.AdmittedPath = t.area(p.Offered, one.Bottom, scale), t.area(p.Admitted, one.Bottom, scale)
 		for n := range int(units) + 1 {
-			one.Rates = append(one.Rates, tick{one.Bottom - height*float64(n)/units, strconv.FormatFloat(float64(n)*unit, 'g', 6, 64)})
+			one.Rates = append(one.Rates, tick{one.Bottom - height*float64(n)/units, Number(float64(n) * unit)})
 		}
 		if p.Percent != nil {
 			one.percent(x, height)
@@ -133,7 +133,7 @@ func (t Timeline) area(counts []int64, bottom, scale float64) string {
 			fmt.Fprintf(&b, "V%.1f", bottom-float64(n)*scale)
 		}
 		if i == len(counts)-1 || n != counts[i+1] {
-			fmt.Fprintf(&b, "H%.1f", left+float64(i+1)*width)
+			fmt.Fprintf(&b, "H%.1f", min(left+float64(i+1)*width, right)) // the last step may be cut
 		}
 	}
 	fmt.Fprintf(&b, "V%.1fZ", bottom)
@@ -158,6 +158,23 @@ func (p *plotShape) percent(x func(seconds float64) float64, height float64) {
 	for _, percent := range []float64{0, 50, 100} {
 		p.Percents = append(p.Percents, tick{y(percent), fmt.Sprintf("%g%%", percent)})
 	}
+}
+
+// Number is a number with a comma between thousands. Below 1,000 it has up to six digits.
+func Number(n float64) string {
+	text := strconv.FormatFloat(n, 'g', 6, 64)
+	if math.Abs(n) < 1000 {
+		return text
+	}
+	text = strconv.FormatFloat(math.Round(n), 'f', 0, 64)
+	first := 0
+	if n < 0 {
+		first = 1
+	}
+	for i := len(text) - 3; i > first; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 // niceStep is 1, 2 or 5 times a power of ten, and at least n.
