@@ -22,7 +22,7 @@ help: ## list these targets
 run: ## run the quickstart example
 	go run ./examples/quickstart
 
-test: servers ## run all tests against real servers, installed if needed; two minutes
+test: servers ## run all tests against real servers, installed if needed; five minutes
 	go test -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 
 test-long: export SLUICE_TEST_LONG = 1
