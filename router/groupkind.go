@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// groupKind is one way to name the servers of a group. A new kind is a row of groupKinds, and the fields of [Group] that it uses.
+// groupKind is one way to name the servers of a group. A new kind is a row of groupKinds, and the fields of [Group] that it uses,
+// which Topology.clone copies and schemas/topology.schema.json describes.
 type groupKind struct {
 	name string // the field without which there is no group of this kind
 	also string // the field that goes with it, or ""
