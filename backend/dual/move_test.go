@@ -467,8 +467,9 @@ func TestDualFloor(t *testing.T) {
 	s := newStage(t)
 	var flag lever
 	d := s.process(t, &flag, dual.Config{})
+	now := time.Now() // read once: copies of one window have the same end
 	parse := func(end time.Duration, counts string) state.State {
-		st, err := state.ParseState(fmt.Sprintf("f1h:%d,%s;", time.Now().Add(end).UnixMilli(), counts))
+		st, err := state.ParseState(fmt.Sprintf("f1h:%d,%s;", now.Add(end).UnixMilli(), counts))
 		if err != nil {
 			t.Fatal(err)
 		}
