@@ -119,8 +119,14 @@ func (p *Plan) Size(n int) int { return 2 + len(p.args) + 3*n }
 // Replies are what a call of Takes answers, key by key.
 type Replies struct{ rest string }
 
-// ParseTakes decodes the reply of Takes for n keys.
-func ParseTakes(reply string, n int) (Replies, error) {
+// ParseTakes decodes the reply of a script from ScriptFor for n keys.
+func ParseTakes(script *Script, reply string, n int) (Replies, error) {
+	if script == &TakeOne {
+		if strings.Contains(reply, " ") || strings.HasPrefix(reply, "-") { // no reply of it, and Next would read more than one
+			return Replies{}, state.ErrCorruptState
+		}
+		return Replies{reply}, nil
+	}
 	if strings.Count(reply, " ") != n || reply[0] != ' ' {
 		return Replies{}, state.ErrCorruptState
 	}

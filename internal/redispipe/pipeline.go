@@ -112,8 +112,8 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	var replies scripts.Replies
-	if err == nil && c.plan != nil && c.script != &scripts.TakeOne {
-		replies, err = scripts.ParseTakes(text, len(c.calls))
+	if err == nil && c.plan != nil {
+		replies, err = scripts.ParseTakes(c.script, text, len(c.calls))
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 	refused := err != nil && !unknown && IsReply(err)
@@ -140,11 +140,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			e.end(text, err)
 		default:
 			e.NowMicros = c.nowMicros
-			mine, failed := text, ""
-			if c.script != &scripts.TakeOne {
-				mine, failed = replies.Next()
-			}
-			switch {
+			switch mine, failed := replies.Next(); {
 			case failed != "":
 				e.end("", callguard.Unsent(scriptError(failed)))
 			case mine != "":
