@@ -18,6 +18,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -132,7 +133,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		b := newCounts(t)
 		test.th.Backend = b
-		th := newThrottler(t, test.th)
+		th := throttlertesting.New(t, test.th)
 		s := &service{}
 		c := client(t, s, newLimits(t, th, test.cfg))
 		if test.before != nil {
@@ -258,7 +259,7 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 			if test.th.Backend == nil || test.down {
 				test.th.Backend = b
 			}
-			th := newThrottler(t, test.th)
+			th := throttlertesting.New(t, test.th)
 			cfg := test.cfg
 			told := make(chan error, 2)
 			cfg.Refund, cfg.OnError = refund, func(_ context.Context, _ grpclimit.Call, err error) { told <- err }
@@ -303,7 +304,7 @@ func TestContextErrorsPass(t *testing.T) {
 		ctx  context.Context
 		want codes.Code
 	}{{past, codes.DeadlineExceeded}, {canceled, codes.Canceled}} {
-		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerMinute(10))})
+		th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerMinute(10))})
 		i := newLimits(t, th, grpclimit.Config{OnError: func(context.Context, grpclimit.Call, error) {
 			t.Error("OnError is told")
 		}})
@@ -323,7 +324,7 @@ func TestContextErrorsPass(t *testing.T) {
 
 func TestFromContext(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(5))})
+	th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(5))})
 	var got []int64
 	look := func(ctx context.Context) error {
 		d, ok := grpclimit.FromContext(ctx)
@@ -368,7 +369,7 @@ func TestWhereTheLimitsAreTold(t *testing.T) {
 		{"headers sent", func(ctx context.Context) error { return grpc.SendHeader(ctx, metadata.Pairs("a", "b")) }, none, "9 8 60 -"},
 		{"headers set", func(ctx context.Context) error { return grpc.SetHeader(ctx, metadata.Pairs("a", "b")) }, "9 8 60 -", none},
 	} {
-		th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
+		th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
 		c := client(t, &service{unary: test.handler}, newLimits(t, th, grpclimit.Config{}))
 		var header, trailer metadata.MD
 		_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
@@ -384,7 +385,7 @@ func TestWhereTheLimitsAreTold(t *testing.T) {
 func TestAlso(t *testing.T) {
 	t.Parallel()
 	for _, refund := range []func(codes.Code) bool{nil, func(codes.Code) bool { return false }} {
-		th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(2))})
+		th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(2))})
 		user := "a"
 		i := newLimits(t, th, grpclimit.Config{
 			Key:    func(context.Context, grpclimit.Call) (string, error) { return user, nil },

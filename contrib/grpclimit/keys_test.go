@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -202,7 +203,7 @@ func TestTLSIdentity(t *testing.T) {
 		{"no certificate", nil, tls.VerifyClientCertIfGiven, ""},
 		{"one that nobody has verified", []tls.Certificate{stranger.issue(x509.Certificate{Subject: subject})}, tls.RequireAnyClientCert, ""},
 	} {
-		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(5))})
+		th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(5))})
 		i := newLimits(t, th, grpclimit.Config{Key: grpclimit.TLSIdentity(nil), NoKey: codes.Unauthenticated})
 		server := trusted.issue(x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 		addr := serve(t, &service{}, append(options(i), grpc.Creds(credentials.NewTLS(&tls.Config{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -89,17 +88,6 @@ func (c *counts) Refund(ctx context.Context, req backend.Request, receipt state.
 		return errAway
 	}
 	return c.Memory.Refund(ctx, req, receipt, amount)
-}
-
-func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
-	t.Helper()
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	th, err := throttler.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = th.Close() })
-	return th
 }
 
 // newLimits is an Interceptor; the key is secret if cfg has none.

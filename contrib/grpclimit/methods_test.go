@@ -11,13 +11,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
 
 func TestNewRefuses(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerMinute(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerMinute(1))})
 	for _, test := range []struct {
 		name string
 		th   *throttler.Throttler
@@ -107,8 +108,8 @@ func TestMethods(t *testing.T) {
 		}, cost{unaryCall: 7, emptyCall: 7, receiveMany: 7}, cost{}},
 	} {
 		for _, method := range []string{unaryCall, emptyCall, receiveMany} {
-			mine := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(10))})
-			other := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(10))})
+			mine := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(10))})
+			other := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(10))})
 			c := client(t, &service{}, newLimits(t, mine, grpclimit.Config{
 				Methods: test.methods(other), Cost: func(context.Context, grpclimit.Call) int64 { return 7 },
 			}))
@@ -129,7 +130,7 @@ func TestMethods(t *testing.T) {
 func TestExempt(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(1))})
 	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{
 		Key:     func(context.Context, grpclimit.Call) (string, error) { return "", grpclimit.ErrNoKey },
 		Methods: map[string]grpclimit.Method{receiveMany: {Exempt: true}},
@@ -150,7 +151,7 @@ func TestExempt(t *testing.T) {
 // The function that a cost and a key are asked of sees the request.
 func TestCallHasTheRequest(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(10))})
 	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{
 		Key: func(_ context.Context, c grpclimit.Call) (string, error) {
 			if c.Method == unaryCall {
@@ -192,7 +193,7 @@ func TestPolicyFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	policies[emptyCall].Limits[0].Max = 100 // is too late
-	th := newThrottler(t, throttler.Config{PolicyFor: policyFor, Policy: policy(limit.PerHour(5))})
+	th := throttlertesting.New(t, throttler.Config{PolicyFor: policyFor, Policy: policy(limit.PerHour(5))})
 	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{}))
 	for n, step := range []struct {
 		method string

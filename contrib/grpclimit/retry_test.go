@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -67,7 +68,7 @@ func TestClientsThatWaitGetThrough(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(2, 10*time.Second))})
+			th := throttlertesting.New(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(2, 10*time.Second))})
 			s := &service{}
 			c := inMemory(t, s, newLimits(t, th, test.cfg), test.opt)
 			started := time.Now()
@@ -99,7 +100,7 @@ func TestStreamsThatWaitGetThrough(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(3, 10*time.Second))})
+			th := throttlertesting.New(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(3, 10*time.Second))})
 			c := inMemory(t, &service{}, newLimits(t, th, grpclimit.Config{MessageCost: test.messages}), grpc.WithDefaultServiceConfig(retrying))
 			if _, err := th.AllowN(t.Context(), secret, test.charged); err != nil {
 				t.Fatal(err)
@@ -140,7 +141,7 @@ func TestRetriesGiveUp(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(1, test.window))})
+			th := throttlertesting.New(t, throttler.Config{Backend: clocked{b}, Policy: policy(limit.Fixed(1, test.window))})
 			if _, err := th.Allow(t.Context(), secret); err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +164,7 @@ func TestRetriesGiveUp(t *testing.T) {
 // What the limiter tells an admitted call must not keep grpc from retrying when the handler fails.
 func TestFailuresCanBeRetried(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(10))})
 	s := &service{}
 	fail := func() error {
 		if s.calls.Load()%2 == 1 {

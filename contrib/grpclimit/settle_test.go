@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -34,7 +35,7 @@ func TestRefund(t *testing.T) {
 	} {
 		for _, back := range []bool{false, true} {
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
 			c := client(t, &service{
 				unary: func(context.Context) error { return test.err },
 				both:  func(pb.TestService_FullDuplexCallServer) error { return test.err },
@@ -75,7 +76,7 @@ func TestRefundKeeps(t *testing.T) {
 	}{
 		{0, true, 0, 0, 200}, {1, true, 96, 96, 96}, {1, false, 20, 100, 20}, {5, true, 100, 100, 20}, {7, true, 100, 100, 20},
 	} {
-		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+		th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
 		c := client(t, &service{unary: func(context.Context) error { return status.Error(codes.NotFound, "no") }},
 			newLimits(t, th, grpclimit.Config{
 				Cost: five, Keep: test.keep, RefundAlso: test.also,
@@ -98,7 +99,7 @@ func TestRefundKeeps(t *testing.T) {
 // A panic counts as what a server that recovers makes of it, and goes on.
 func TestRefundAfterPanic(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
 	i := newLimits(t, th, grpclimit.Config{Refund: func(code codes.Code) bool { return code == codes.Internal }})
 	recovering := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (_ any, err error) {
 		defer func() {
@@ -121,7 +122,7 @@ func TestRefundAfterPanic(t *testing.T) {
 // What is to be given back is, also when the client has gone.
 func TestRefundAfterTheClientHasGone(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
 	settled := make(chan struct{})
 	i := newLimits(t, th, grpclimit.Config{Refund: func(code codes.Code) bool { return code == codes.Canceled }})
 	after := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -147,7 +148,7 @@ func TestRefundAfterTheClientHasGone(t *testing.T) {
 func TestRefundFails(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(100))})
 	var told error
 	for _, hook := range []func(context.Context, grpclimit.Call, error){
 		nil, func(_ context.Context, _ grpclimit.Call, err error) { told = err },
@@ -170,7 +171,7 @@ func TestRefundFails(t *testing.T) {
 // A backend that can't give back still counts.
 func TestRefundWithoutARefunder(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Backend: struct{ backend.Backend }{newCounts(t)}, Policy: policy(limit.PerHour(2)),
 	})
 	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{Refund: func(codes.Code) bool {
@@ -189,7 +190,7 @@ func TestListsDenyFirst(t *testing.T) {
 	t.Parallel()
 	for _, refund := range []func(codes.Code) bool{nil, func(codes.Code) bool { return true }} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)), Deny: []string{"denied"}})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)), Deny: []string{"denied"}})
 		c := client(t, &service{}, newLimits(t, th, grpclimit.Config{
 			Also:   []grpclimit.KeyFunc{func(context.Context, grpclimit.Call) (string, error) { return "denied", nil }},
 			Refund: refund,

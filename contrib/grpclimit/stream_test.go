@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/contrib/grpclimit"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -28,7 +29,7 @@ func bodySize(_ context.Context, c grpclimit.Call) int64 {
 
 func TestStreamIsChargedOnce(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
+	th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
 	c := client(t, &service{}, newLimits(t, th, grpclimit.Config{}))
 	stream, err := c.FullDuplexCall(t.Context())
 	if err != nil {
@@ -74,7 +75,7 @@ func TestSilentStreams(t *testing.T) {
 			return grpc.SendHeader(s.Context(), metadata.Pairs("a", "b"))
 		}, none, "9 8 60 -"},
 	} {
-		th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
+		th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(9))})
 		c := client(t, &service{both: test.handler}, newLimits(t, th, grpclimit.Config{}))
 		stream, err := c.FullDuplexCall(t.Context())
 		if err != nil {
@@ -107,7 +108,7 @@ func TestMessages(t *testing.T) {
 			"10/1m: the call costs more than can ever fit the limit 10/1m", 2, "- - - -1"},
 	} {
 		for _, refund := range []func(codes.Code) bool{nil, func(code codes.Code) bool { return code != codes.OK }} {
-			th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(10))})
+			th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerMinute(10))})
 			c := client(t, &service{}, newLimits(t, th, grpclimit.Config{MessageCost: bodySize, Refund: refund}))
 			stream, err := c.FullDuplexCall(t.Context())
 			if err != nil {
@@ -148,7 +149,7 @@ func TestMessages(t *testing.T) {
 func TestDenialOfMessagesLasts(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(2))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(2))})
 	c := client(t, &service{both: func(s pb.TestService_FullDuplexCallServer) error {
 		for n, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.ResourceExhausted} {
 			if _, err := s.Recv(); status.Code(err) != want {
@@ -185,7 +186,7 @@ func TestMessagesWithoutVerdict(t *testing.T) {
 		{"less than nothing", -1, false, codes.Internal},
 	} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Failure: throttler.FailError, Policy: policy(limit.PerMinute(2))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Failure: throttler.FailError, Policy: policy(limit.PerMinute(2))})
 		var told []string
 		c := client(t, &service{both: func(s pb.TestService_FullDuplexCallServer) error {
 			b.down.Store(test.down)

@@ -17,9 +17,10 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// one is a policy of one limit.
+// One is a policy of one limit.
 func One(l limit.Limit) limit.Policy { return limit.Policy{Name: "test", Limits: []limit.Limit{l}} }
 
+// New returns a Throttler that the test closes. Without a Logger it logs nothing.
 func New(t testing.TB, cfg throttler.Config) *throttler.Throttler {
 	t.Helper()
 	if cfg.Logger == nil {
@@ -33,6 +34,7 @@ func New(t testing.TB, cfg throttler.Config) *throttler.Throttler {
 	return th
 }
 
+// NewMemory returns a backend in memory that the test closes.
 func NewMemory(t testing.TB, now func() time.Time) *memory.Memory {
 	t.Helper()
 	m, err := memory.New(memory.Config{Now: now})
@@ -43,7 +45,7 @@ func NewMemory(t testing.TB, now func() time.Time) *memory.Memory {
 	return m
 }
 
-// allow is Allow where an error is a failure of the test.
+// Allow is Throttler.Allow where an error is a failure of the test.
 func Allow(t testing.TB, th *throttler.Throttler, key string) throttler.Decision {
 	t.Helper()
 	d, err := th.Allow(t.Context(), key)
@@ -53,7 +55,7 @@ func Allow(t testing.TB, th *throttler.Throttler, key string) throttler.Decision
 	return d
 }
 
-// clock is a time that only the test moves.
+// Clock is a time that only the test moves.
 type Clock struct{ micros atomic.Int64 }
 
 func NewClock() *Clock {

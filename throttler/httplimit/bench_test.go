@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -40,7 +41,7 @@ func (d discard) WriteHeader(int)             {}
 // once returns a function that serves a request. The first request has been served.
 func once(t testing.TB, cfg httplimit.Config, limits []limit.Limit) func() {
 	cfg.Key = httplimit.ClientAddr()
-	h := wrap(t, newThrottler(t, throttler.Config{Policy: policy(limits...)}), cfg, ok)
+	h := wrap(t, throttlertesting.New(t, throttler.Config{Policy: policy(limits...)}), cfg, ok)
 	w, r := discard{http.Header{}}, httptest.NewRequest(http.MethodGet, "/", nil)
 	serve := func() {
 		clear(w.header)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -49,7 +50,7 @@ func TestBeginIsWhatWrapWrites(t *testing.T) {
 			b := newCounts(t)
 			b.down.Store(test.down)
 			test.th.Backend, test.th.Policy = b, policy(limit.PerHour(1))
-			m := middleware(t, newThrottler(t, test.th), test.cfg)
+			m := middleware(t, throttlertesting.New(t, test.th), test.cfg)
 			for range 2 {
 				w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
 				if i == 0 {
@@ -88,7 +89,7 @@ func equal(a, b http.Header) bool {
 
 func TestCall(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(5))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(5))})
 	var outcomes []httplimit.Outcome
 	m := middleware(t, th, httplimit.Config{
 		Cost: func(*http.Request) int64 { return 3 },
@@ -136,7 +137,7 @@ func TestCall(t *testing.T) {
 // Refuse calls the handlers of the Config.
 func TestRefuse(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	m := middleware(t, th, httplimit.Config{
 		Key: httplimit.Header("X-Api-Key", nil),
 		Denied: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,7 +169,7 @@ func TestRefuse(t *testing.T) {
 func TestCallContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	got := middleware(t, th, httplimit.Config{}).Begin(http.Header{}, r).Request().Context()
@@ -185,7 +186,7 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
 	newTh := func(name string, max int64) *throttler.Throttler {
-		return newThrottler(t, throttler.Config{Backend: b, Policy: limit.Policy{
+		return throttlertesting.New(t, throttler.Config{Backend: b, Policy: limit.Policy{
 			Name: name, Limits: []limit.Limit{limit.PerHour(max).Named(name)},
 		}})
 	}
@@ -229,7 +230,7 @@ func TestRoutes(t *testing.T) {
 
 func TestRoutesAreValidated(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	_, err := httplimit.New(th, httplimit.Config{Key: secretKey, Routes: map[string]httplimit.Route{
 		"/a":     {Exempt: true, Cost: 1},
 		"/b":     {Also: []httplimit.KeyFunc{nil}},

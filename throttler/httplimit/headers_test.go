@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -128,7 +129,7 @@ func TestDraftHeaders(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(test.limits...)})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(test.limits...)})
 			for i, cost := range test.costs {
 				if d, err := th.AllowN(t.Context(), secret, cost); err != nil || !d.Allowed {
 					t.Fatalf("%+v, %v", d, err)
@@ -171,7 +172,7 @@ func TestGitHubHeaders(t *testing.T) {
 	} {
 		b := newCounts(t)
 		b.advance(300 * time.Millisecond) // the reset is within a second
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(test.limits...)})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(test.limits...)})
 		h := wrap(t, th, httplimit.Config{Headers: httplimit.GitHub, Resource: test.resource}, ok)
 		for i, want := range test.want {
 			header := get(h).Header()
@@ -206,7 +207,7 @@ func TestHeaderFamilies(t *testing.T) {
 		{0, draft}, {httplimit.Draft08, draft}, {httplimit.GitHub, github}, {httplimit.NoHeaders, nil},
 		{httplimit.Draft08 | httplimit.GitHub, slices.Concat(draft, github)},
 	} {
-		th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+		th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 		h := wrap(t, th, httplimit.Config{Headers: test.headers}, ok)
 		var got []string
 		for name := range get(h).Header() {
@@ -235,7 +236,7 @@ func TestHeadersOfAnOddBackend(t *testing.T) {
 		{"the reset is over", func(r *backend.Result) { r.Now += 2 * time.Hour.Microseconds() }, `"2/1h";r=1;t=0`, ""},
 	} {
 		b := odd{newCounts(t), test.change}
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(2))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(2))})
 		header := get(wrap(t, th, httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)).Header()
 		if header.Get("RateLimit") != test.state || header.Get("Retry-After") != test.retry ||
 			(header.Get("X-RateLimit-Limit") == "") != (test.state == "") {
@@ -258,8 +259,8 @@ func (o odd) Take(ctx context.Context, req backend.Request) (backend.Result, err
 // RateLimit is a list: nested Middlewares tell both of their limits. The handler inside may change what was set.
 func TestNested(t *testing.T) {
 	t.Parallel()
-	outer := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerHour(9).Named("all"))})
-	inner := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerHour(2).Named("search"))})
+	outer := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerHour(9).Named("all"))})
+	inner := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(limit.PerHour(2).Named("search"))})
 	h := wrap(t, outer, httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, wrap(t, inner,
 		httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub},
 		func(w http.ResponseWriter, r *http.Request) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -23,7 +24,7 @@ import (
 
 func TestNewReportsEveryProblem(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	for _, test := range []struct {
 		name string
 		th   *throttler.Throttler
@@ -76,7 +77,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 func TestServe(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(2))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(2))})
 	calls := 0
 	h := wrap(t, th, httplimit.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		calls++
@@ -102,7 +103,7 @@ func TestServe(t *testing.T) {
 func TestSkip(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1))})
 	h := wrap(t, th, httplimit.Config{
 		Key:  func(*http.Request) (string, error) { return "", httplimit.ErrNoKey },
 		Skip: func(r *http.Request) bool { return r.Method == http.MethodOptions },
@@ -122,7 +123,7 @@ func TestSkip(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerMinute(10))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerMinute(10))})
 	h := wrap(t, th, httplimit.Config{
 		Cost: func(r *http.Request) int64 { return int64(len(r.Method)) },
 	}, ok)
@@ -139,7 +140,7 @@ func TestAlso(t *testing.T) {
 	small := policy(limit.PerHour(2))
 	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack(0)} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)),
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10)),
 			PolicyFor: func(_ context.Context, key string) *limit.Policy {
 				if strings.HasPrefix(key, "addr:") {
 					return &small
@@ -167,7 +168,7 @@ func TestAlsoWithSettleDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []throttler.FailurePolicy{throttler.FailLocal, throttler.FailError} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{
+		th := throttlertesting.New(t, throttler.Config{
 			Backend: &secondAway{counts: b}, Policy: policy(limit.PerHour(10)), Failure: failure,
 		})
 		h := wrap(t, th, httplimit.Config{
@@ -207,7 +208,7 @@ func (s *secondAway) Take(ctx context.Context, req backend.Request) (backend.Res
 // No response names a key.
 func TestKeysStayInside(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	h := wrap(t, th, httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
 	for range 2 {
 		w := get(h)
@@ -231,7 +232,7 @@ func TestClientHonoursRetryAfter(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				th := newThrottler(t, throttler.Config{Backend: mem, Policy: policy(l)})
+				th := throttlertesting.New(t, throttler.Config{Backend: mem, Policy: policy(l)})
 				client := http.Client{Transport: transport{wrap(t, th, httplimit.Config{}, ok)}}
 				denied := 0
 				for range 20 {
@@ -272,7 +273,7 @@ func (h transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func TestConcurrently(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
 	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0, httplimit.Outcome.NotModified)},
 		func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodHead {

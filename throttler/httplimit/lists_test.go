@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -21,7 +22,7 @@ func TestLists(t *testing.T) {
 			{[]string{secret}, nil, http.StatusOK},
 			{nil, []string{secret}, http.StatusForbidden},
 		} {
-			th := newThrottler(t, throttler.Config{
+			th := throttlertesting.New(t, throttler.Config{
 				Policy: policy(limit.PerMinute(1)), Allow: test.allow, Deny: test.deny,
 			})
 			cfg := httplimit.Config{
@@ -52,7 +53,7 @@ func TestListsDenyFirst(t *testing.T) {
 	t.Parallel()
 	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack(0)} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1)), Deny: []string{"addr:*"}})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(1)), Deny: []string{"addr:*"}})
 		h := wrap(t, th, httplimit.Config{Also: []httplimit.KeyFunc{httplimit.ClientAddr()}, Settle: settle}, ok)
 		if w := get(h); w.Code != http.StatusForbidden {
 			t.Errorf("%d, want 403", w.Code)

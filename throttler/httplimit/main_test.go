@@ -93,28 +93,10 @@ func (c *counts) Refund(ctx context.Context, req backend.Request, receipt state.
 	return c.Memory.Refund(ctx, req, receipt, amount)
 }
 
-func newThrottler(t testing.TB, cfg throttler.Config) *throttler.Throttler {
-	t.Helper()
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	th, err := throttler.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = th.Close() })
-	return th
-}
-
 // wrap is next behind a Middleware; the key is secret if cfg has none.
 func wrap(t testing.TB, th *throttler.Throttler, cfg httplimit.Config, next http.HandlerFunc) http.Handler {
 	t.Helper()
-	if cfg.Key == nil {
-		cfg.Key = secretKey
-	}
-	m, err := httplimit.New(th, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.Wrap(next)
+	return middleware(t, th, cfg).Wrap(next)
 }
 
 func ok(http.ResponseWriter, *http.Request) {}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -80,7 +81,7 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 				name := fmt.Sprintf("%s, settle %v, hook %v", test.name, settle, hook)
 				b := newCounts(t)
 				test.th.Backend, test.th.Policy = b, policy(limit.PerMinute(10))
-				th := newThrottler(t, test.th)
+				th := throttlertesting.New(t, test.th)
 				cfg := test.cfg
 				if settle {
 					cfg.Settle = httplimit.GiveBack(0)
@@ -159,7 +160,7 @@ func body(t testing.TB, w *httptest.ResponseRecorder) problem {
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(
 		limit.PerHour(3).Named("hourly"), limit.PerDay(3), limit.PerMinute(100),
 	)})
 	h := wrap(t, th, httplimit.Config{}, ok)
@@ -187,7 +188,7 @@ func TestNever(t *testing.T) {
 	} {
 		for _, cost := range []int64{11, limit.MaxCount, 1 << 62} {
 			b := newCounts(t)
-			th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(10))})
+			th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerMinute(10))})
 			cfg.Cost = func(*http.Request) int64 { return cost }
 			w := get(wrap(t, th, cfg, func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") }))
 			p := body(t, w)
@@ -221,7 +222,7 @@ func TestFallback(t *testing.T) {
 		b.down.Store(test.name != "contended")
 		b.busy.Store(true)
 		test.cfg.Backend, test.cfg.Policy = b, policy(limit.PerMinute(10))
-		h := wrap(t, newThrottler(t, test.cfg), httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
+		h := wrap(t, throttlertesting.New(t, test.cfg), httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}, ok)
 		for range test.admitted {
 			if w := get(h); w.Code != http.StatusOK || len(w.Header()) != 0 {
 				t.Errorf("%s: %d, %v, want it admitted without a word", test.name, w.Code, w.Header())
@@ -242,7 +243,7 @@ func TestFallback(t *testing.T) {
 // A handler of the caller's own finds the headers set and the decision in the context.
 func TestDeniedHandler(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	h := wrap(t, th, httplimit.Config{Denied: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d, ok := httplimit.FromContext(r.Context())
 		if !ok || d.Allowed || d.RetryAfter <= 0 || w.Header().Get("Retry-After") == "" || w.Header().Get("RateLimit") == "" {

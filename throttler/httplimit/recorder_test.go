@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -23,7 +24,7 @@ import (
 // Without Settle nothing stands between the handler and its ResponseWriter; nor for a request that is denied.
 func TestNotWrappedWithoutNeed(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(2))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(2))})
 	var got http.ResponseWriter
 	keep := func(w http.ResponseWriter, _ *http.Request) { got = w }
 	for _, cfg := range []httplimit.Config{
@@ -245,7 +246,7 @@ func (w *countReadFrom) ReadFrom(r io.Reader) (int64, error) {
 // HEAD of a denial has the headers of a GET and no body.
 func TestHead(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	s := server(t, wrap(t, th, httplimit.Config{}, ok))
 	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		response, err := s.Client().Head(s.URL)

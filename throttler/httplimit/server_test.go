@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -29,7 +30,7 @@ func TestOnRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = b.Close() })
-		th := newThrottler(t, throttler.Config{
+		th := throttlertesting.New(t, throttler.Config{
 			Backend: b, Failure: throttler.FailError,
 			Policy: policy(limit.Fixed(4, 1000*time.Hour).Named("hours"), limit.Sliding(8, time.Hour, time.Minute)),
 		})

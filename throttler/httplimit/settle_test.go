@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -21,7 +22,7 @@ import (
 // settling is a handler that costs 5 of 100, and where its outcome goes.
 func settling(t testing.TB, cfg httplimit.Config, next http.HandlerFunc) (http.Handler, *throttler.Throttler, *httplimit.Outcome) {
 	t.Helper()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
 	var outcome httplimit.Outcome
 	settle := cfg.Settle
 	cfg.Cost = func(*http.Request) int64 { return 5 }
@@ -101,7 +102,7 @@ func TestNotModifiedIsNoWayPastTheLimit(t *testing.T) {
 		"a tenth, and an address":      {10, 1, 1000, 100, false, 10},
 		"a tenth of the address's too": {10, 1, 1000, 100, true, 91},
 	} {
-		th := newThrottler(t, throttler.Config{
+		th := throttlertesting.New(t, throttler.Config{
 			Policy: policy(limit.PerHour(test.max)),
 			PolicyFor: func(_ context.Context, key string) *limit.Policy {
 				if strings.HasPrefix(key, "addr:") {
@@ -252,7 +253,7 @@ func TestSettleAfterTheClientHasGone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	b := newCounts(t)
-	th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
+	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
 	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0, httplimit.Outcome.Failed)},
 		func(w http.ResponseWriter, _ *http.Request) {
 			cancel()
@@ -283,7 +284,7 @@ func TestOnSettleError(t *testing.T) {
 		{"an outage", 0, true, errAway},
 	} {
 		b := newCounts(t)
-		th := newThrottler(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: policy(limit.PerHour(10))})
 		var notified error
 		for _, hook := range []func(*http.Request, error){nil, func(r *http.Request, err error) {
 			if _, ok := httplimit.FromContext(r.Context()); !ok {
@@ -313,7 +314,7 @@ func TestOnSettleError(t *testing.T) {
 // A backend that can't give back is the server's mistake, found by the first request.
 func TestSettleNeedsARefunder(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Backend: struct{ backend.Backend }{newCounts(t)}, Policy: policy(limit.PerHour(10)),
 	})
 	h := wrap(t, th, httplimit.Config{Settle: httplimit.GiveBack(0)}, func(http.ResponseWriter, *http.Request) {

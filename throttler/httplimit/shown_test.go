@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/httplimit"
@@ -40,7 +41,7 @@ func TestHide(t *testing.T) {
 			`"2/24h";q=2;w=86400`, `"2/24h";r=0;t=86400`, "0", "2/24h", []string{"2/24h"}},
 		{"all", []string{"internal"}, []limit.Limit{limit.PerHour(2).Named("internal")}, "", "", "", "", nil},
 	} {
-		th := newThrottler(t, throttler.Config{Backend: newCounts(t), Policy: policy(test.limits...)})
+		th := throttlertesting.New(t, throttler.Config{Backend: newCounts(t), Policy: policy(test.limits...)})
 		h := wrap(t, th, httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub, Hide: test.hide}, ok)
 		get(h)
 		header := get(h).Header()
@@ -63,7 +64,7 @@ func TestHide(t *testing.T) {
 
 func TestQuotaUnit(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(9), limit.PerDay(99))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(9), limit.PerDay(99))})
 	header := get(wrap(t, th, httplimit.Config{QuotaUnit: "content-bytes"}, ok)).Header()
 	const want = `"9/1h";q=9;w=3600;qu="content-bytes", "99/24h";q=99;w=86400;qu="content-bytes"`
 	if got := header.Get("RateLimit-Policy"); got != want {
@@ -79,7 +80,7 @@ var partition = regexp.MustCompile(`;pk=:([A-Za-z0-9+/]{16}):`)
 // pk is the same for the same keys and secret, differs for others, and shows nothing of the key.
 func TestPartitionSecret(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(9), limit.PerDay(99))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(9), limit.PerDay(99))})
 	pk := func(secret string, keys ...string) string {
 		t.Helper()
 		cfg := httplimit.Config{PartitionSecret: []byte(secret)}
@@ -135,7 +136,7 @@ func TestProblemTypes(t *testing.T) {
 		b := newCounts(t)
 		b.down.Store(test.down)
 		test.th.Backend, test.th.Policy = b, named
-		h := wrap(t, newThrottler(t, test.th), httplimit.Config{Hide: test.hide}, ok)
+		h := wrap(t, throttlertesting.New(t, test.th), httplimit.Config{Hide: test.hide}, ok)
 		get(h)
 		w := get(h)
 		if p := body(t, w); w.Code != test.status || p.Status != test.status || p.Type != test.kind ||
@@ -147,7 +148,7 @@ func TestProblemTypes(t *testing.T) {
 
 func TestChallenge(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
 	for challenge, want := range map[string]string{"": "ApiKey", `Bearer realm="api"`: `Bearer realm="api"`} {
 		w := get(wrap(t, th, httplimit.Config{Key: httplimit.Header("Authorization", nil), Challenge: challenge}, ok))
 		if got := w.Header().Get("WWW-Authenticate"); w.Code != http.StatusUnauthorized || got != want {
@@ -165,7 +166,7 @@ func TestChallenge(t *testing.T) {
 // PolicyFor may make more limits than a Middleware keeps the texts of.
 func TestManyLimits(t *testing.T) {
 	t.Parallel()
-	th := newThrottler(t, throttler.Config{
+	th := throttlertesting.New(t, throttler.Config{
 		Backend: newCounts(t), Policy: policy(limit.PerHour(1)),
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {
 			quota, err := strconv.ParseInt(key, 10, 64)
