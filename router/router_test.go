@@ -329,7 +329,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestOpenRefusesNegativeTimeout: the field is named as it was written, whoever makes the nodes.
+// TestOpenRefusesNegativeTimeout: the field is named as it was written, with Config.Node too.
 func TestOpenRefusesNegativeTimeout(t *testing.T) {
 	for name, node := range map[string]func(string) (backend.Backend, error){"Redis": nil, "Node": newPlant().node} {
 		r, err := router.Open(topo(1, 1), router.Config{Node: node, Backend: redisbackend.Config{Timeout: -time.Second}})

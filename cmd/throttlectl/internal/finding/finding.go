@@ -28,7 +28,7 @@ func (s Severity) String() string { return Severities[s] }
 
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Finding is one thing that is not as it should be, at one place. What is the same at several servers is told once, with Detail
+// Finding is one thing that is not as it should be, at one place. What is the same at several servers is reported once, with Detail
 // for each.
 type Finding struct {
 	Severity      Severity
