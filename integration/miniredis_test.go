@@ -38,7 +38,7 @@ func startMiniredis(t *testing.T) *miniredis.Miniredis {
 
 func TestOnMiniredis(t *testing.T) {
 	m, clock := startMiniredis(t), throttlertest.NewClock()
-	counts, err := redisbackend.Open(&redis.Options{Addr: m.Addr()}, redisbackend.Config{Now: clock.Now, Timeout: miniredisTimeout})
+	counts, err := redisbackend.Open(&redis.Options{Addr: m.Addr()}, redisbackend.Config{Now: clock.Now, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
