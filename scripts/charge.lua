@@ -148,9 +148,11 @@ end
 local per_key = 2 + #ids
 for j = 1, #ids do if byte(ids[j]) == BUCKET then per_key = per_key + 2 end end
 
+-- What is refused for one key must not end the call for others, nor what Lua makes of a key that only looks like a state.
+local call = redis.pcall
 local replies = {}
 for i = 1, #KEYS do
-  local stored, failed = redis.pcall('GET', KEYS[i]) or '', nil
+  local stored, failed = call('GET', KEYS[i]) or '', nil
   if stored.err then
     failed = stored.err
   else
@@ -161,13 +163,8 @@ for i = 1, #KEYS do
       failed = last
     else
       if value ~= stored and value ~= '' then
-        local set
-        if last then
-          set = redis.pcall('SET', KEYS[i], value, 'PX', time_to_live(last, now))
-        else
-          set = redis.pcall('SET', KEYS[i], value, 'KEEPTTL')
-        end
-        failed = set.err
+        failed = (last and call('SET', KEYS[i], value, 'PX', time_to_live(last, now))
+          or call('SET', KEYS[i], value, 'KEEPTTL')).err
       end
       stored = value
     end

@@ -72,6 +72,6 @@ var chargeMutants = []mutant{
 	{"charge", "tonumber(ARGV[5]), true)", "tonumber(ARGV[5]), false)"},
 	{"charge", "tonumber(ARGV[5]), true)", "0, true)"},
 	{"charge", "if not (bodies and floors) then return nil, 'CORRUPT state' end", "if not bodies then bodies, floors = {}, {} end"},
-	{"charge", "failed = stored.err", "failed = nil"},
-	{"charge", "time_to_live(last, now)", "time_to_live(last, 0)"},
+	{"charge", "failed = stored.err", "stored = ''"},
+	{"charge", "'PX', time_to_live(last, now)", "'PX', time_to_live(last + 5000000, now)"},
 }
