@@ -82,6 +82,15 @@ type fleetKey struct {
 	out     int64   // what is charged to it, not given back, and not admitted yet
 }
 
+// most is how much a process may hold. A batch that is fetched ahead comes to what is left of the last, a quarter of both at most.
+func (k *fleetKey) most() int64 {
+	const smallest = 6 // what is fetched ahead
+	if k.batch < smallest {
+		return k.batch
+	}
+	return (4*k.batch + 2) / 3
+}
+
 // tally is what became of a key's requests in one of its shortest windows.
 type tally struct{ window, admitted, denied int64 }
 
@@ -208,11 +217,11 @@ func (w *fleet) inspect(stranded int64) {
 	window, bound := w.windowOf(w.longest(), time.Now().UnixMicro()), int64(0)
 	for i := range w.keys {
 		k := &w.keys[i]
-		bound += max((4*k.batch+2)/3-1, 0) * int64(w.Processes)
+		bound += max(k.most()-1, 0) * int64(w.Processes)
 		if k.window != window {
 			continue
 		}
-		if 3*k.out > 4*k.batch*int64(w.Processes) { // a batch fetched ahead lacks less than a quarter: what is left of the last
+		if k.out > k.most()*int64(w.Processes) {
 			w.report.Unbounded++
 		}
 		w.report.MostStrandedOf = max(w.report.MostStrandedOf, float64(k.out)/float64(w.longest().Max))

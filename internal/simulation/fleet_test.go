@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 
 var (
 	fleetFlag = flag.Bool("fleet", false, "play large fleets, and print the tables of docs/capacity.md")
+	sizesFlag = flag.String("sizes", "10,100,1000,3000,10000", "processes of the fleets, for -fleet: 10,000 take longer than all others")
 	takeFlag  = flag.Float64("takeus", 11, "Redis CPU of a take, in microseconds, for -fleet: see TestFleetServer")
 	limitFlag = flag.Float64("limitus", 5, "and for each limit beyond the first")
 	backFlag  = flag.Float64("refundus", 16, "and of a refund")
@@ -43,8 +45,8 @@ func perMinute(each int) func(n int) []limit.Limit {
 var workloads = []workload{
 	{"users", func(n int) int { return 100 * n }, func(int) []limit.Limit { return perSecondAndMinute(100, 1000) }, 3000, false},
 	{"tenants", tenants, perMinute(6000), 10_000, true},
-	{"busy tenants", tenants, perMinute(600), 1000, true},
-	{"exhausted tenants", tenants, perMinute(100), 1000, true},
+	{"busy tenants", tenants, perMinute(600), 100, true},
+	{"exhausted tenants", tenants, perMinute(100), 100, true},
 	{"tenants, by the second", tenants, func(n int) []limit.Limit { return perSecondAndMinute(100*n, 6000*n) }, 3000, false},
 	{"crowded tenants", tenants, func(n int) []limit.Limit { return perSecondAndMinute(10*n, 600*n) }, 1000, false},
 }
@@ -185,7 +187,14 @@ func TestFleetFaults(t *testing.T) {
 func TestFleet(t *testing.T) {
 	sizes := []int{10}
 	if *fleetFlag {
-		sizes = []int{10, 100, 1000, 3000, 10_000}
+		sizes = nil
+		for _, n := range strings.Split(*sizesFlag, ",") {
+			size, err := strconv.Atoi(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes = append(sizes, size)
+		}
 	}
 	t.Run("sizes", func(t *testing.T) {
 		var rows []fleetRow
@@ -210,8 +219,6 @@ func TestFleet(t *testing.T) {
 			rows = append(rows, fleetRow{name, f})
 		}
 		add("defaults", func(*simulation.Fleet) {})
-		add("Life: 1 s", func(f *simulation.Fleet) { f.Lease.Life = time.Second })
-		add("Life: 20 s", func(f *simulation.Fleet) { f.Lease.Life = 20 * time.Second })
 		add("Batch: 20", func(f *simulation.Fleet) { f.Lease.Batch = 20 })
 		add("Batch: 20, Steady", func(f *simulation.Fleet) { f.Lease.Batch, f.Lease.Steady = 20, true })
 		add("Processes: 10 (wrong)", func(f *simulation.Fleet) { f.Lease.Processes = 10 })
