@@ -329,6 +329,8 @@ func TestChargeMarks(t *testing.T) {
 			"b1s:1767247201250000,350000,350000;"},
 		{"busy bucket", []limit.Limit{bucket}, "b1s:1767247201500000,1500000,500000;", time.Second, markAt(100 * time.Millisecond), 3,
 			"b1s:1767247201800000,1800000,800000;"},
+		{"bucket's receipt", []limit.Limit{bucket}, "", 2 * time.Second, taken(0), 30, "b1s:1767247203000000,3000000,3000000;"},
+		{"another's window over", []limit.Limit{fixed}, "f1h:1767247200000,4;", time.Second, markAt(0), 3, "f1m:1767247261000,3;"},
 		{"bucket's mark ahead", []limit.Limit{bucket}, "", 0, markAt(time.Hour), 3, "b1s:1767247200300000,300000,300000;"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
