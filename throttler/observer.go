@@ -50,7 +50,7 @@ type Event struct {
 	Key    string        // personal data, as a rule: don't export it, and copy it before keeping it
 	Policy *limit.Policy // of the key
 	Shadow *limit.Policy // of the policy, by Config.Policies; nil if it has none. Of OpShadow: the policy that decided
-	Cost   int64         // of the request; of OpRefund what is given back
+	Cost   int64         // of the request, of AllowUpTo in End and Commit what it took or last tried; of OpRefund what is given back
 
 	Decision Decision      // of OpTake, OpPeek and OpShadow
 	Err      error         // nil after a verdict, including a denial
@@ -72,7 +72,7 @@ type Operation uint8
 // The operations.
 const (
 	OpTake   Operation = iota // a request: Allow, Reserve and the like
-	OpPeek                    // Peek
+	OpPeek                    // Peek and PeekN
 	OpUsage                   // Usage
 	OpReset                   // Reset
 	OpRefund                  // what Settle, Cancel and a denied AllowAll give back

@@ -10,11 +10,17 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Peek looks without charging: Allowed is whether a request of cost 1 would pass. A replica that lags may answer it. In an
-// outage it fails: the failure policy decides requests only.
+// Peek is PeekN with a cost of 1.
 func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
+	return t.PeekN(ctx, key, 1)
+}
+
+// PeekN looks without charging: Allowed is whether AllowN with this cost would pass, Remaining what is left now. A replica that
+// lags may answer it. In an outage it fails: the failure policy decides requests only. A cost that a limit can never hold is a
+// limit.ErrCostExceedsLimit.
+func (t *Throttler) PeekN(ctx context.Context, key string, cost int64) (Decision, error) {
 	var d Decision
-	err := t.operate(ctx, OpPeek, key, &d, func(ctx context.Context, view PolicyView, req backend.Request) error {
+	err := t.operate(ctx, OpPeek, key, cost, &d, func(ctx context.Context, view PolicyView, req backend.Request) error {
 		if t.listed(view, key, nil, &d) {
 			return nil
 		}
@@ -32,7 +38,7 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 // finest precision whose window covers the interval. It is blurred by that precision, and a replica may answer it. If no
 // sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate limiting with Redis").
 func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (used int64, err error) {
-	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+	err = t.operate(ctx, OpUsage, key, 1, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		var nothing state.State
 		if _, _, ok := nothing.Usage(req.Policy, state.At{}, interval); !ok {
 			return &limit.Error{Field: "interval", Value: interval.String(),
@@ -50,7 +56,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 
 // Reset gives a key its full quota back, under the policy that it has now.
 func (t *Throttler) Reset(ctx context.Context, key string) error {
-	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+	return t.operate(ctx, OpReset, key, 1, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		if err := backend.Reset(ctx, t.backend, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
@@ -61,12 +67,13 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 	})
 }
 
-// operate checks the input of an operation, bounds its call and calls the observer. D is what the call may fill in, or nil.
+// operate checks the input of an operation, bounds its call and calls the observer. D is the decision that the call makes, or nil.
 func (t *Throttler) operate(
-	ctx context.Context, op Operation, key string, d *Decision, call func(context.Context, PolicyView, backend.Request) error,
+	ctx context.Context, op Operation, key string, cost int64, d *Decision,
+	call func(context.Context, PolicyView, backend.Request) error,
 ) error {
 	start, view := t.now(), t.view()
-	req, err := t.request(ctx, view, key, 1)
+	req, err := t.request(ctx, view, key, cost)
 	var e *Event
 	if t.observer != nil && ctx != nil {
 		ctx, e = t.startEvent(ctx, op, start, view, &req)
@@ -75,6 +82,10 @@ func (t *Throttler) operate(
 		bounded, cancel := t.timeout(ctx)
 		err = call(bounded, view, req)
 		cancel()
+	} else if d != nil && t.listed(view, key, err, d) {
+		err = nil
+	} else if d != nil {
+		*d = refusal(req.Policy, err)
 	}
 	if e != nil {
 		if d != nil {
