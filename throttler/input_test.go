@@ -56,6 +56,9 @@ var operations = []struct {
 	{"Reset", false, func(ctx context.Context, th *throttler.Throttler, key string, _ int64) (throttler.Decision, error) {
 		return throttler.Decision{}, th.Reset(ctx, key)
 	}},
+	{"Grant", false, func(ctx context.Context, th *throttler.Throttler, key string, _ int64) (throttler.Decision, error) {
+		return throttler.Decision{}, th.Grant(ctx, key, 1)
+	}},
 }
 
 // refuse makes every kind of bad call, checks the error, and leaves it to the caller to see that nothing was sent.
@@ -139,6 +142,11 @@ func refuse(t *testing.T, b backend.Backend) {
 	for _, interval := range []time.Duration{0, -time.Second, time.Minute + 1, math.MaxInt64} {
 		if _, err := open.Usage(t.Context(), "k", interval); strings.Join(fields(err), "") != "interval" {
 			t.Errorf("Usage over %v = %v", interval, err)
+		}
+	}
+	for _, extra := range []int64{0, -1, limit.MaxCount + 1} {
+		if err := open.Grant(t.Context(), "k", extra); strings.Join(fields(err), "") != "extra" {
+			t.Errorf("Grant of %d = %v", extra, err)
 		}
 	}
 	var none context.Context

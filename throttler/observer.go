@@ -50,7 +50,7 @@ type Event struct {
 	Key    string        // personal data, as a rule: don't export it, and copy it before keeping it
 	Policy *limit.Policy // of the key
 	Shadow *limit.Policy // of the policy, by Config.Policies; nil if it has none. Of OpShadow: the policy that decided
-	Cost   int64         // of the request, of AllowUpTo in End and Commit what it took or last tried; of OpRefund what is given back
+	Cost   int64         // of the request, of AllowUpTo in End and Commit what it took or last tried; of OpRefund and OpGrant what is given back
 
 	Decision Decision      // of OpTake, OpPeek and OpShadow
 	Err      error         // nil after a verdict, including a denial
@@ -75,12 +75,13 @@ const (
 	OpPeek                    // Peek and PeekN
 	OpUsage                   // Usage
 	OpReset                   // Reset
+	OpGrant                   // Grant
 	OpRefund                  // what Settle, Cancel and a denied AllowAll give back
 	OpShadow                  // what a shadow policy decided about a request, in the background; see package insight
 )
 
 func (o Operation) String() string {
-	names := [...]string{"take", "peek", "usage", "reset", "refund", "shadow"}
+	names := [...]string{"take", "peek", "usage", "reset", "grant", "refund", "shadow"}
 	if int(o) < len(names) {
 		return names[o]
 	}

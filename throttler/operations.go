@@ -67,13 +67,35 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 	})
 }
 
+// Grant lets a key spend up to extra more until its windows end, under each limit of the policy that it has now: what support
+// staff give a customer who is blocked. It gives back what was used, so the key never has more than its quota left: for more than
+// that raise the policy's Max, which applies at once. Of a sliding window the latest use is given back, which would have counted
+// longest; of a token bucket at most its burst. A window admits at most Max and what was granted in it. Extra is from 1 to
+// limit.MaxCount. The backend must be a backend.Granter.
+func (t *Throttler) Grant(ctx context.Context, key string, extra int64) error {
+	return t.operate(ctx, OpGrant, key, extra, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+		if err := backend.Grant(ctx, t.backend, req, extra); err != nil {
+			return fmt.Errorf("throttler: %w", err)
+		}
+		if t.fallback.memory == nil {
+			return nil
+		}
+		return t.fallback.memory.Grant(ctx, req, ceilDiv(extra, t.fallback.processes))
+	})
+}
+
 // operate checks the input of an operation, bounds its call and calls the observer. D is the decision that the call makes, or nil.
 func (t *Throttler) operate(
 	ctx context.Context, op Operation, key string, cost int64, d *Decision,
 	call func(context.Context, PolicyView, backend.Request) error,
 ) error {
 	start, view := t.now(), t.view()
-	req, err := t.request(ctx, view, key, cost)
+	checked := int64(1) // what is given back is not bounded by a quota
+	if op == OpPeek {
+		checked = cost
+	}
+	req, err := t.request(ctx, view, key, checked)
+	req.Cost = cost
 	var e *Event
 	if t.observer != nil && ctx != nil {
 		ctx, e = t.startEvent(ctx, op, start, view, &req)

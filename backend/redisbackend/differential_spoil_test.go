@@ -28,7 +28,7 @@ func (c *contest) spoil(text string) error {
 	}
 	_, taken := c.redis.Take(ctx, c.request(1, nil))
 	calls := map[string]error{
-		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
+		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "grant": c.redis.Grant(ctx, c.request(1, nil), 1), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
 	}
 	if r := c.receipt(&operation{}); r != nil {
 		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)

@@ -232,6 +232,7 @@ func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func
 	do("seed", true, backend.Seed(ctx, b, req, state.State{}))
 	do("refund", true, backend.Refund(ctx, b, req, receipt, 1))
 	do("reset", true, backend.Reset(ctx, b, req))
+	do("grant", true, backend.Grant(ctx, b, req, 1))
 	do("ping", false, backend.Ping(ctx, b))
 	if _, ok := b.(control.Heartbeater); ok {
 		_, err = control.HeartbeatOf(ctx, b)
