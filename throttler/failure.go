@@ -140,6 +140,10 @@ func (f *fallback) share(p *limit.Policy) *limit.Policy {
 	}
 	part := limit.Policy{Name: p.Name, Limits: make([]limit.Limit, len(p.Limits))}
 	for i, l := range p.Limits {
+		if l.IsCounter() {
+			part.Limits[i] = l
+			continue
+		}
 		l.Max = ceilDiv(l.Max, f.processes)
 		l.Burst = ceilDiv(l.Burst, f.processes)
 		part.Limits[i] = l
