@@ -77,7 +77,7 @@ func drawHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
-		"reset", "grant", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "copy grant", "lose", "spoil",
+		"charge", "charge", "charge", "charge floor", "reset", "grant", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "copy grant", "lose", "spoil",
 	}
 	moving := rand.New(rand.NewPCG(n, seed))
 	moves := moving.IntN(3) == 0
