@@ -316,6 +316,24 @@ func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
 	})
 }
 
+func (b *fragile) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if (extra < 1 || extra > limit.MaxCount) && b.broken != "any grant will do" {
+		return req.CheckGrant(ctx, extra)
+	}
+	return b.update(ctx, req, func(s *state.State, at state.At) {
+		switch b.broken {
+		case "a grant resets":
+			s.Reset(req.Policy, at)
+		case "a grant counts twice":
+			s.Grant(req.Policy, at, extra)
+			s.Grant(req.Policy, at, extra)
+		case "a grant does nothing":
+		default:
+			s.Grant(req.Policy, at, extra)
+		}
+	})
+}
+
 func (b *fragile) Seed(ctx context.Context, req backend.Request, st state.State) error {
 	return b.change(ctx, req, &st, func(s *state.State, at state.At) {
 		switch b.broken {
@@ -604,6 +622,11 @@ var breakages = []struct{ broken, part string }{
 	{"denials forget the floor", "History"},
 	{"refunds count twice", "History"},
 	{"a reset deletes", "History"},
+	{"a grant resets", "Grant"},
+	{"a grant counts twice", "Grant"},
+	{"a grant does nothing", "Grant"},
+	{"a grant does nothing", "History"},
+	{"any grant will do", "BadInput"},
 	{"a new policy starts afresh", "History"},
 	{"windows end early", "History"},
 	{"policies share keys", "History"},
