@@ -33,7 +33,9 @@ func RefundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) [
 const everything = -1
 
 // ResetArgs returns the arguments of Reset for everything.
-func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any { return resetArgs(now, p, everything, move) }
+func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any {
+	return resetArgs(now, p, everything, move)
+}
 
 // GrantArgs returns the arguments of Reset for up to extra.
 func GrantArgs(now state.At, p *limit.Policy, extra int64, move state.Move) []any {
