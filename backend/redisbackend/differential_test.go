@@ -405,6 +405,13 @@ func (c *contest) step(op *operation) error {
 			c.asks()
 			return c.enter(c.redis.Reset(ctx, c.request(0, nil)), func() { c.model.Reset(c.policy, c.at) })
 		}, false)
+	case "grant":
+		extra := c.extra(op)
+		c.note("grant %d", extra)
+		return c.lasting(func() error {
+			c.asks()
+			return c.enter(c.redis.Grant(ctx, c.request(0, nil), extra), func() { c.model.Grant(c.policy, c.at, extra) })
+		}, false)
 	case "seal":
 		c.note("seal")
 		return c.lasting(func() error {
@@ -452,6 +459,10 @@ func (c *contest) step(op *operation) error {
 		}
 		s.Reset(c.policy, c.at)
 		c.note("copy %d is reset: %s", op.pick%2, s.String())
+	case "copy grant":
+		s := &c.copies[op.pick%2]
+		s.Grant(c.policy, c.at, c.extra(op))
+		c.note("copy %d is granted %d: %s", op.pick%2, c.extra(op), s.String())
 	case "lose":
 		c.note("the server loses the key")
 		if c.lose(); op.pick%2 == 0 { // what a seal of nothing leaves behind
@@ -466,6 +477,17 @@ func (c *contest) step(op *operation) error {
 		panic(op.kind)
 	}
 	return nil
+}
+
+// extra is what is granted: up to a few times what fits.
+func (c *contest) extra(op *operation) int64 {
+	switch op.pick2 % 8 {
+	case 0:
+		return limit.MaxCount
+	case 1:
+		return 1
+	}
+	return min(1+int64(op.cost2>>12)%(3*c.cost(op)), limit.MaxCount)
 }
 
 // asks makes the move one of a refund or a reset, which have no floor to adopt with.

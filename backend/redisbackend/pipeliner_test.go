@@ -305,7 +305,7 @@ func TestPipelinerMixture(t *testing.T) {
 		{Name: "p", Limits: []limit.Limit{limit.TokenBucket(1, time.Hour, 10)}},
 		{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour), limit.Fixed(5, time.Minute)}},
 	}
-	kinds := []string{"take", "take 3", "floor", "adopt", "ask", "refund", "reset", "seed", "seal"}
+	kinds := []string{"take", "take 3", "floor", "adopt", "ask", "refund", "reset", "grant", "seed", "seal"}
 	type call struct {
 		name   string
 		req    backend.Request
@@ -378,6 +378,8 @@ func TestPipelinerMixture(t *testing.T) {
 			run = plainly(func() error { return g.Refund(ctx, c.req, c.before, 1) }, func() { c.model.Refund(at, &c.before, 1) })
 		case "reset":
 			run = plainly(func() error { return g.Reset(ctx, c.req) }, func() { c.model.Reset(p, at) })
+		case "grant":
+			run = plainly(func() error { return g.Grant(ctx, c.req, 2) }, func() { c.model.Grant(p, at, 2) })
 		case "seed":
 			run = plainly(func() error { return g.Seed(ctx, c.req, floor) }, func() { c.model.Join(p, at, &floor) })
 		case "seal":

@@ -50,6 +50,7 @@ var (
 	_ backend.Refunder    = (*Redis)(nil)
 	_ backend.Charger     = (*Redis)(nil)
 	_ backend.Resetter    = (*Redis)(nil)
+	_ backend.Granter     = (*Redis)(nil)
 	_ backend.Pinger      = (*Redis)(nil)
 	_ backend.Loader      = (*Redis)(nil)
 	_ backend.Seeder      = (*Redis)(nil)
@@ -199,6 +200,17 @@ func (r *Redis) Reset(ctx context.Context, req backend.Request) error {
 	}
 	_, err := r.change(ctx, "reset", &scripts.Reset, &req, func(at state.At) []any {
 		return scripts.ResetArgs(at, req.Policy, req.Move.GiveBack())
+	})
+	return err
+}
+
+// Grant implements [backend.Granter].
+func (r *Redis) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := req.CheckGrant(ctx, extra); err != nil {
+		return err
+	}
+	_, err := r.change(ctx, "grant", &scripts.Reset, &req, func(at state.At) []any {
+		return scripts.GrantArgs(at, req.Policy, extra, req.Move.GiveBack())
 	})
 	return err
 }

@@ -39,10 +39,10 @@ func tell(w answer, limits metadata.MD, ok bool) {
 //	ratelimit-reset      seconds until there is more, rounded up; of a window that admits, until all is back
 //
 // A decision without the backend has none: another process, or the next moment, would say otherwise. One of an allow or
-// deny list is about no limit.
+// deny list, or of counters alone, is about no limit.
 func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	listed := d.Source == throttler.Listed
-	if i.cfg.NoMetadata || listed || withoutBackend(d) || d.RetryAfter == limit.Never {
+	if i.cfg.NoMetadata || listed || d.Limit.IsCounter() || withoutBackend(d) || d.RetryAfter == limit.Never {
 		return nil
 	}
 	reset := limitview.UntilMore(&limit.Status{

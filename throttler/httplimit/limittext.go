@@ -15,7 +15,7 @@ import (
 type limitText struct {
 	limit  limit.Limit
 	name   string
-	hidden bool   // see Config.Hide
+	hidden bool   // a counter, or see Config.Hide
 	quota  string // in decimal
 	member string // of RateLimit-Policy
 	denial []byte // the body if this limit alone denies
@@ -56,7 +56,7 @@ func (ts *limitTexts) of(l *limit.Limit, cfg *Config) *limitText {
 
 func newLimitText(l *limit.Limit, cfg *Config) *limitText {
 	t := &limitText{limit: *l, name: limitview.Name(l), quota: strconv.FormatInt(l.Quota(), 10)}
-	t.hidden = slices.Contains(cfg.Hide, t.name)
+	t.hidden = l.IsCounter() || slices.Contains(cfg.Hide, t.name)
 	b := appendMember(nil, t.name, ";q=", l.Quota(), ";w=", limitview.RoundUp(limitview.Window(l), time.Second))
 	if cfg.QuotaUnit != "" {
 		b = append(b, `;qu="`...)
