@@ -61,6 +61,16 @@ var (
 // Script is the source of a script and the SHA-1 that EVALSHA names it by.
 type Script struct {
 	Name, Source, SHA string
+
+	source, sha any // the same, converted once
+}
+
+// AppendCall appends the command that calls the script, before the keys: by the script's SHA-1, or with its source.
+func (s *Script) AppendCall(args []any, keys int, load bool) []any {
+	if load {
+		return append(args, "eval", s.source, keys)
+	}
+	return append(args, "evalsha", s.sha, keys)
 }
 
 // The scripts; each file says what it does.
@@ -83,5 +93,6 @@ func script(name, source string) Script { return plain(name, stateLua+"\n"+sourc
 // plain returns a script without state.lua.
 func plain(name, source string) Script {
 	sum := sha1.Sum([]byte(source))
-	return Script{Name: name, Source: source, SHA: hex.EncodeToString(sum[:])}
+	sha := hex.EncodeToString(sum[:])
+	return Script{Name: name, Source: source, SHA: sha, source: source, sha: sha}
 }

@@ -68,20 +68,34 @@ func hasMillisDigits(nowMicros int64) bool {
 	return least <= nowMicros && nowMicros < most
 }
 
+// Args are the arguments of one call. Their memory can serve another one, once this has its reply.
+type Args struct {
+	List []any
+
+	text text // to which List refers
+}
+
+// text is an argument that go-redis writes without a copy.
+type text []byte
+
+func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
+
 // appendOne appends the key and the arguments of TakeOne.
-func (p *Plan) appendOne(args []any, nowMicros int64, take *KeyTake) []any {
+func (p *Plan) appendOne(args *Args, nowMicros int64, take *KeyTake) {
 	l := &p.Limits[0]
-	moments := make([]byte, 0, 2*13+16)
-	moments = strconv.AppendInt(moments, nowMicros/1000, 10)
-	moments = strconv.AppendInt(moments, state.End(l, state.At{Micros: nowMicros}), 10)
-	return append(args, &take.Key, p.pattern, strconv.AppendInt(moments, l.Max, 10))
+	args.text = strconv.AppendInt(args.text[:0], nowMicros/1000, 10)
+	args.text = strconv.AppendInt(args.text, state.End(l, state.At{Micros: nowMicros}), 10)
+	args.text = strconv.AppendInt(args.text, l.Max, 10)
+	args.List = append(args.List, &take.Key, p.pattern, &args.text)
 }
 
 // AppendArgs appends the keys and arguments of a call of script, from ScriptFor, for n keys.
-func (p *Plan) AppendArgs(script *Script, args []any, nowMicros int64, n int, take func(i int) *KeyTake) []any {
+func (p *Plan) AppendArgs(to *Args, script *Script, nowMicros int64, n int, take func(i int) *KeyTake) {
 	if script == &TakeOne {
-		return p.appendOne(args, nowMicros, take(0))
+		p.appendOne(to, nowMicros, take(0))
+		return
 	}
+	args := to.List
 	costs, floors := false, false
 	for i := range n {
 		t := take(i)
@@ -110,7 +124,7 @@ func (p *Plan) AppendArgs(script *Script, args []any, nowMicros int64, n int, ta
 			args = append(args, &take(i).Floor)
 		}
 	}
-	return args
+	to.List = args
 }
 
 // Size is how many arguments a call for n keys has at most.

@@ -80,8 +80,9 @@ func TestTakeOneCounts(t *testing.T) {
 						t.Fatalf("a single take goes to %s", script.Name)
 					}
 					client.Set(t.Context(), "k", stored, time.Hour)
-					args := plan.AppendArgs(script, nil, at.Micros, 1, func(int) *scripts.KeyTake { return one })
-					reply, err := client.Eval(t.Context(), script.Source, []string{"k"}, args[1:]...).Text()
+					var args scripts.Args
+					plan.AppendArgs(&args, script, at.Micros, 1, func(int) *scripts.KeyTake { return one })
+					reply, err := client.Eval(t.Context(), script.Source, []string{"k"}, args.List[1:]...).Text()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -107,13 +108,14 @@ func TestTakeOneLeaves(t *testing.T) {
 	at := fmt.Sprint(now/1000 + 1000)
 	one := &scripts.KeyTake{Key: "k", Cost: 1}
 	plan := new(scripts.Plans).Find([]limit.Limit{limit.PerHour(100)})
-	args := plan.AppendArgs(&scripts.TakeOne, nil, now, 1, func(int) *scripts.KeyTake { return one })[1:]
+	var args scripts.Args
+	plan.AppendArgs(&args, &scripts.TakeOne, now, 1, func(int) *scripts.KeyTake { return one })
 	for _, stored := range []string{
 		"f1h:" + at + ",5;f1m:" + at + ",2;", "f1h:" + at + ",5-1;f1m:" + at + ",2;", "f1m:" + at + ",5;", "f1h:" + at + ",5-1-1-1;",
 		"f1h:" + at + "0,5;", "f1h:" + at + ",5", "f1h:" + at + ",-5;", "garbage", strings.Repeat("f1h:"+at+",5;", 20),
 	} {
 		client.Set(t.Context(), "k", stored, time.Hour)
-		reply, err := client.Eval(t.Context(), scripts.TakeOne.Source, []string{"k"}, args...).Text()
+		reply, err := client.Eval(t.Context(), scripts.TakeOne.Source, []string{"k"}, args.List[1:]...).Text()
 		if left := client.Get(t.Context(), "k").Val(); err != nil || reply != "" || left != stored {
 			t.Errorf("%q: %q, %v, and leaves %q", stored, reply, err, left)
 		}

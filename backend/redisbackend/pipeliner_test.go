@@ -620,8 +620,8 @@ func TestPipelinerAllocs(t *testing.T) {
 		req  backend.Request
 		most float64
 	}{
-		"plain": {context.Background(), backendtesting.Request("plain"), 18}, "sliding": {context.Background(), sliding, 19},
-		"cancellable": {t.Context(), backendtesting.Request("plain"), 20},
+		"plain": {context.Background(), backendtesting.Request("plain"), 7}, "sliding": {context.Background(), sliding, 10},
+		"cancellable": {t.Context(), backendtesting.Request("plain"), 9},
 	} {
 		take := func() {
 			if _, err := b.Take(test.ctx, test.req); err != nil {
@@ -652,8 +652,8 @@ func TestPipelinerAllocsManyPolicies(t *testing.T) {
 	for range policies {
 		take()
 	}
-	if got := testing.AllocsPerRun(len(policies), take); got > 18 && !backendtesting.Raced {
-		t.Errorf("a take allocates %v times, want 18 at most", got)
+	if got := testing.AllocsPerRun(len(policies), take); got > 7 && !backendtesting.Raced {
+		t.Errorf("a take allocates %v times, want 7 at most", got)
 	}
 }
 
