@@ -17,9 +17,9 @@ type evalCall struct {
 	loads     bool       // the server doesn't know the script
 	unshared  bool       // no other call may be in its script call
 
-	since    time.Time // when the call began
-	deadline time.Time // of its caller
-	until    time.Time // how long the connection waits for the reply, also when the caller has left
+	since    time.Time       // when the call began
+	deadline time.Time       // of its caller
+	until    time.Time       // how long the connection waits for the reply, also when the caller has left
 	reply    string          // empty if it is no text
 	script   *scripts.Script // that brought the reply
 	shared   int             // how many calls were in the script call that brought the reply

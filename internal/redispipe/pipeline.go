@@ -36,16 +36,17 @@ func (p *pipeline) add(e *evalCall) {
 		return
 	}
 	unshared := e.unshared || e.isolation.unshared()
+	joins := !unshared && e.Plan.Script != nil
 	for i := range p.commands {
 		c := &p.commands[i]
-		if !unshared && !c.unshared && c.plan != nil && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
+		if joins && !c.unshared && c.plan != nil && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
 			c.calls = append(c.calls, e)
 			c.nowMicros = max(c.nowMicros, e.NowMicros)
 			return
 		}
 	}
 	c := p.next()
-	c.script, c.plan, c.nowMicros, c.unshared, c.calls = e.Plan.Script, e.Plan, e.NowMicros, unshared, append(c.calls, e)
+	c.plan, c.nowMicros, c.unshared, c.calls = e.Plan, e.NowMicros, unshared, append(c.calls, e)
 }
 
 // next returns one more command, empty but for its memory.
@@ -171,7 +172,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		case split:
 			e.unshared = true
 			retry = append(retry, e)
-		case err != nil || c.plan == nil:
+		case err != nil || c.plan == nil || c.script == &scripts.Take:
 			e.end(text, err)
 		default:
 			e.NowMicros = c.nowMicros
@@ -181,7 +182,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			case mine != "":
 				e.end(mine, nil)
 			default:
-				e.Args = scripts.TakeArgs(c.plan.Limits, state.At{Micros: c.nowMicros}, e.Cost, e.Floor, state.Move{})
+				e.Args = c.plan.TakeArgs(c.nowMicros, &e.KeyTake)
 				e.Plan, e.loads = nil, false
 				retry = append(retry, e)
 			}
