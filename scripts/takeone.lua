@@ -25,7 +25,7 @@ if precision and value and value ~= '' then
   local fresh, size = s.sub(arg, 14, 26), ARGV[4] + 0
   if #value > #ARGV[1] + 48 + 51 * size then return '' end -- it is no state, and nothing to match
   local stop, at, used, newest, tail = s.match(value, ARGV[1])
-  if not stop or #stop ~= 13 or s.find(value, ';', tail, true) ~= #value then return '' end
+  if not stop or #stop ~= 13 or tail > #ARGV[1] + 26 or s.find(value, ';', tail, true) ~= #value then return '' end
   if stop >= fresh then -- the newest sub-bucket is the current one
     if used + 1 > s.sub(arg, 27) + 0 or newest + 1 > 9007199254740991 then return '0' .. value end
     value = s.sub(value, 1, at - 1) .. s.format('%.0f,%.0f', used + 1, newest + 1) .. s.sub(value, tail)
