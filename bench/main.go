@@ -114,7 +114,13 @@ func run(ctx context.Context, c *config, out io.Writer) (report *Report, err err
 	if report.Memory, err = runMemory(ctx, c, s); err != nil {
 		return nil, err
 	}
-	if err := writeMemory(out, report.Memory); err != nil {
+	if err := writeMemory(out, report.Memory, sethvargo); err != nil {
+		return nil, err
+	}
+	if report.HTTP, err = runHTTP(c); err != nil {
+		return nil, err
+	}
+	if err := writeMemory(out, report.HTTP, httpRate); err != nil {
 		return nil, err
 	}
 	if report.Rings, err = runRings(c); err != nil {

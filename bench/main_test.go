@@ -92,8 +92,8 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	if len(report.Memory) != 8 || len(report.Rings) != 2 {
-		t.Errorf("%d tables in this process, %d of rings", len(report.Memory), len(report.Rings))
+	if len(report.Memory) != 8 || len(report.HTTP) != 2 || len(report.Rings) != 4 {
+		t.Errorf("%d tables in this process, %d of middlewares, %d of rings", len(report.Memory), len(report.HTTP), len(report.Rings))
 	}
 	for _, v := range report.Targets {
 		if v.Measured == nil {
