@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -44,7 +45,10 @@ func wrapSluice(q Quota, next http.Handler) (http.Handler, func() error, error) 
 }
 
 func wrapHTTPRate(q Quota, next http.Handler) (http.Handler, func() error, error) {
-	byAddress := func(r *http.Request) (string, error) { return httprate.CanonicalizeIP(r.RemoteAddr), nil }
+	byAddress := func(r *http.Request) (string, error) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		return httprate.CanonicalizeIP(host), err
+	}
 	return httprate.LimitBy(int(q.Max), q.Window, byAddress)(next), closeNothing, nil
 }
 

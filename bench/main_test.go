@@ -80,7 +80,7 @@ func TestRun(t *testing.T) {
 			case strings.HasPrefix(p.Peer, sluice): // whose callers share them
 				commands = 1.0 / 128
 			}
-			if len(p.Rounds) != c.rounds || !allowedRight || m.PerSecond <= 0 || m.P50 <= 0 || m.P99 < m.P50 ||
+			if len(p.Rounds) != r.Row.rounds(&c) || !allowedRight || m.PerSecond <= 0 || m.P50 <= 0 || m.P99 < m.P50 ||
 				m.Commands < commands || m.Allocs <= 0 || p.BytesPerKey < 50 {
 				t.Errorf("%s: %s: %+v, want the share %v allowed", r.Name, p.Peer, p, want)
 			}
