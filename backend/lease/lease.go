@@ -24,9 +24,11 @@ import (
 // A lease is charged before any of it is spent. It is spent only within the window, or the sub-bucket, that it was charged
 // to, so leases never exceed a window's Max. A token bucket has no windows: its bound grows by the leases on it, each of at
 // most a second, and their decisions are [backend.Bounded] with the cause [backend.ErrBucketLeased]. The unspent part of a
-// lease is unavailable to other processes: at most the batch less one for each process. It is returned after Config.Life and
-// on Close. A return that certainly was not sent is retried for as long as it counts; a return of unknown outcome is not. The
-// unspent leases of a process that dies count until their windows end.
+// lease is unavailable to other processes: at most the batch less one for each process. A lease lives to the end of its
+// window, or until half of what remained of the limit is used up at the rate so far, but not less than Config.Life. The rest
+// is returned then, unless it counts for moments only, and on Close. A return that certainly was not sent is retried for as
+// long as it counts; a return of unknown outcome is not. The unspent leases of a process that dies count until their windows
+// end.
 //
 // A lease ends early by as much as the server's clock may be ahead of its known reading ([backend.Result.Behind]). A lease
 // that spans a suspension of the host is not spent. When a reply for any key reports lost counts, leases on keys that the
@@ -59,6 +61,7 @@ var (
 	_ backend.Backend  = (*Lease)(nil)
 	_ backend.Peeker   = (*Lease)(nil)
 	_ backend.Refunder = (*Lease)(nil)
+	_ backend.Charger  = (*Lease)(nil)
 	_ backend.Resetter = (*Lease)(nil)
 	_ backend.Pinger   = (*Lease)(nil)
 	_ backend.Loader   = (*Lease)(nil)
@@ -116,7 +119,7 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 		return l.forwardLocked(ctx, s, hash, name, &req, req.Floor)
 	}
 	v := &c.Value
-	hot := now-v.lastUse < int64(l.cfg.Life)
+	idle := now - v.lastUse
 	v.lastUse, v.referenced = now, true
 	if s.spendLocked(c, &req, now, &result) {
 		if v.batch.left < v.batch.prefetchBelow {
@@ -136,7 +139,7 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 	if denied && !v.doubt { // only this request is forwarded
 		forwarded, err = l.forwardLocked(ctx, s, hash, name, &req, v.floorLocked())
 	} else {
-		forwarded, err = l.fetchOrForwardLocked(ctx, s, c, hash, name, &req, hot, now)
+		forwarded, err = l.fetchOrForwardLocked(ctx, s, c, hash, name, &req, idle, now)
 	}
 	if err != nil && denied {
 		return result, nil // the local denial is better than a failure policy
@@ -193,6 +196,39 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	err := backend.Refund(ctx, l.inner, req, receipt, amount)
 	l.recheck(s, hash, name, err)
 	return err
+}
+
+// Charge implements [backend.Charger]; it fails with [backend.ErrUnsupported] if the inner backend can't charge. Leases stay: they
+// are charged already.
+func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := l.checkOpen(req.CheckCharge(ctx)); err != nil {
+		return backend.Result{}, err
+	}
+	if _, ok := l.inner.(backend.Charger); !ok {
+		return backend.Result{}, backend.ErrUnsupported
+	}
+	s, hash, name := l.shardOf(&req)
+	if req.Floor == nil && req.Move == (state.Move{}) {
+		s.mu.Lock()
+		if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+			req.Floor = c.Value.floorLocked()
+		}
+		s.mu.Unlock()
+	}
+	result, err := backend.Charge(ctx, l.inner, req, mark)
+	if err != nil {
+		return result, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := l.clock()
+	l.recordLoss(&result, now)
+	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+		doubt := c.Value.doubt
+		c.Value.mergeLocked(&req, &result, now)
+		c.Value.doubt = doubt // a take settles it
+	}
+	return result, nil
 }
 
 // recheck lets requests be forwarded although the view denies them, until a reply comes: a refund or a reset, which may have

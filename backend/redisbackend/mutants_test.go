@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous or us == ous and frac <= ofrac"},
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous"},
 	{"", ", 'KEEPTTL')", ")"},
-	{"take", "cost > 0, false", "cost >= 0, false"},
+	{"take", "allowed = cost > 0", "allowed = cost >= 0"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) >= tonumber(reset)"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) < tonumber(reset)"},
 	{"take", "count(math.max(spent, s), ", "count(tonumber(s), "},
@@ -144,7 +144,7 @@ func TestMutants(t *testing.T) {
 	t.Parallel()
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
-	list := slices.Concat(mutants, plainMutants, moveMutants)
+	list := slices.Concat(mutants, chargeMutants, plainMutants, moveMutants)
 	if *mutantsOf != "" {
 		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
 	} else if n := testtier.Size(12, len(list)); n < len(list) {

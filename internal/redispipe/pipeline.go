@@ -1,6 +1,7 @@
 package redispipe
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/redis/go-redis/v9"
@@ -16,11 +17,12 @@ type pipeline struct {
 	keepsCmd bool // no hook of an application sees the commands, so none may still hold one that is used again
 }
 
-// command is one script call: of one evalCall, or of several takes under one plan.
+// command is one script call: of one evalCall, or of several takes or charges under one plan.
 type command struct {
 	script    *scripts.Script
-	plan      *scripts.Plan // of takes
-	nowMicros int64         // the latest of theirs
+	plan      *scripts.Plan // of takes, or of charges
+	charges   bool
+	nowMicros int64 // the latest of theirs
 	calls     []*evalCall
 	loads     bool // it brings the script's source along
 	unshared  bool // no other call joins it
@@ -36,17 +38,17 @@ func (p *pipeline) add(e *evalCall) {
 		return
 	}
 	unshared := e.unshared || e.isolation.unshared()
-	joins := !unshared && e.Plan.Script != nil
+	joins := !unshared && (e.Mark != nil || e.Plan.Script != nil)
 	for i := range p.commands {
 		c := &p.commands[i]
-		if joins && !c.unshared && c.plan != nil && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
+		if joins && !c.unshared && c.plan != nil && c.charges == (e.Mark != nil) && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
 			c.calls = append(c.calls, e)
 			c.nowMicros = max(c.nowMicros, e.NowMicros)
 			return
 		}
 	}
 	c := p.next()
-	c.plan, c.nowMicros, c.unshared, c.calls = e.Plan, e.NowMicros, unshared, append(c.calls, e)
+	c.plan, c.charges, c.nowMicros, c.unshared, c.calls = e.Plan, e.Mark != nil, e.NowMicros, unshared, append(c.calls, e)
 }
 
 // next returns one more command, empty but for its memory.
@@ -80,7 +82,9 @@ func (p *pipeline) reset() {
 func (p *pipeline) encode(ctx context.Context) {
 	for i := range p.commands {
 		c := &p.commands[i]
-		if c.plan != nil {
+		if c.charges {
+			c.script = &scripts.Charge
+		} else if c.plan != nil {
 			c.script = c.plan.ScriptFor(c.nowMicros, len(c.calls), &c.calls[0].KeyTake)
 		}
 		c.loads = c.calls[0].loads
@@ -127,7 +131,11 @@ func (c *command) encode(ctx context.Context) {
 	}
 	before := c.args.List
 	c.args.List = c.script.AppendCall(before[:0], n, c.loads)
-	if c.plan != nil {
+	if c.charges {
+		c.args.List = c.plan.AppendCharges(c.args.List, c.nowMicros, n, func(i int) (*scripts.KeyTake, *scripts.KeyMark) {
+			return &c.calls[i].KeyTake, c.calls[i].Mark
+		})
+	} else if c.plan != nil {
 		c.plan.AppendArgs(&c.args, c.script, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
 	} else {
 		c.args.List = append(append(c.args.List, c.calls[0].Key), c.calls[0].Args...)
@@ -148,7 +156,9 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	var replies scripts.Replies
-	if err == nil && c.plan != nil {
+	if err == nil && c.charges {
+		replies, err = scripts.ParseCharges(text, len(c.calls))
+	} else if err == nil && c.plan != nil {
 		replies, err = scripts.ParseTakes(c.script, text, len(c.calls))
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
@@ -178,9 +188,12 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			e.NowMicros = c.nowMicros
 			switch mine, failed := replies.Next(); {
 			case failed != "":
-				e.end("", callguard.Unsent(scriptError(failed)))
+				err := scriptError(failed)
+				e.end("", cmp.Or(Redirect(err), callguard.Unsent(err)))
 			case mine != "":
 				e.end(mine, nil)
+			case c.charges:
+				e.end("", state.ErrCorruptState)
 			default:
 				e.Args = c.plan.TakeArgs(c.nowMicros, &e.KeyTake)
 				e.Plan, e.loads = nil, false
