@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
+	"github.com/sluice-go/sluice/scripts"
 )
 
 // The scripts and package limit/state are two programs for one thing. Here they run the same random histories, the scripts
@@ -607,7 +608,9 @@ func (c *contest) take(cost int64, floor *state.State) error {
 	if floor != nil && floor.Until() > c.at.Micros {
 		told = floor.String()
 	}
-	if c.move.Version == 0 && isPlain(c.policy.Limits) && c.ours(was, told) && c.goesOn(was) {
+	script := new(scripts.Plans).Find(c.policy.Limits).ScriptFor(c.at.Micros, 1, &scripts.KeyTake{Cost: cost, Floor: told})
+	keeps := script != &scripts.Take && script != &scripts.TakeBucket
+	if c.move.Version == 0 && keeps && c.ours(was, told) && c.goesOn(was) {
 		return c.keepsExpiry(c.stored(), kept)
 	}
 	return c.checkExpiry(began, want.Allowed)

@@ -173,7 +173,7 @@ func TestMutants(t *testing.T) {
 		wg.Go(func() {
 			for i := range work {
 				m, draw := list[i], drawHistory
-				if strings.HasPrefix(m.script, scripts.Takes.Name) {
+				if strings.HasPrefix(m.script, scripts.Takes.Name) || m.script == scripts.TakeOne.Name {
 					draw = drawPlainHistory
 				}
 				name := strings.ReplaceAll(m.script+": "+m.old+" -> "+m.new, "\n", " ")

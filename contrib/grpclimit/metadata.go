@@ -51,11 +51,11 @@ func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	if !d.Allowed {
 		reset = retryAfter(d)
 	}
-	return metadata.MD{
-		"ratelimit-limit":     {strconv.FormatInt(d.Limit.Quota(), 10)},
-		"ratelimit-remaining": {strconv.FormatInt(d.Remaining, 10)},
-		"ratelimit-reset":     {strconv.FormatInt(max(0, limitview.RoundUp(reset, time.Second)), 10)},
+	values := []string{ // of all fields, in one allocation
+		strconv.FormatInt(d.Limit.Quota(), 10), strconv.FormatInt(d.Remaining, 10),
+		strconv.FormatInt(max(0, limitview.RoundUp(reset, time.Second)), 10),
 	}
+	return metadata.MD{"ratelimit-limit": values[:1:1], "ratelimit-remaining": values[1:2:2], "ratelimit-reset": values[2:]}
 }
 
 // withoutBackend reports whether the backend gave no verdict.
