@@ -19,8 +19,16 @@ type Match struct {
 	// that shares its threshold is the wildcard's.
 	Key string
 
-	// Path names the descriptor in metrics. With detailed_metric and value_to_metric it holds values of the request.
+	// Path names the descriptor in metrics, with the domain before it. With detailed_metric and value_to_metric it holds values of
+	// the request.
 	Path string
+
+	domain int // the length of the domain in Path
+}
+
+// Split returns the domain and the rest of Path.
+func (m *Match) Split() (domain, path string) {
+	return m.Path[:m.domain], m.Path[min(m.domain+1, len(m.Path)):]
 }
 
 // Match finds the rule of a descriptor's entries: the most specific at each level, that is the descriptor with the value, else the
@@ -38,7 +46,7 @@ func (d *Domain) Match(entries []*ratelimit.RateLimitDescriptor_Entry) Match {
 	if at.rule == nil || len(entries) == 0 {
 		return Match{}
 	}
-	m := Match{Rule: at.rule, Key: d.key(entries, path), Path: at.rule.Path}
+	m := Match{Rule: at.rule, Key: d.key(entries, path), Path: at.rule.Path, domain: len(d.Name)}
 	if at.rule.dynamic {
 		m.Path = d.path(entries, path)
 	}
@@ -154,7 +162,7 @@ func (d *Domain) Override(entries []*ratelimit.RateLimitDescriptor_Entry, o *rat
 		}
 		d.overrides.rules[at] = r
 	}
-	m := Match{Rule: r, Key: d.key(entries, nil)}
+	m := Match{Rule: r, Key: d.key(entries, nil), domain: len(d.Name)}
 	var b strings.Builder
 	b.WriteString(d.Name)
 	for _, e := range entries {

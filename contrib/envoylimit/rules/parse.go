@@ -193,6 +193,9 @@ func (p *parser) count(d *Domain, r *Rule, at, extension *yaml.Node) {
 	if most == 0 { // admits nothing
 		return
 	}
+	if named := counted.Named(r.Limit.Name); named.Validate() == nil {
+		counted = named
+	}
 	for _, bad := range fielderrors.All(counted.Validate()) {
 		p.problem(at, "%s = %s: %s", bad.Field, bad.Value, bad.Bound)
 	}

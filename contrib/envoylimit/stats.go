@@ -1,0 +1,127 @@
+package envoylimit
+
+import (
+	"cmp"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+)
+
+// Stats counts requests since the Service was made.
+type Stats struct {
+	UnknownDomain int64 // of a domain that no file has: admitted
+	Invalid       int64 // refused as invalid
+	Shed          int64 // refused beyond Config.MaxRequests
+	Failed        int64 // without a verdict
+	Shadowed      int64 // over a limit, and admitted because of Config.Shadow
+	UnderWay      int64 // at the moment
+}
+
+// Stats returns the counts of the Service as a whole.
+func (s *Service) Stats() Stats {
+	return Stats{
+		UnknownDomain: s.stats.unknownDomain.Load(), Invalid: s.stats.invalid.Load(), Shed: s.stats.shed.Load(),
+		Failed: s.stats.failed.Load(), Shadowed: s.stats.shadowed.Load(), UnderWay: s.underWay.Load(),
+	}
+}
+
+// RuleStats counts the hits of a rule, or with detailed_metric and value_to_metric of some of its descriptors. Hits are what
+// descriptors cost: several for hits_addend. What is given back doesn't count.
+type RuleStats struct {
+	Domain string
+	Path   string // key_value of each level, separated by a period, as the reference has them; _OTHER beyond Config.MaxSeries
+
+	// RequestsPerUnit and Unit are the limit that was applied last.
+	RequestsPerUnit uint32
+	Unit            string // "second" to "year"
+
+	Total  int64 // all: Within, Over, and those that were not charged because of another descriptor
+	Within int64 // charged
+	Over   int64 // denied as a whole, or above the limit of a shadow
+	Near   int64 // admitted hits above Config.NearLimit of the limit
+	Shadow int64 // of Over, those of rules in shadow_mode
+}
+
+// RuleStats returns the counts of all rules that were asked for, by domain and path.
+func (s *Service) RuleStats() iter.Seq[RuleStats] {
+	var all []RuleStats
+	s.stats.series.Range(func(_, value any) bool {
+		n := value.(*series)
+		l := n.limit.Load()
+		all = append(all, RuleStats{
+			Domain: n.domain, Path: n.path, RequestsPerUnit: l.GetRequestsPerUnit(), Unit: strings.ToLower(l.GetUnit().String()),
+			Total: n.total.Load(), Within: n.within.Load(), Over: n.over.Load(), Near: n.near.Load(), Shadow: n.shadow.Load(),
+		})
+		return true
+	})
+	slices.SortFunc(all, func(a, b RuleStats) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Path, b.Path)) })
+	return slices.Values(all)
+}
+
+type statistics struct {
+	unknownDomain, invalid, shed, failed, shadowed atomic.Int64
+
+	series sync.Map // of *series, by seriesKey
+	size   atomic.Int64
+	most   int64
+}
+
+// seriesKey tells a domain from the path below it: either may have periods.
+type seriesKey struct{ domain, path string }
+
+type series struct {
+	domain, path                      string
+	limit                             atomic.Pointer[pb.RateLimitResponse_RateLimit]
+	total, within, over, near, shadow atomic.Int64
+}
+
+// other names the series of all that are beyond the bound.
+const other = "_OTHER"
+
+func (s *statistics) of(domain, path string) *series {
+	at := seriesKey{domain, path}
+	if found, ok := s.series.Load(at); ok {
+		return found.(*series)
+	}
+	if s.size.Load() >= s.most && path != other {
+		return s.of(domain, other)
+	}
+	made, loaded := s.series.LoadOrStore(at, &series{domain: domain, path: path})
+	if !loaded {
+		s.size.Add(1)
+	}
+	return made.(*series)
+}
+
+// count counts a decided slot.
+func (s *statistics) count(sl *slot, nearLimit float64) {
+	if sl.kind != charge && sl.kind != blocked && sl.kind != check || sl.hits == 0 {
+		return
+	}
+	domain, path := sl.match.Split()
+	n := s.of(domain, path)
+	l := sl.match.Rule.Limit
+	if n.limit.Load() != l {
+		n.limit.Store(l)
+	}
+	n.total.Add(sl.hits)
+	switch {
+	case sl.over:
+		n.over.Add(sl.hits)
+		if sl.match.Rule.Shadow {
+			n.shadow.Add(sl.hits)
+		}
+	case sl.charged:
+		n.within.Add(sl.hits)
+		most := int64(l.GetRequestsPerUnit())
+		threshold := int64(math.Floor(float64(float32(most) * float32(nearLimit))))
+		if used := most - sl.decision.Remaining; used > threshold {
+			n.near.Add(min(sl.hits, used-threshold))
+		}
+	}
+}
