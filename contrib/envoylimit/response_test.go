@@ -93,10 +93,10 @@ descriptors:
 		got = append(got, n)
 	}
 	want := []envoylimit.RuleStats{
-		{Domain: "web", Path: "_OTHER", RequestsPerUnit: 10, Unit: "day", Total: 2, Within: 2},
-		{Domain: "web", Path: "path_a", RequestsPerUnit: 10, Unit: "day", Total: 12, Within: 1, Over: 11},
-		{Domain: "web", Path: "path_b", RequestsPerUnit: 10, Unit: "day", Total: 1, Within: 1},
-		{Domain: "web", Path: "user", RequestsPerUnit: 10, Unit: "hour", Total: 13, Within: 9, Over: 3, Near: 1},
+		{Domain: "web", Key1: "_OTHER", RequestsPerUnit: 10, Unit: "day", Total: 2, Within: 2},
+		{Domain: "web", Key1: "path_a", RequestsPerUnit: 10, Unit: "day", Total: 12, Within: 1, Over: 11},
+		{Domain: "web", Key1: "path_b", RequestsPerUnit: 10, Unit: "day", Total: 1, Within: 1},
+		{Domain: "web", Key1: "user", RequestsPerUnit: 10, Unit: "hour", Total: 13, Within: 9, Over: 3, Near: 1},
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)

@@ -34,7 +34,8 @@ func (s *Service) Stats() Stats {
 // descriptors cost: several for hits_addend. What is given back doesn't count.
 type RuleStats struct {
 	Domain string
-	Path   string // key_value of each level, separated by a period, as the reference has them; _OTHER beyond Config.MaxSeries
+	Key1   string // key_value of the first level, as the reference has it; _OTHER beyond Config.MaxSeries
+	Key2   string // those of the levels below, separated by periods
 
 	// RequestsPerUnit and Unit are the limit that was applied last.
 	RequestsPerUnit uint32
@@ -54,12 +55,14 @@ func (s *Service) RuleStats() iter.Seq[RuleStats] {
 		n := value.(*series)
 		l := n.limit.Load()
 		all = append(all, RuleStats{
-			Domain: n.domain, Path: n.path, RequestsPerUnit: l.GetRequestsPerUnit(), Unit: strings.ToLower(l.GetUnit().String()),
+			Domain: n.domain, Key1: n.key1, Key2: n.key2, RequestsPerUnit: l.GetRequestsPerUnit(), Unit: strings.ToLower(l.GetUnit().String()),
 			Total: n.total.Load(), Within: n.within.Load(), Over: n.over.Load(), Near: n.near.Load(), Shadow: n.shadow.Load(),
 		})
 		return true
 	})
-	slices.SortFunc(all, func(a, b RuleStats) int { return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Path, b.Path)) })
+	slices.SortFunc(all, func(a, b RuleStats) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Key1, b.Key1), cmp.Compare(a.Key2, b.Key2))
+	})
 	return slices.Values(all)
 }
 
@@ -71,11 +74,11 @@ type statistics struct {
 	most   int64
 }
 
-// seriesKey tells a domain from the path below it: either may have periods.
-type seriesKey struct{ domain, path string }
+// seriesKey keeps its parts apart: each may have periods.
+type seriesKey struct{ domain, key1, key2 string }
 
 type series struct {
-	domain, path                      string
+	seriesKey
 	limit                             atomic.Pointer[pb.RateLimitResponse_RateLimit]
 	total, within, over, near, shadow atomic.Int64
 }
@@ -83,15 +86,14 @@ type series struct {
 // other names the series of all that are beyond the bound.
 const other = "_OTHER"
 
-func (s *statistics) of(domain, path string) *series {
-	at := seriesKey{domain, path}
+func (s *statistics) of(at seriesKey) *series {
 	if found, ok := s.series.Load(at); ok {
 		return found.(*series)
 	}
-	if s.size.Load() >= s.most && path != other {
-		return s.of(domain, other)
+	if s.size.Load() >= s.most && at.key1 != other {
+		return s.of(seriesKey{domain: at.domain, key1: other})
 	}
-	made, loaded := s.series.LoadOrStore(at, &series{domain: domain, path: path})
+	made, loaded := s.series.LoadOrStore(at, &series{seriesKey: at})
 	if !loaded {
 		s.size.Add(1)
 	}
@@ -103,8 +105,9 @@ func (s *statistics) count(sl *slot, nearLimit float64) {
 	if sl.kind != charge && sl.kind != blocked && sl.kind != check || sl.hits == 0 {
 		return
 	}
-	domain, path := sl.match.Split()
-	n := s.of(domain, path)
+	var at seriesKey
+	at.domain, at.key1, at.key2 = sl.match.Split()
+	n := s.of(at)
 	l := sl.match.Rule.Limit
 	if n.limit.Load() != l {
 		n.limit.Store(l)

@@ -190,7 +190,7 @@ func TestShadow(t *testing.T) {
 		want(t, c.ask(desc("tried=b"), desc("tenant=t")), over, "OK 1", "OVER_LIMIT 0")
 		want(t, c.ask(desc("tried=a"), desc("user=ann")), isOK, "OK 0", "OK 19")
 		for n := range s.RuleStats() {
-			if n.Path == "tried" && (n.Total != 7 || n.Within != 3 || n.Over != 3 || n.Shadow != 3) {
+			if n.Key1 == "tried" && (n.Total != 7 || n.Within != 3 || n.Over != 3 || n.Shadow != 3) {
 				t.Errorf("%+v", n)
 			}
 		}

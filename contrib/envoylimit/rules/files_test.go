@@ -16,9 +16,14 @@ import (
 const web, api = "domain: web\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]\n",
 	"domain: api\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 2}}]\n"
 
+// write replaces a file in one step: a reader never sees a part.
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	next := filepath.Join(filepath.Dir(path), ".next")
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -121,5 +126,20 @@ func TestOpenFails(t *testing.T) {
 	write(t, dir+"/a.yaml", "domain: ''\n")
 	if _, err := rules.Open(dir, rules.FilesConfig{}); err == nil || err.Error() != dir+"/a.yaml:1: the domain must not be empty" {
 		t.Error(err)
+	}
+}
+
+// The example for Kubernetes is read as it is.
+func TestKubernetesExample(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, limits, _ := strings.Cut(string(text), "  web.yaml: |\n")
+	limits, _, ok := strings.Cut(limits, "---\n")
+	set, err := parseFiles(rules.Config{}, strings.ReplaceAll("\n"+limits, "\n    ", "\n"))
+	if !ok || err != nil || set.String() != "web.path_/login: 20/1s@aligned, 20 per second\nweb.remote_address: 100/1m~1s, 100 per minute\n" {
+		t.Errorf("%v, %s", err, set)
 	}
 }

@@ -23,12 +23,13 @@ type Match struct {
 	// the request.
 	Path string
 
-	domain int // the length of the domain in Path
+	domain, first int // where the domain and the first level end in Path
 }
 
-// Split returns the domain and the rest of Path.
-func (m *Match) Split() (domain, path string) {
-	return m.Path[:m.domain], m.Path[min(m.domain+1, len(m.Path)):]
+// Split returns the parts of Path: the domain, the first level, and the levels below.
+func (m *Match) Split() (domain, first, below string) {
+	at := func(i int) int { return min(i, len(m.Path)) }
+	return m.Path[:m.domain], m.Path[at(m.domain+1):m.first], m.Path[at(m.first+1):]
 }
 
 // Match finds the rule of a descriptor's entries: the most specific at each level, that is the descriptor with the value, else the
@@ -47,8 +48,9 @@ func (d *Domain) Match(entries []*ratelimit.RateLimitDescriptor_Entry) Match {
 		return Match{}
 	}
 	m := Match{Rule: at.rule, Key: d.key(entries, path), Path: at.rule.Path, domain: len(d.Name)}
+	m.first = len(d.Name) + 1 + len(path[0].name())
 	if at.rule.dynamic {
-		m.Path = d.path(entries, path)
+		m.Path, m.first = d.path(entries, path)
 	}
 	return m
 }
@@ -105,7 +107,7 @@ func (n *node) pattern() string {
 }
 
 // path is the name in metrics of a descriptor whose values are a part of it.
-func (d *Domain) path(entries []*ratelimit.RateLimitDescriptor_Entry, path []*node) string {
+func (d *Domain) path(entries []*ratelimit.RateLimitDescriptor_Entry, path []*node) (text string, first int) {
 	var b strings.Builder
 	b.WriteString(d.Name)
 	detailed := path[len(path)-1].rule.detailed
@@ -123,8 +125,11 @@ func (d *Domain) path(entries []*ratelimit.RateLimitDescriptor_Entry, path []*no
 			b.WriteByte('_')
 			b.WriteString(value)
 		}
+		if i == 0 {
+			first = b.Len()
+		}
 	}
-	return b.String()
+	return b.String(), first
 }
 
 // overrides keeps the rules of limits that requests bring along, because a policy is recognised by its address.
@@ -162,15 +167,18 @@ func (d *Domain) Override(entries []*ratelimit.RateLimitDescriptor_Entry, o *rat
 		}
 		d.overrides.rules[at] = r
 	}
-	m := Match{Rule: r, Key: d.key(entries, nil), domain: len(d.Name)}
+	m := Match{Rule: r, Key: d.key(entries, nil), domain: len(d.Name), first: len(d.Name)}
 	var b strings.Builder
 	b.WriteString(d.Name)
-	for _, e := range entries {
+	for i, e := range entries {
 		b.WriteByte('.')
 		b.WriteString(e.GetKey())
 		if e.GetValue() != "" {
 			b.WriteByte('_')
 			b.WriteString(e.GetValue())
+		}
+		if i == 0 {
+			m.first = b.Len()
 		}
 	}
 	m.Path = b.String()
