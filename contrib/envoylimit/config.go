@@ -34,6 +34,11 @@ type Config struct {
 	// Headers are added to responses for the limit that is nearest its end. The zero value adds none.
 	Headers Headers
 
+	// FullStatuses looks at the descriptors of a denied request that were not asked, so that their statuses have a limit, too: one
+	// more round trip for each denied request of several descriptors. False: a denial is answered from the reply that denied,
+	// and such a status is OK without a limit.
+	FullStatuses bool
+
 	// Metadata fills the dynamic metadata of responses: the request, and the descriptors above a quota.
 	Metadata bool
 

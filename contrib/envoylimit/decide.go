@@ -19,7 +19,7 @@ const maxDrains = 4
 //  2. A limit of 0, a cost that never fits, or a check of which nothing is left denies the request before anything is charged.
 //  3. What is charged by itself and enforced, because of overrun.
 //  4. The rest that is enforced, all or none.
-//  5. Shadows, if the request was admitted. After a denial all that is not known is only peeked at.
+//  5. Shadows, if the request was admitted. After a denial what is not known is only peeked at, if the statuses are to be full.
 func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
 	if err := c.each(ctx, func(sl *slot) bool { return sl.kind == giving }, func(ctx context.Context, sl *slot) error {
 		return sl.giveBack(ctx, counts)
@@ -59,12 +59,15 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 			return err
 		}
 	}
-	unknown := func(sl *slot) bool { return !sl.known && (sl.kind == charge) }
+	unknown := func(sl *slot) bool { return !sl.known && sl.kind == charge }
 	if !c.denied {
 		return c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.shadow && unknown(sl) }, func(ctx context.Context, sl *slot) error {
 			_ = sl.take(ctx, t) // without a verdict a shadow says nothing
 			return nil
 		})
+	}
+	if !c.service.cfg.FullStatuses {
+		return nil
 	}
 	return c.each(ctx, unknown, func(ctx context.Context, sl *slot) error {
 		_ = sl.peek(ctx, t) // the request is denied with or without it

@@ -3,6 +3,7 @@ package envoylimit_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,7 +64,7 @@ func TestFailurePolicies(t *testing.T) {
 		{policy: throttler.FailError, want: []string{"Unavailable", "Unavailable", "Unavailable"}},
 	} {
 		b := newAway(t)
-		c, s := open(t, b, config, envoylimit.Config{Throttler: throttler.Config{Failure: tt.policy, OpenCap: tt.cap}})
+		c, s := open(t, b, config, envoylimit.Config{Throttler: throttler.Config{Failure: tt.policy, OpenCap: tt.cap, Logger: slog.New(slog.DiscardHandler)}})
 		want(t, c.ask(desc("user=ann")), isOK, "OK 19")
 		b.down.Store(true)
 		for i, want := range tt.want {

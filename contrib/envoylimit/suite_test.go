@@ -10,11 +10,14 @@ import (
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/contrib/envoylimit"
+	"github.com/sluice-go/sluice/internal/testserver"
 )
 
 const config = `
@@ -152,7 +155,7 @@ func TestMatching(t *testing.T) {
 // Several descriptors are charged all or none, in whatever order they come.
 func TestAllOrNone(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, _ *clock) {
-		c, _ := open(t, b, config, envoylimit.Config{})
+		c, _ := open(t, b, config, envoylimit.Config{FullStatuses: true})
 		for i := range 2 {
 			want(t, c.ask(desc("user=ann"), desc("tenant=t")), isOK, fmt.Sprintf("OK %d", 19-i), fmt.Sprintf("OK %d", 1-i))
 		}
@@ -179,9 +182,28 @@ func TestAllOrNone(t *testing.T) {
 	})
 }
 
+// A denial is answered from the reply that denied, without a second call: what was not asked has no limit in its status.
+func TestStatusesOfDenials(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisConfig(newClock()))
+	c, _ := open(t, closed(t, b, err), config, envoylimit.Config{})
+	want(t, c.ask(desc("tenant=t", hits(2))), isOK, "OK 0")
+	c.ask(desc("user=ann"), desc("tenant=t")) // from now on the process knows which key is exhausted
+	server.ResetStats(t)
+	for range 10 {
+		want(t, c.ask(desc("user=ann"), desc("tenant=t")), over, "OK -", "OVER_LIMIT 0")
+	}
+	if n := server.Stats(t)["evalsha"]; n != 10 {
+		t.Errorf("%d script calls for 10 denied requests: %v", n, server.Stats(t))
+	}
+	want(t, c.ask(desc("user=ann"), desc("user=banned")), over, "OK -", "OVER_LIMIT 0")
+	want(t, c.ask(desc("user=ann")), isOK, "OK 19")
+}
+
 func TestShadow(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, _ *clock) {
-		c, s := open(t, b, config, envoylimit.Config{})
+		c, s := open(t, b, config, envoylimit.Config{FullStatuses: true})
 		for _, left := range []string{"OK 1", "OK 0", "OK 0", "OK 0"} {
 			want(t, c.ask(desc("tried=a")), isOK, left)
 		}
@@ -216,7 +238,7 @@ func TestReplaces(t *testing.T) {
 
 func TestHits(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, _ *clock) {
-		c, _ := open(t, b, config, envoylimit.Config{})
+		c, _ := open(t, b, config, envoylimit.Config{FullStatuses: true})
 		with := func(addend uint32, d ...*ratelimit.RateLimitDescriptor) *pb.RateLimitResponse {
 			return c.request(&pb.RateLimitRequest{Domain: "web", HitsAddend: addend, Descriptors: d})
 		}
@@ -237,7 +259,7 @@ func TestHits(t *testing.T) {
 // What is given back is at most what was charged in the window that runs.
 func TestNegativeHits(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, now *clock) {
-		c, _ := open(t, b, config, envoylimit.Config{})
+		c, _ := open(t, b, config, envoylimit.Config{FullStatuses: true})
 		want(t, c.ask(desc("user=ann", giveBack(7))), isOK, "OK 20")
 		want(t, c.ask(desc("user=ann", hits(15))), isOK, "OK 5")
 		want(t, c.ask(desc("user=ann", giveBack(4))), isOK, "OK 9")

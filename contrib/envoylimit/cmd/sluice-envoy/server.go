@@ -154,7 +154,7 @@ func (srv *server) openService() error {
 	}
 	srv.metrics.reloads.Add(1)
 	cfg := envoylimit.Config{
-		Rules: files.Set(), Shadow: s.shadow, Quota: s.quota, Metadata: s.metadata, NearLimit: s.nearLimit,
+		Rules: files.Set(), Shadow: s.shadow, Quota: s.quota, Metadata: s.metadata, FullStatuses: s.fullStatuses, NearLimit: s.nearLimit,
 		MaxRequests: s.maxRequests, MaxDescriptors: s.maxDescriptors,
 		Throttler: throttler.Config{
 			Backend: srv.counts, Failure: s.failurePolicy(), OpenCap: s.openCap, Processes: s.processes,

@@ -35,6 +35,7 @@ type settings struct {
 	redisTimeout                               time.Duration
 	memcached, prefix, topology                string
 	localCache                                 int
+	fullStatuses                               bool
 	shadow, quota, metadata, headers, ietf     bool
 	limitHeader, remainingHeader, resetHeader  string
 	nearLimit                                  float64
@@ -107,6 +108,7 @@ func (s *settings) register(set *flag.FlagSet) {
 	is(&s.shadow, "SHADOW_MODE", "admit everything")
 	is(&s.quota, "QUOTA_MODE", "all limits are quotas: admit, and say so in the metadata")
 	is(&s.metadata, "RESPONSE_DYNAMIC_METADATA", "fill the dynamic metadata of responses")
+	is(&s.fullStatuses, "SLUICE_FULL_STATUSES", "show limits in all statuses of a denied request, for one more round trip")
 	is(&s.headers, "LIMIT_RESPONSE_HEADERS_ENABLED", "add headers to responses")
 	text(&s.limitHeader, "LIMIT_LIMIT_HEADER", envoylimit.DefaultHeaders.Limit, "the `name` of one")
 	text(&s.remainingHeader, "LIMIT_REMAINING_HEADER", envoylimit.DefaultHeaders.Remaining, "the `name` of one")
