@@ -22,7 +22,7 @@ const maxDrains = 4
 //  5. Shadows, if the request was admitted. After a denial what is not known is only peeked at, if the statuses are to be full.
 func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
 	if err := c.each(ctx, func(sl *slot) bool { return sl.kind == giving }, func(ctx context.Context, sl *slot) error {
-		return sl.giveBack(ctx, counts)
+		return c.withoutVerdict(ctx, sl, sl.giveBack(ctx, counts))
 	}); err != nil {
 		return err
 	}
@@ -34,14 +34,15 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		}
 	}
 	if err := c.each(ctx, func(sl *slot) bool { return sl.kind == check }, func(ctx context.Context, sl *slot) error {
-		return sl.peek(ctx, t)
+		err := sl.peek(ctx, t)
+		sl.over = err == nil && !sl.decision.Allowed || err != nil && c.service.cfg.Throttler.Failure == throttler.FailClosed
+		return c.withoutVerdict(ctx, sl, err)
 	}); err != nil {
 		return err
 	}
 	for i := range c.slots {
-		if sl := &c.slots[i]; sl.kind == check && !sl.decision.Allowed {
-			sl.over = true
-			c.denied = c.denied || !sl.shadow
+		if sl := &c.slots[i]; sl.kind == check && sl.over && !sl.shadow {
+			c.denied = true
 		}
 	}
 	if err := c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.alone && !sl.shadow }, func(ctx context.Context, sl *slot) error {
@@ -73,6 +74,20 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		_ = sl.peek(ctx, t) // the request is denied with or without it
 		return nil
 	})
+}
+
+// withoutVerdict is what becomes of a failure to look or to give back, which charges nothing. In an outage the failure policy
+// decides: only under FailError the request fails. Of a shadow it never does.
+func (c *call) withoutVerdict(ctx context.Context, sl *slot, err error) error {
+	_, outage := errors.AsType[*backend.Error](err)
+	switch {
+	case err == nil, ctx.Err() != nil, !outage:
+		return err
+	case sl.shadow, c.service.cfg.Throttler.Failure != throttler.FailError:
+		c.service.stats.failed.Add(1)
+		return nil
+	}
+	return err
 }
 
 // charges reports whether the slot is still to be charged.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/contrib/envoylimit/rules"
+	"github.com/sluice-go/sluice/limit"
 )
 
 // Service answers rate limit requests. Make one with New.
@@ -68,6 +69,9 @@ func (s *Service) Rules() *rules.Set { return s.held.Load().set }
 // stays, whichever rule it matches now, as long as the unit is the same; a changed number of requests applies at once. After an
 // error nothing has changed.
 func (s *Service) SetRules(set *rules.Set) error {
+	if set == nil {
+		return &limit.Error{Field: "rules", Value: "nil", Bound: "must not be nil"}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -44,6 +44,22 @@ func (a *away) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	return a.Memory.Take(ctx, req)
 }
 
+func (a *away) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	if a.down.Load() {
+		return backend.Result{}, errAway
+	}
+	return a.Memory.Peek(ctx, req)
+}
+
+func (a *away) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
+	if a.down.Load() {
+		return backend.Snapshot{}, errAway
+	}
+	return a.Memory.Load(ctx, req)
+}
+
+var errAway = &backend.Error{Op: "peek", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
+
 func newAway(t testing.TB) *away {
 	m, err := memory.New(memory.Config{})
 	closed(t, m, err)
@@ -83,8 +99,26 @@ func TestFailurePolicies(t *testing.T) {
 		if n := s.Stats().Failed; tt.policy == throttler.FailError && n != 3 || tt.policy != throttler.FailError && n != 0 {
 			t.Errorf("%s: %d failed", tt.policy, n)
 		}
+		// What charges nothing is decided alike.
+		for _, d := range []*ratelimit.RateLimitDescriptor{desc("user=ann", hits(0)), desc("user=ann", giveBack(1))} {
+			res, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "web", Descriptors: []*ratelimit.RateLimitDescriptor{d}})
+			got, want := res.GetOverallCode().String(), "OK"
+			if err != nil {
+				got = status.Code(err).String()
+			}
+			switch {
+			case tt.policy == throttler.FailError:
+				want = "Unavailable"
+			case tt.policy == throttler.FailClosed && !d.GetIsNegativeHits():
+				want = "OVER_LIMIT"
+			}
+			if got != want {
+				t.Errorf("%s: %v: %s, not %s", tt.policy, d, got, want)
+			}
+		}
 		// A shadow is never the reason of a failure.
 		want(t, c.ask(desc("unknown=a")), isOK, "OK -")
+		c.ask(desc("tried=a", hits(0)), desc("tried=a", giveBack(1)))
 		if res := c.ask(desc("tried=a")); res.GetOverallCode() != isOK {
 			t.Errorf("%s: %v", tt.policy, res)
 		}

@@ -17,7 +17,7 @@ type Stats struct {
 	UnknownDomain int64 // of a domain that no file has: admitted
 	Invalid       int64 // refused as invalid
 	Shed          int64 // refused beyond Config.MaxRequests
-	Failed        int64 // without a verdict
+	Failed        int64 // without a verdict, and descriptors that could not be looked at or given back in an outage
 	Shadowed      int64 // over a limit, and admitted because of Config.Shadow
 	UnderWay      int64 // at the moment
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,8 +12,6 @@ import (
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // limits are read by both servers as they are.
@@ -24,7 +23,7 @@ descriptors:
   - key: tenant
     rate_limit: {unit: day, requests_per_unit: 100000000}
   - key: hot
-    rate_limit: {unit: day, requests_per_unit: 1000}
+    rate_limit: {unit: day, requests_per_unit: 200}
   - key: shared
     rate_limit: {unit: day, requests_per_unit: 100000000}
 `
@@ -32,7 +31,7 @@ descriptors:
 // workload is what the callers ask for.
 type workload struct {
 	name string
-	ask  func(*rand.Rand) []*ratelimit.RateLimitDescriptor
+	ask  func(r *rand.Rand, round int) []*ratelimit.RateLimitDescriptor
 	most int64 // of a workload that exhausts one key
 	// shared is the other key of requests that are denied, whose charge is looked at; zero: the key itself.
 	shared bool
@@ -41,17 +40,17 @@ type workload struct {
 const population = 10_000
 
 var workloads = []workload{
-	{name: "one descriptor", ask: func(r *rand.Rand) []*ratelimit.RateLimitDescriptor {
+	{name: "one descriptor", ask: func(r *rand.Rand, _ int) []*ratelimit.RateLimitDescriptor {
 		return []*ratelimit.RateLimitDescriptor{desc("user", r.IntN(population))}
 	}},
-	{name: "two descriptors", ask: func(r *rand.Rand) []*ratelimit.RateLimitDescriptor {
+	{name: "two descriptors", ask: func(r *rand.Rand, _ int) []*ratelimit.RateLimitDescriptor {
 		return []*ratelimit.RateLimitDescriptor{desc("user", r.IntN(population)), desc("tenant", r.IntN(100))}
 	}},
-	{name: "one, over its limit", most: 1000, ask: func(*rand.Rand) []*ratelimit.RateLimitDescriptor {
-		return []*ratelimit.RateLimitDescriptor{desc("hot", 1)}
+	{name: "one, over its limit", most: 200, ask: func(_ *rand.Rand, round int) []*ratelimit.RateLimitDescriptor {
+		return []*ratelimit.RateLimitDescriptor{desc("hot", 2*round)}
 	}},
-	{name: "two, one over its limit", most: 1000, shared: true, ask: func(*rand.Rand) []*ratelimit.RateLimitDescriptor {
-		return []*ratelimit.RateLimitDescriptor{desc("shared", 1), desc("hot", 2)}
+	{name: "two, one over its limit", most: 200, shared: true, ask: func(_ *rand.Rand, round int) []*ratelimit.RateLimitDescriptor {
+		return []*ratelimit.RateLimitDescriptor{desc("shared", round), desc("hot", 2*round+1)}
 	}},
 }
 
@@ -66,37 +65,10 @@ type result struct {
 	over, denied                                   []int64
 }
 
-// measureAll measures one contender under all workloads, on an empty database.
-func measureAll(ctx context.Context, c contender, d *database, o *options, dir string, results []*result) error {
-	if err := d.admin.FlushAll(ctx).Err(); err != nil {
-		return err
-	}
-	service, err := startService(ctx, c, d, dir)
-	if err != nil {
-		return err
-	}
-	defer service.stop()
-	var clients []pb.RateLimitServiceClient
-	for range 8 {
-		conn, err := grpc.NewClient(service.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		clients = append(clients, pb.NewRateLimitServiceClient(conn))
-	}
-	for _, w := range workloads {
-		i := slices.IndexFunc(results, func(r *result) bool { return r.contender == c.name && r.workload == w.name })
-		if err := measure(ctx, clients, service, d, o, &w, results[i]); err != nil {
-			return fmt.Errorf("%s: %w", w.name, err)
-		}
-	}
-	return nil
-}
-
-func measure(ctx context.Context, clients []pb.RateLimitServiceClient, service *child, d *database, o *options, w *workload, r *result) error {
+// measure measures one contender under one workload. Each round exhausts a key of its own.
+func measure(ctx context.Context, c *contender, d *database, o *options, w *workload, round int, r *result) error {
 	// Connections and scripts are there before the clock runs. What is admitted meanwhile counts, too.
-	_, warm, err := load(ctx, clients, o.callers, o.slice/10, w)
+	_, warm, err := load(ctx, c.clients, o.callers, o.slice/10, w, round)
 	if err != nil {
 		return err
 	}
@@ -107,11 +79,11 @@ func measure(ctx context.Context, clients []pb.RateLimitServiceClient, service *
 	if err != nil {
 		return err
 	}
-	serviceBefore, err := service.cpu()
+	serviceBefore, err := c.service.cpu()
 	if err != nil {
 		return err
 	}
-	times, admitted, err := load(ctx, clients, o.callers, o.slice, w)
+	times, admitted, err := load(ctx, c.clients, o.callers, o.slice, w, round)
 	if err != nil {
 		return err
 	}
@@ -119,7 +91,7 @@ func measure(ctx context.Context, clients []pb.RateLimitServiceClient, service *
 	if err != nil {
 		return err
 	}
-	serviceCPU, err := service.cpu()
+	serviceCPU, err := c.service.cpu()
 	if err != nil {
 		return err
 	}
@@ -134,13 +106,13 @@ func measure(ctx context.Context, clients []pb.RateLimitServiceClient, service *
 		return nil
 	}
 	r.over = append(r.over, max(0, warm+admitted-w.most))
-	denied, err := chargedByDenied(ctx, clients[0], w)
+	denied, err := chargedByDenied(ctx, c.clients[0], w, round)
 	r.denied = append(r.denied, denied)
 	return err
 }
 
 // load calls for a time and returns how long each call took, and how many were admitted.
-func load(ctx context.Context, clients []pb.RateLimitServiceClient, callers int, slice time.Duration, w *workload) ([]time.Duration, int64, error) {
+func load(ctx context.Context, clients []pb.RateLimitServiceClient, callers int, slice time.Duration, w *workload, round int) ([]time.Duration, int64, error) {
 	var mu sync.Mutex // guards all and failed
 	var all []time.Duration
 	var failed error
@@ -152,7 +124,7 @@ func load(ctx context.Context, clients []pb.RateLimitServiceClient, callers int,
 			random, client := rand.New(rand.NewPCG(uint64(i), 7)), clients[i%len(clients)]
 			var own []time.Duration
 			for start := time.Now(); start.Before(end) && ctx.Err() == nil; {
-				res, err := client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "bench", Descriptors: w.ask(random)})
+				res, err := client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "bench", Descriptors: w.ask(random, round)})
 				if err != nil {
 					mu.Lock()
 					failed = err
@@ -179,12 +151,12 @@ func load(ctx context.Context, clients []pb.RateLimitServiceClient, callers int,
 }
 
 // chargedByDenied is what 100 denied requests take from a limit: of the key that denies where it is alone, otherwise of the other.
-func chargedByDenied(ctx context.Context, client pb.RateLimitServiceClient, w *workload) (int64, error) {
+func chargedByDenied(ctx context.Context, client pb.RateLimitServiceClient, w *workload, round int) (int64, error) {
 	left := func() (int64, error) {
-		d := desc("shared", 1)
+		d := desc("shared", round)
 		if !w.shared {
 			// The key itself, with another limit: what is left of it shows what it was charged.
-			d = desc("hot", 1)
+			d = desc("hot", 2*round)
 			d.Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1 << 31, Unit: 4} // a day
 		}
 		res, err := client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "bench", Descriptors: []*ratelimit.RateLimitDescriptor{d}})
@@ -193,18 +165,24 @@ func chargedByDenied(ctx context.Context, client pb.RateLimitServiceClient, w *w
 		}
 		return int64(res.GetStatuses()[0].GetLimitRemaining()), nil
 	}
+	random := rand.New(rand.NewPCG(1, 2))
+	denied := func() (bool, error) {
+		res, err := client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "bench", Descriptors: w.ask(random, round)})
+		return res.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT, err
+	}
+	for over := false; !over; { // a short slice may have left some
+		var err error
+		if over, err = denied(); err != nil {
+			return 0, err
+		}
+	}
 	before, err := left()
 	if err != nil {
 		return 0, err
 	}
-	random := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
-		res, err := client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "bench", Descriptors: w.ask(random)})
-		if err != nil {
-			return 0, err
-		}
-		if res.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT {
-			return 0, fmt.Errorf("a request beyond the limit is admitted")
+		if over, err := denied(); err != nil || !over {
+			return 0, errors.Join(err, errors.New("a request beyond the limit is admitted"))
 		}
 	}
 	after, err := left()

@@ -22,6 +22,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // referenceVersion is what the table was measured with.
@@ -41,8 +45,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.reference, "reference", "", "the `file` of a reference that is built already")
 	flag.StringVar(&o.only, "only", "", "measure the contenders with this in their `name` only")
-	flag.IntVar(&o.rounds, "rounds", 5, "rounds; the medians are shown")
-	flag.DurationVar(&o.slice, "slice", 2*time.Second, "the time of each measurement")
+	flag.IntVar(&o.rounds, "rounds", 9, "rounds; the medians are shown")
+	flag.DurationVar(&o.slice, "slice", time.Second, "the time of each measurement")
 	flag.IntVar(&o.callers, "callers", 64, "concurrent callers, on 8 connections")
 	flag.Parse()
 	if err := run(ctx, o, os.Stdout); err != nil {
@@ -58,6 +62,32 @@ type contender struct {
 	file   string // its executable
 	limits string
 	env    []string
+
+	service *child
+	conns   []*grpc.ClientConn
+	clients []pb.RateLimitServiceClient
+}
+
+// start starts the server, and connections to it.
+func (c *contender) start(ctx context.Context, db *database, dir string) (err error) {
+	if c.service, err = startService(ctx, c, db, dir); err != nil {
+		return err
+	}
+	for range 8 {
+		conn, err := grpc.NewClient(c.service.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		c.conns, c.clients = append(c.conns, conn), append(c.clients, pb.NewRateLimitServiceClient(conn))
+	}
+	return nil
+}
+
+func (c *contender) stop() {
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.service.stop()
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
@@ -75,22 +105,30 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	defer db.stop()
-	var results []*result
-	for _, c := range all {
-		for _, w := range workloads {
-			results = append(results, &result{contender: c.name, workload: w.name})
+	for i := range all {
+		if err := all[i].start(ctx, db, dir); err != nil {
+			return fmt.Errorf("%s: %w", all[i].name, err)
 		}
+		defer all[i].stop()
 	}
+	results := make(map[string]*result)
 	for round := range o.rounds {
-		for i := range all { // another one is first in each round
-			c := all[(i+round)%len(all)]
-			if err := measureAll(ctx, c, db, &o, dir, results); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
+		for _, w := range workloads {
+			for i := range all { // one right after the other, and another one first in each round
+				c := &all[(i+round)%len(all)]
+				r := results[w.name+c.name]
+				if r == nil {
+					r = &result{}
+					results[w.name+c.name] = r
+				}
+				if err := measure(ctx, c, db, &o, &w, round, r); err != nil {
+					return fmt.Errorf("%s: %s: %w", c.name, w.name, err)
+				}
 			}
 		}
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, o.rounds)
 	}
-	print(out, results, &o)
+	print(out, all, results, &o)
 	return nil
 }
 
@@ -134,11 +172,12 @@ func buildReference(ctx context.Context, dir, file string) error {
 	}
 	env := []string{"GOWORK=off", "GOFLAGS=-mod=mod"}
 	const pkg = "github.com/envoyproxy/ratelimit/src/service_cmd"
-	return errors.Join(
-		command(ctx, module, env, "go", "mod", "init", "reference"),
-		command(ctx, module, env, "go", "get", pkg+"@"+referenceVersion),
-		command(ctx, module, env, "go", "build", "-o", file, pkg),
-	)
+	for _, args := range [][]string{{"mod", "init", "reference"}, {"get", pkg + "@" + referenceVersion}, {"build", "-o", file, pkg}} {
+		if err := command(ctx, module, env, "go", args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func command(ctx context.Context, dir string, env []string, name string, args ...string) error {
@@ -151,20 +190,18 @@ func command(ctx context.Context, dir string, env []string, name string, args ..
 }
 
 // print prints the medians.
-func print(out io.Writer, results []*result, o *options) {
+func print(out io.Writer, all []contender, results map[string]*result, o *options) {
 	fmt.Fprintf(out, "%d callers on 8 connections, medians of %d rounds of %s\n\n", o.callers, o.rounds, o.slice)
 	fmt.Fprintln(out, "| load | server | requests/s | p50 | p99 | Redis commands sent/request | Redis CPU/request | service CPU/request | admitted above the limit | charged by 100 denied requests |")
 	fmt.Fprintln(out, "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
 	for _, w := range workloads {
-		for _, r := range results {
-			if r.workload != w.name {
-				continue
-			}
+		for i := range all {
+			r := results[w.name+all[i].name]
 			over, denied := "", ""
 			if w.most > 0 {
 				over, denied = fmt.Sprint(slices.Max(r.over)), fmt.Sprint(median(r.denied))
 			}
-			fmt.Fprintf(out, "| %s | %s | %.0f | %.2f ms | %.2f ms | %.3f | %.1f us | %.1f us | %s | %s |\n", r.workload, r.contender,
+			fmt.Fprintf(out, "| %s | %s | %.0f | %.1f ms | %.1f ms | %.2f | %.1f us | %.0f us | %s | %s |\n", w.name, all[i].name,
 				median(r.rate), median(r.p50), median(r.p99), median(r.commands), median(r.redisCPU), median(r.serviceCPU), over, denied)
 		}
 	}

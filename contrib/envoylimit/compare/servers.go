@@ -37,8 +37,7 @@ func startRedis(ctx context.Context, dir string) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(addr)
-	c := exec.CommandContext(ctx, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	c := exec.CommandContext(ctx, "redis-server", "--port", port(addr), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
@@ -88,7 +87,7 @@ func (d *database) usage(ctx context.Context) (commands int64, cpu time.Duration
 }
 
 // startService starts a contender with counts in d.
-func startService(ctx context.Context, c contender, d *database, dir string) (*child, error) {
+func startService(ctx context.Context, c *contender, d *database, dir string) (*child, error) {
 	root := filepath.Join(dir, "runtime-"+strconv.Itoa(int(time.Now().UnixNano())))
 	config := filepath.Join(root, "limits", "config")
 	if err := os.MkdirAll(config, 0o700); err != nil {
@@ -104,13 +103,13 @@ func startService(ctx context.Context, c contender, d *database, dir string) (*c
 		if err != nil {
 			return nil, err
 		}
-		_, port, _ := net.SplitHostPort(at)
-		ports, addr = append(ports, name+"="+port), at // the last is that of gRPC
+		ports, addr = append(ports, name+"="+port(at)), at // the last is that of gRPC
 	}
 	cmd := exec.CommandContext(ctx, c.file)
 	cmd.Env = append(append(os.Environ(), ports...), "HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "USE_STATSD=false",
 		"DISABLE_STATS=true", "LOG_LEVEL=error", "RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=limits", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+d.addr, "REDIS_TIMEOUT=10s")
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+d.addr, "REDIS_TIMEOUT=10s",
+		"CACHE_KEY_PREFIX="+port(addr)+":") // all contenders count in one database
 	cmd.Env = append(cmd.Env, c.env...)
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -156,6 +155,11 @@ func free() (string, error) {
 	}
 	defer l.Close()
 	return l.Addr().String(), nil
+}
+
+func port(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
 }
 
 func await(ctx context.Context, ok func() error) error {
