@@ -58,10 +58,9 @@ func desc(key string, value int) *ratelimit.RateLimitDescriptor {
 	return &ratelimit.RateLimitDescriptor{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprint(value)}}}
 }
 
-// result is what one contender did under one workload, round by round.
+// result is what one contender did under one workload, round by round; times are in ms, processor times in us.
 type result struct {
-	contender, workload                            string
-	rate, p50, p99, commands, redisCPU, serviceCPU []float64 // times in ms and us
+	rate, p50, p99, commands, redisCPU, serviceCPU []float64
 	over, denied                                   []int64
 }
 

@@ -104,7 +104,7 @@ func (p *parser) descriptors(d *Domain, parent *node, n *yaml.Node, path string,
 		}
 		dynamic := dynamic || c.toMetric && !c.shared && (c.value == "" || wildcard)
 		itsPath := path + "." + c.name()
-		c.rule = p.rule(d, m, element, itsPath, dynamic)
+		c.rule = p.rule(d, m, itsPath, dynamic)
 		p.descriptors(d, c, m["descriptors"], itsPath, dynamic)
 		at := childKey{key: c.key, value: c.value, any: c.value == ""}
 		if other := parent.children[at]; other != nil {
@@ -122,7 +122,7 @@ func (p *parser) descriptors(d *Domain, parent *node, n *yaml.Node, path string,
 }
 
 // rule reads what a descriptor says of its limit; nil if it has none.
-func (p *parser) rule(d *Domain, m map[string]*yaml.Node, at *yaml.Node, path string, dynamic bool) *Rule {
+func (p *parser) rule(d *Domain, m map[string]*yaml.Node, path string, dynamic bool) *Rule {
 	r := &Rule{
 		Path: path, Shadow: p.flag(m["shadow_mode"], "shadow_mode"), Quota: p.flag(m["quota_mode"], "quota_mode"),
 		detailed: p.flag(m["detailed_metric"], "detailed_metric"),
@@ -160,7 +160,8 @@ func (p *parser) rule(d *Domain, m map[string]*yaml.Node, at *yaml.Node, path st
 	}
 	unit, known := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(p.text(l["unit"], "unit"))]
 	if !known || unit == int32(pb.RateLimitResponse_RateLimit_UNKNOWN) {
-		if at = l["unit"]; at == nil {
+		at := l["unit"]
+		if at == nil {
 			at = n
 		}
 		p.problem(at, "the unit must be second, minute, hour, day, week, month or year")
