@@ -162,7 +162,7 @@ descriptors:
 // No two descriptors share a key, whatever is in their values: the encoding has an inverse.
 func TestKeysAreInjective(t *testing.T) {
 	t.Parallel()
-	d := parse(t, "domain: w|b\ndescriptors: [{key: a, rate_limit: &l {unit: day, requests_per_unit: 1}, descriptors: [{key: b, rate_limit: *l}]}, {key: a=, rate_limit: *l}]").Domain("w|b")
+	d := parse(t, "domain: w|b\ndescriptors: [{key: a, rate_limit: &l {unit: day, requests_per_unit: 1}, descriptors: [{key: b, rate_limit: *l}, {key: '|b', rate_limit: *l}]}, {key: a=, rate_limit: *l}]").Domain("w|b")
 	r := rand.New(rand.NewPCG(1, 2))
 	const alphabet = `ab|=~\`
 	word := func() string {
@@ -175,7 +175,9 @@ func TestKeysAreInjective(t *testing.T) {
 	seen := make(map[string]string)
 	for range 20_000 {
 		es := []*ratelimit.RateLimitDescriptor_Entry{{Key: "a", Value: word()}}
-		switch r.IntN(3) {
+		switch r.IntN(4) {
+		case 2:
+			es = append(es, &ratelimit.RateLimitDescriptor_Entry{Key: "|b", Value: word()})
 		case 0:
 			es[0].Key = "a="
 		case 1:
