@@ -7,11 +7,9 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
-
-// maxDrains bounds how often a request with overrun takes what is left, while others take it, too.
-const maxDrains = 4
 
 // decide fills in the decisions of all slots.
 //
@@ -46,7 +44,7 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		}
 	}
 	if err := c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.alone && !sl.shadow }, func(ctx context.Context, sl *slot) error {
-		return sl.take(ctx, t)
+		return sl.take(ctx, t, counts)
 	}); err != nil {
 		return err
 	}
@@ -56,14 +54,14 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		}
 	}
 	if !c.denied {
-		if err := c.takeTogether(ctx, t); err != nil {
+		if err := c.takeTogether(ctx, t, counts); err != nil {
 			return err
 		}
 	}
 	unknown := func(sl *slot) bool { return !sl.known && sl.kind == charge }
 	if !c.denied {
 		return c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.shadow && unknown(sl) }, func(ctx context.Context, sl *slot) error {
-			_ = sl.take(ctx, t) // without a verdict a shadow says nothing
+			_ = sl.take(ctx, t, counts) // without a verdict a shadow says nothing
 			return nil
 		})
 	}
@@ -131,40 +129,33 @@ func (sl *slot) peek(ctx context.Context, t *throttler.Throttler) error {
 	return err
 }
 
-// take charges the slot by itself; with overrun, what is left if it doesn't fit.
-func (sl *slot) take(ctx context.Context, t *throttler.Throttler) error {
+// take charges the slot by itself. With overrun what doesn't fit is charged all the same: it has been spent.
+func (sl *slot) take(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
 	ctx = with(ctx, sl)
-	rule, cost := sl.match.Rule, sl.hits
-	if cost > rule.Policy.Limits[0].Quota() {
-		sl.over = true
-		if err := sl.peek(ctx, t); err != nil || !rule.Overrun {
-			return err
-		}
-		cost = sl.decision.Remaining
-	}
-	for range maxDrains {
-		if cost == 0 {
-			return nil
-		}
-		d, err := t.AllowN(ctx, sl.match.Key, cost)
+	rule := sl.match.Rule
+	if sl.over = sl.hits > rule.Policy.Limits[0].Quota(); !sl.over {
+		d, err := t.AllowN(ctx, sl.match.Key, sl.hits)
 		if err != nil {
 			return err
 		}
 		sl.settle(d, d.Allowed)
-		if d.Allowed {
+		if sl.over = !d.Allowed; d.Allowed || d.Source == throttler.Fallback {
 			return nil
 		}
-		if sl.over = true; !rule.Overrun {
-			return nil
-		}
-		cost = min(cost, d.Remaining)
 	}
-	return nil
+	if !rule.Overrun {
+		return nil
+	}
+	result, err := backend.Charge(ctx, counts, backend.Request{Key: sl.match.Key, Policy: rule.Policy, Cost: sl.hits}, state.Mark{})
+	if err == nil {
+		sl.settle(throttler.NewDecision(&result), true)
+	}
+	return err
 }
 
 // takeTogether charges the slots that are enforced, all or none. Those of one cost are one AllowAll; if there are several costs,
 // what the first have charged is given back when a later one denies.
-func (c *call) takeTogether(ctx context.Context, t *throttler.Throttler) error {
+func (c *call) takeTogether(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
 	var few [4]*slot
 	rest := few[:0]
 	for i := range c.slots {
@@ -173,7 +164,7 @@ func (c *call) takeTogether(ctx context.Context, t *throttler.Throttler) error {
 		}
 	}
 	if len(rest) == 1 {
-		if err := rest[0].take(ctx, t); err != nil {
+		if err := rest[0].take(ctx, t, counts); err != nil {
 			return err
 		}
 		c.denied = rest[0].over

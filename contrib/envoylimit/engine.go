@@ -121,6 +121,10 @@ func (s shared) Refund(ctx context.Context, req backend.Request, receipt state.R
 	return backend.Refund(ctx, s.Backend, req, receipt, amount)
 }
 
+func (s shared) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	return backend.Charge(ctx, s.Backend, req, mark)
+}
+
 func (s shared) Reset(ctx context.Context, req backend.Request) error {
 	return backend.Reset(ctx, s.Backend, req)
 }

@@ -338,13 +338,15 @@ descriptors:
 		now.advance(time.Second)
 		want(t, c.ask(desc("bucket=a")), isOK, "OK 3")
 
-		// The use of a model, which is known once it has answered: it is counted as far as it fits.
+		// The use of a model, which is known once it has answered: it is counted in full.
 		want(t, c.ask(desc("tokens=a", hits(0))), isOK, "OK 1000")
 		want(t, c.ask(desc("tokens=a", hits(900))), isOK, "OK 100")
 		want(t, c.ask(desc("tokens=a", hits(0))), isOK, "OK 100")
 		want(t, c.ask(desc("tokens=a", hits(5000)), desc("tokens=b", hits(300))), over, "OVER_LIMIT 0", "OK 700")
 		want(t, c.ask(desc("tokens=a", hits(0))), over, "OVER_LIMIT 0")
 		want(t, c.ask(desc("tokens=b", hits(701))), over, "OVER_LIMIT 0")
+		want(t, c.ask(desc("tokens=b", giveBack(500))), isOK, "OK 499") // of 1,001
+		want(t, c.ask(desc("tokens=a", giveBack(4900))), isOK, "OK 0")  // a refund is at most the limit
 	})
 }
 

@@ -26,7 +26,7 @@
 //	    sluice:
 //	      sliding: {precision: 1s}           # a rolling window; or
 //	      bucket: {burst: 20}                # a token bucket of requests_per_unit each unit
-//	      overrun: true                      # a request above what is left takes what is left, and is denied
+//	      overrun: true                      # a request above what is left is denied, and counts in full
 //
 // Files are read strictly, and all problems are reported at once, each with its file and line: a member that is unknown or given
 // twice, a value of another type, a limit that can't be counted. Errors hold no values of descriptors, which may be personal data.

@@ -51,7 +51,7 @@ type Rule struct {
 	Unlimited bool
 	Shadow    bool // counted, and never enforced
 	Quota     bool // as Shadow; a request above it is shown in the metadata of the response
-	Overrun   bool // a request above what is left takes what is left
+	Overrun   bool // a request above what is left counts in full
 
 	detailed bool
 	dynamic  bool // its name in metrics has values of the request
