@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
@@ -15,15 +14,11 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-// engineKey is what domains must have in common to share an engine.
+// engineKey is what domains must have in common to share an engine: the lease of Config, that of their files, or none.
 type engineKey struct {
-	leased    bool
-	processes int
-	batch     int64
-	steady    bool
-	life      time.Duration
-	recheck   time.Duration
-	maxKeys   int
+	common *lease.Config
+	own    rules.Lease
+	leased bool // by own
 }
 
 // engine decides for the domains that lease alike.
@@ -40,26 +35,21 @@ type engine struct {
 }
 
 func (s *Service) engineKey(d *rules.Domain) engineKey {
-	switch l, common := d.Lease, s.cfg.Lease; {
-	case l != nil:
-		return engineKey{leased: true, processes: l.Processes, batch: l.Batch, life: l.Life, recheck: l.Recheck}
-	case common != nil:
-		return engineKey{
-			leased: true, processes: common.Processes, batch: common.Batch, steady: common.Steady, life: common.Life,
-			recheck: common.Recheck, maxKeys: common.MaxKeys,
-		}
+	if d.Lease != nil {
+		return engineKey{own: *d.Lease, leased: true}
 	}
-	return engineKey{}
+	return engineKey{common: s.cfg.Lease}
 }
 
 func (s *Service) newEngine(key engineKey) (*engine, error) {
 	e := &engine{key: key, counts: s.inner, idle: make(chan struct{})}
-	if key.leased {
+	if key.leased || key.common != nil {
+		leases := lease.Config{Processes: key.own.Processes, Batch: key.own.Batch, Life: key.own.Life, Recheck: key.own.Recheck}
+		if key.common != nil {
+			leases = *key.common
+		}
 		var err error
-		e.lease, err = lease.New(shared{s.inner}, lease.Config{
-			Processes: key.processes, Batch: key.batch, Steady: key.steady, Life: key.life, Recheck: key.recheck, MaxKeys: key.maxKeys,
-		})
-		if err != nil {
+		if e.lease, err = lease.New(shared{s.inner}, leases); err != nil {
 			return nil, err
 		}
 		e.counts = e.lease
