@@ -1,0 +1,43 @@
+package envoylimit_test
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/redisbackend"
+	"github.com/sluice-go/sluice/contrib/envoylimit"
+	"github.com/sluice-go/sluice/internal/testserver"
+)
+
+// With leases few requests of a hot key are calls, and a local view denies an exhausted key without one.
+func TestLeases(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		file  string
+		lease *lease.Config
+		most  int64 // calls of 400 requests
+	}{
+		"none":       {"domain: web\n", nil, 400},
+		"leases":     {"domain: web\nsluice: {lease: {processes: 1}}\n", nil, 100},
+		"local view": {"domain: web\n", &lease.Config{Batch: -1}, 220},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testserver.Redis(t)
+			b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisConfig(nil))
+			c, _ := open(t, closed(t, b, err), tt.file+"descriptors: [{key: key, rate_limit: {unit: year, requests_per_unit: 200}}]", envoylimit.Config{Lease: tt.lease})
+			server.ResetStats(t)
+			admitted := 0
+			for range 400 {
+				if c.ask(desc("key=a")).GetOverallCode() == isOK {
+					admitted++
+				}
+			}
+			if calls := server.Stats(t)["evalsha"]; admitted != 200 || calls > tt.most || name == "none" && calls < 400 {
+				t.Errorf("%d admitted in %d calls", admitted, calls)
+			}
+		})
+	}
+}
