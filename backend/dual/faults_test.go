@@ -93,6 +93,12 @@ func TestDualNewSideDown(t *testing.T) {
 	}
 }
 
+// end is when the window of a charge ends.
+func end(r *state.Receipt) int64 {
+	end, _, _ := r.Charge(0)
+	return end
+}
+
 // TestDualOldSideDown: what has not been handed over is decided without it, and says so.
 func TestDualOldSideDown(t *testing.T) {
 	t.Parallel()
@@ -115,8 +121,12 @@ func TestDualOldSideDown(t *testing.T) {
 	if n := d.redis.Stats(t)["evalsha"]; n != 3 {
 		t.Errorf("3 takes of an adopted key made %d calls", n)
 	}
+	counted, old := int64(3), charged.Receipt()
 	for i := range int64(3) {
 		r, err := d.Take(ctx, backendtesting.Request(backendtesting.Secret))
+		if here := r.Receipt(); end(&here) == end(&old) { // by chance: the refund below then finds the window that it names
+			counted = 2
+		}
 		if err != nil || !r.Allowed || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrNotHandedOver) || r.Binding().Remaining != most-1-i {
 			t.Errorf("allowed %t, %s because of %v, %d left, %v", r.Allowed, r.Guarantee, r.Cause, r.Binding().Remaining, err)
 		} else if strings.Contains(r.Cause.Error(), backendtesting.Secret) {
@@ -129,10 +139,10 @@ func TestDualOldSideDown(t *testing.T) {
 	if r, err := d.Peek(ctx, backendtesting.Request(backendtesting.Secret)); err != nil || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrNotHandedOver) {
 		t.Errorf("peek: %s because of %v, %v", r.Guarantee, r.Cause, err)
 	}
-	wantLost(t, "refund", d.Refund(ctx, backendtesting.Request(backendtesting.Secret), charged.Receipt(), 1)) // of a charge that is not known here
+	wantLost(t, "refund", d.Refund(ctx, backendtesting.Request(backendtesting.Secret), old, 1)) // of a charge that is not known here
 	wantLost(t, "seed", d.Seed(ctx, backendtesting.Request(backendtesting.Secret), state.State{}))
-	if n := backendtesting.Used(t, d.redis, backendtesting.Secret); n != 3 {
-		t.Errorf("3 takes are counted %d times", n)
+	if n := backendtesting.Used(t, d.redis, backendtesting.Secret); n != counted {
+		t.Errorf("3 takes are counted %d times, want %d", n, counted)
 	}
 	wantLost(t, "reset", d.Reset(ctx, backendtesting.Request(backendtesting.Secret)))
 	if n := backendtesting.Used(t, d.redis, backendtesting.Secret); n != 0 {
