@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/fielderrors"
@@ -48,17 +49,24 @@ type Lease struct {
 	shift  int // a hash shifted right by this is the index of its shard
 	shards []shard
 
-	lostAt  atomic.Int64 // when a reply last reported that counts of some keys may be missing
+	bound *BoundError // of what is on credit
+	cause error       // the bound if Config.Slack is set: no admission is exact
+
+	lostAt    atomic.Int64 // when a reply last reported that counts of some keys may be missing
+	uncharged atomic.Bool  // the inner backend refuses charges: nothing more is admitted on credit
+	flushing  context.Context // of flushes
+	abandon   context.CancelFunc
 	closed  atomic.Bool
 	stop    chan struct{}
 	wake    chan struct{}  // signals a pending return
-	running sync.WaitGroup // fetches, and the goroutine that sends returns
+	running sync.WaitGroup // fetches, flushes, and the goroutines that send returns and flushes
 }
 
 var (
 	_ backend.Backend  = (*Lease)(nil)
 	_ backend.Peeker   = (*Lease)(nil)
 	_ backend.Refunder = (*Lease)(nil)
+	_ backend.Charger  = (*Lease)(nil)
 	_ backend.Resetter = (*Lease)(nil)
 	_ backend.Pinger   = (*Lease)(nil)
 	_ backend.Loader   = (*Lease)(nil)
@@ -76,6 +84,14 @@ type Stats struct {
 	Lost      int64 `json:"lost"`      // cost that may be charged but is neither leased nor returned: it counts until its windows end
 	Stranded  int64 `json:"stranded"`  // cost that is leased and unspent, or a pending return
 	Keys      int   `json:"keys"`      // views
+
+	// With Config.Slack only.
+	OnCredit    int64         `json:"on_credit"`    // takes admitted on credit, without a call
+	Flushes     int64         `json:"flushes"`      // charges sent
+	Debt        int64         `json:"debt"`         // cost admitted on credit and not known to be charged
+	DebtAge     time.Duration `json:"debt_age_ns"`  // how long the oldest of that waits to be sent, or for its reply
+	LostCharges int64         `json:"lost_charges"` // cost admitted on credit that may never have been charged
+	Overshoot   int64         `json:"overshoot"`    // the most by which a reply to a charge showed a limit above its Max
 }
 
 // New returns a Lease over inner, and owns inner from then on.
@@ -94,12 +110,20 @@ func New(inner backend.Backend, cfg Config) (*Lease, error) {
 		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
+	l.bound = &BoundError{Slack: cfg.Slack, Processes: cfg.Processes, Least: cfg.Least}
+	if cfg.Slack > 0 {
+		l.cause = l.bound
+	}
+	l.flushing, l.abandon = context.WithCancel(context.Background())
 	l.lostAt.Store(math.MinInt64)
 	l.clock = newSpanClock().now
 	if cfg.Now != nil {
 		l.clock = func() int64 { return cfg.Now().UnixNano() }
 	}
 	l.running.Go(l.sweep)
+	if cfg.Slack > 0 {
+		l.running.Go(l.flushLoop)
+	}
 	return l, nil
 }
 
@@ -125,9 +149,17 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 		s.mu.Unlock()
 		return result, nil
 	}
+	if s.oweLocked(c, &req, now, &result) {
+		s.mu.Unlock()
+		return result, nil
+	}
 	denied := l.cfg.Recheck >= 0 && v.wouldDenyLocked(&req, now, &result)
 	if denied && !v.doubt && now < v.recheck {
 		s.stats.Denied++
+		s.mu.Unlock()
+		return result, nil
+	}
+	if l.cfg.Slack > 0 && !denied && s.renewLocked(c, &req, now) && s.oweLocked(c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -168,6 +200,12 @@ func (l *Lease) peekLocked(s *shard, c *hashtable.Cell[view], req *backend.Reque
 		s.fillResultLocked(v, req, now, result)
 		return true
 	}
+	if d := v.debt; d != nil && d.coversLocked(req, now) {
+		g := &d.segments[d.current]
+		result.Verdict, result.Now, result.Behind = g.offer.Offer(1-d.owed), v.serverAt(now), time.Duration(v.serverBehind)
+		result.Source, result.Guarantee, result.Cause = backend.OnCredit, backend.Bounded, g.cause
+		return true
+	}
 	return l.cfg.Recheck >= 0 && now < v.recheck && v.denyLocked(req, now, result)
 }
 
@@ -183,14 +221,11 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 		return nil
 	}
 	s, hash, name := l.shardOf(&req)
-	s.mu.Lock()
-	c := s.cells.Find(hash, name.Policy.Name, name.Key)
-	unspent := c != nil && c.Value.putBackLocked(&receipt, amount, l.clock())
-	s.mu.Unlock()
-	if unspent {
-		return nil
+	done, err := l.putBack(ctx, s, hash, name, &receipt, amount)
+	if done || err != nil {
+		return err
 	}
-	err := backend.Refund(ctx, l.inner, req, receipt, amount)
+	err = backend.Refund(ctx, l.inner, req, receipt, amount)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -220,11 +255,15 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 	}
 	s, hash, name := l.shardOf(&req)
 	s.mu.Lock()
-	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+	c := s.cells.Find(hash, name.Policy.Name, name.Key)
+	if c != nil {
 		s.endAllLocked(c, l.clock())
 		c.Value.fetch = nil // its batch is returned
 	}
 	s.mu.Unlock()
+	if err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
+		return err
+	}
 	err := backend.Reset(ctx, l.inner, req)
 	l.recheck(s, hash, name, err)
 	return err
@@ -275,15 +314,21 @@ func (l *Lease) Stats() Stats {
 		sum.Lost += s.stats.Lost
 		sum.Keys += s.cells.Len
 		sum.Stranded += s.pendingCost
+		sum.OnCredit += s.stats.OnCredit
+		sum.Flushes += s.stats.Flushes
+		sum.LostCharges += s.stats.LostCharges
+		sum.Overshoot = max(sum.Overshoot, s.stats.Overshoot)
 		for c := range s.cells.All() {
 			sum.Stranded += c.Value.unspentLocked(now)
+			sum.Debt, sum.DebtAge = c.Value.debt.addTo(sum.Debt, sum.DebtAge, now)
 		}
 		s.mu.Unlock()
 	}
 	return sum
 }
 
-// Close returns unspent leases, for at most 5 s, and closes the inner backend.
+// Close returns unspent leases and charges what is owed, for at most 5 s, and closes the inner backend. What could not be charged
+// is in Stats.LostCharges.
 func (l *Lease) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -295,8 +340,14 @@ func (l *Lease) Close() error {
 		s.mu.Unlock()
 	}
 	close(l.stop)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	context.AfterFunc(ctx, l.abandon)
 	l.running.Wait()
-	l.returnAll()
+	var busy sync.WaitGroup
+	busy.Go(func() { l.flushAtClose(ctx) })
+	l.returnAll(ctx)
+	busy.Wait()
 	return l.inner.Close()
 }
 
