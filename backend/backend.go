@@ -6,7 +6,7 @@
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
 // and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
-// [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
+// [Charger], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
 // such as [Refund], that calls it if the backend has it. A type assertion tells whether it has, for callers that have to know before
 // they charge. A backend that holds others may have an operation and still return [ErrUnsupported], if one of those lacks it.
 //
@@ -26,6 +26,8 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/fielderrors"
@@ -47,7 +49,7 @@ type Backend interface {
 type Request struct {
 	Key    string        // the key that is limited; any bytes, not empty
 	Policy *limit.Policy // valid, and not changed while in use
-	Cost   int64         // from 1 to what every limit can hold; ignored by operations that don't charge
+	Cost   int64         // from 1 to what every limit can hold, of a Charge to limit.MaxCount; ignored by operations that don't charge
 
 	// Floor is the state that the caller knows, from an earlier Result or another place. A take merges it into the stored
 	// state before it decides. It may be nil.
@@ -139,6 +141,14 @@ type Refunder interface {
 	Refund(ctx context.Context, req Request, receipt state.Receipt, amount int64) error
 }
 
+// Charger counts req.Cost, which has been spent already, whether or not a limit has room: used may exceed Max, nothing remains
+// then, and takes are denied until the windows are over. The mark says where it counts, for each limit: what is over there by the
+// server's time changes nothing. The zero mark means now. The result is allowed and says what remains; its receipt refunds the
+// charge. Floor and Move bind it as they do a take, and like a take it is sent at most once.
+type Charger interface {
+	Charge(ctx context.Context, req Request, mark state.Mark) (Result, error)
+}
+
 // Resetter refunds everything that is charged to a key.
 type Resetter interface {
 	Reset(ctx context.Context, req Request) error
@@ -215,6 +225,19 @@ func (r *Request) CheckTake(ctx context.Context) error {
 		return err
 	}
 	return r.Policy.CheckCost(r.Cost)
+}
+
+// CheckCharge is Check for a charge: it refuses a cost that is not from 1 to limit.MaxCount, too.
+func (r *Request) CheckCharge(ctx context.Context) error {
+	if err := r.Check(ctx); err != nil {
+		return err
+	}
+	if r.Cost < 1 || r.Cost > limit.MaxCount {
+		return &limit.Error{
+			Field: "cost", Value: strconv.FormatInt(r.Cost, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount),
+		}
+	}
+	return nil
 }
 
 // CheckSeal is Check for a seal: it refuses a request without a version.

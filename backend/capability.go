@@ -29,6 +29,14 @@ func Refund(ctx context.Context, b Backend, req Request, receipt state.Receipt, 
 	return ErrUnsupported
 }
 
+// Charge calls the backend's Charge. Without one it fails with [ErrUnsupported].
+func Charge(ctx context.Context, b Backend, req Request, mark state.Mark) (Result, error) {
+	if c, ok := b.(Charger); ok {
+		return c.Charge(ctx, req, mark)
+	}
+	return Result{}, ErrUnsupported
+}
+
 // Reset calls the backend's Reset. Without one it fails with [ErrUnsupported].
 func Reset(ctx context.Context, b Backend, req Request) error {
 	if r, ok := b.(Resetter); ok {

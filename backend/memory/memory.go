@@ -47,6 +47,7 @@ var (
 	_ backend.Backend   = (*Memory)(nil)
 	_ backend.Peeker    = (*Memory)(nil)
 	_ backend.Refunder  = (*Memory)(nil)
+	_ backend.Charger   = (*Memory)(nil)
 	_ backend.Resetter  = (*Memory)(nil)
 	_ backend.Pinger    = (*Memory)(nil)
 	_ backend.Loader    = (*Memory)(nil)
@@ -107,6 +108,24 @@ func (m *Memory) Take(ctx context.Context, req backend.Request) (r backend.Resul
 		return r, err
 	}
 	c.state.TakeTo(&r.Verdict, req.Policy, at, req.Cost)
+	c.fillResult(&r, at)
+	return r, nil
+}
+
+// Charge implements [backend.Charger].
+func (m *Memory) Charge(ctx context.Context, req backend.Request, mark state.Mark) (r backend.Result, err error) {
+	if err := m.checkOpen(req.CheckCharge(ctx)); err != nil {
+		return r, err
+	}
+	shard, hash := m.shardOf(&req)
+	at := state.Moment(req.Policy, req.Key, m.now())
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	c := shard.findOrAddLocked(hash, &req, at.Micros)
+	if _, err := c.state.Arrive(req.Policy, at, req.Move, req.Floor, true); err != nil {
+		return r, err
+	}
+	r.Verdict = c.state.Charge(req.Policy, at, mark, req.Cost)
 	c.fillResult(&r, at)
 	return r, nil
 }

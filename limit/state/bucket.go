@@ -129,7 +129,11 @@ func (e *entry) waitBucket(l *limit.Limit, now At, cost int64) int64 {
 }
 
 func (e *entry) chargeBucket(l *limit.Limit, now At, cost int64) {
-	next := e.fullAt(l, now).plus(refillTime(l, cost), l.Max)
+	full := e.fullAt(l, now)
+	next := full.plus(refillTime(l, cost), l.Max)
+	if latest := (span{micros: now.Micros + limit.MaxWindow.Microseconds()}); latest.less(next) { // no take gets there
+		next = maxSpan(full, latest)
+	}
 	e.credit = e.credit.rescale(l.Max)
 	e.arrival = next.plus(e.credit, l.Max)
 	if e.end == 0 {

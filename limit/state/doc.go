@@ -9,6 +9,8 @@
 //
 // # Invariants
 //
+// A [State.Charge] counts what has happened, so used may exceed Max; a take never makes it so. [Mark] says where it counts.
+//
 // A policy is checked as a whole, then charged as a whole: a denied request changes nothing.
 //
 // Within a window charged and refunded only grow, and used = charged - refunded. That makes State a join-semilattice under

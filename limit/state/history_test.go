@@ -274,6 +274,8 @@ func (w *world) live(t *rapid.T, kinds string, look func(kind string)) {
 			w.take(t)
 		case "peek":
 			w.last = w.state.Peek(w.policy, w.now, w.drawCost(t))
+		case "charge":
+			w.charge(t)
 		case "refund":
 			w.refund(t)
 		case "reset":

@@ -63,7 +63,7 @@ func (v *Verdict) Covers(r *Receipt) bool {
 		return false
 	}
 	for i := range v.policy.Limits {
-		if f := v.outcome(i); (chargeRef{f.reset, f.span}) != r.chargeRef(i) {
+		if v.chargeRef(i) != r.chargeRef(i) {
 			return false
 		}
 	}

@@ -62,20 +62,28 @@ func (e *entry) waitSliding(l *limit.Limit, now At, cost int64) int64 {
 }
 
 func (e *entry) chargeSliding(now At, cost int64) {
-	if e.end == 0 {
-		e.end, e.subs = slidingEnd(e.id, now), append(e.subs[:0], count{})
-	}
-	if step := int(e.lag(now)); step > 0 {
-		n, used := e.live(now)
-		e.used = used
-		e.subs = slices.Grow(e.subs[:n], step)[:n+step]
-		copy(e.subs[step:], e.subs[:n])
-		clear(e.subs[:step])
-		e.end = slidingEnd(e.id, now)
-	}
+	e.advance(max(slidingEnd(e.id, now), e.end))
 	e.subs[0].charged += cost
 	e.used += cost
 	e.trim()
+}
+
+// advance makes the newest sub-bucket the one that leaves at end, which is not before e.end.
+func (e *entry) advance(end int64) {
+	step := (end - e.end) / e.id.precisionMicros()
+	switch size := e.id.subBuckets(); {
+	case step >= size: // all have left, or there was none
+		e.end, e.used, e.subs = end, 0, append(e.subs[:0], count{})
+	case step > 0:
+		n := len(e.subs)
+		for ; int64(n)+step > size; n-- {
+			e.used -= e.subs[n-1].used()
+		}
+		e.subs = slices.Grow(e.subs[:n], int(step))[:n+int(step)]
+		copy(e.subs[step:], e.subs[:n])
+		clear(e.subs[:step])
+		e.end = end
+	}
 }
 
 // trim drops what was never charged from the old end, so that equal counts are equal states.

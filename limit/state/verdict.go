@@ -25,11 +25,13 @@ const inlineLimits = 4
 const never = int64(limit.Never) // as microseconds, too
 
 // outcome is the part of a verdict for one limit. It is small, because every layer copies it: a charge has its position where
-// a denial has its wait, and ends with the window whose end reset is.
+// a denial has its wait, and ends with the window or sub-bucket whose end reset is, unless it was marked for an older one.
 type outcome struct {
 	remaining int64
 	reset     int64 // Unix microseconds
-	span      span  // of a charge: its position, see chargeRef; of anything else: micros is how long it has to wait
+	// Of a charge: its position, see chargeRef; frac of a sliding window is by how many microseconds its sub-bucket leaves before
+	// reset. Of anything else: micros is how long it has to wait.
+	span span
 }
 
 // chargeRef identifies a charge: its position, and when it expires.
@@ -162,8 +164,7 @@ func (v *Verdict) Receipt() Receipt {
 		return r
 	}
 	for i := range v.policy.Limits {
-		f := v.outcome(i)
-		if m := (chargeRef{f.reset, f.span}); i < inlineLimits {
+		if m := v.chargeRef(i); i < inlineLimits {
 			r.inline[i] = m
 		} else {
 			r.more = append(r.more, m)
@@ -172,17 +173,22 @@ func (v *Verdict) Receipt() Receipt {
 	return r
 }
 
-// Refundable is how much of amount a refund may give back: no more than the charge, nor than any take under the policy
-// can charge, for Cost may have been changed. It is below 1 if there is nothing to give back.
+// chargeRef identifies what was charged under limit i.
+func (v *Verdict) chargeRef(i int) chargeRef {
+	f := v.outcome(i)
+	if v.policy.Limits[i].Algorithm == limit.SlidingWindow {
+		return chargeRef{f.reset - f.span.frac, span{micros: f.span.micros}}
+	}
+	return chargeRef{f.reset, f.span}
+}
+
+// Refundable is how much of amount a refund may give back: no more than the charge, nor than anything can charge, for Cost may
+// have been changed. It is below 1 if there is nothing to give back.
 func (r *Receipt) Refundable(amount int64) int64 {
 	if r.policy == nil {
 		return 0
 	}
-	amount = min(amount, r.Cost)
-	for i := range r.policy.Limits {
-		amount = min(amount, r.policy.Limits[i].Quota())
-	}
-	return amount
+	return min(amount, r.Cost, limit.MaxCount)
 }
 
 // Policy is the policy that was charged; nil for a receipt of nothing.
