@@ -150,10 +150,11 @@ func (l *Lease) creditCause(req *backend.Request) error {
 }
 
 // renewLocked computes the allowance anew, and reports whether the request can be admitted on credit then. It begins another
-// segment where the server's time has left the current one.
+// segment where the server's time has left the current one. Where replies carry no state, as those of memory.Memory, what remains
+// is not known.
 func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now int64) bool {
 	v := &c.Value
-	if s.closed || s.lease.uncharged.Load() || v.serverMicros == 0 || len(req.Key) > keyhash.Longest {
+	if s.closed || s.lease.uncharged.Load() || v.serverMicros == 0 || v.state.Empty() || len(req.Key) > keyhash.Longest {
 		return false
 	}
 	d := v.debt
