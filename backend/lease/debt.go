@@ -88,7 +88,9 @@ func (e *BoundError) Error() string {
 func (e *BoundError) Unwrap() error { return backend.ErrOnCredit }
 
 // Above is by how much a window of l may hold more than its Max, or a bucket more than its Burst.
-func (e *BoundError) Above(l limit.Limit) int64 { return int64(e.Processes) * e.allowance(&l, l.Quota()) }
+func (e *BoundError) Above(l limit.Limit) int64 {
+	return int64(e.Processes) * e.allowance(&l, l.Quota())
+}
 
 // allowance is how much one process may owe while so much remains of a limit.
 func (e *BoundError) allowance(l *limit.Limit, remaining int64) int64 {

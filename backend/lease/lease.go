@@ -52,14 +52,14 @@ type Lease struct {
 	bound *BoundError // of what is on credit
 	cause error       // the bound if Config.Slack is set: no admission is exact
 
-	lostAt    atomic.Int64 // when a reply last reported that counts of some keys may be missing
-	uncharged atomic.Bool  // the inner backend refuses charges: nothing more is admitted on credit
+	lostAt    atomic.Int64    // when a reply last reported that counts of some keys may be missing
+	uncharged atomic.Bool     // the inner backend refuses charges: nothing more is admitted on credit
 	flushing  context.Context // of flushes
 	abandon   context.CancelFunc
-	closed  atomic.Bool
-	stop    chan struct{}
-	wake    chan struct{}  // signals a pending return
-	running sync.WaitGroup // fetches, flushes, and the goroutines that send returns and flushes
+	closed    atomic.Bool
+	stop      chan struct{}
+	wake      chan struct{}  // signals a pending return
+	running   sync.WaitGroup // fetches, flushes, and the goroutines that send returns and flushes
 }
 
 var (
