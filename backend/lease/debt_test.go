@@ -203,14 +203,14 @@ func TestOnCredit(t *testing.T) {
 func TestChargeAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, p := newCreditor(2*time.Millisecond), minute(1_000_000)
-		ls := onCredit(t, inner)
+		ls := backendtesting.NewLease(t, inner, lease.Config{Slack: 0.001, Processes: 2, Batch: -1}) // 500 on credit
 		take(t, ls, p, 1)
 		const rounds = 40
 		ahead := 0
 		for range rounds {
 			take(t, ls, p, 10)
 			inner.sent()
-			take(t, ls, p, 500_000)
+			take(t, ls, p, 1000)
 			synctest.Wait()
 			if inner.sent() == "charge 10, take" {
 				ahead++
