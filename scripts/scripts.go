@@ -1,6 +1,6 @@
 // Package scripts holds the Lua scripts that run on the Redis primary of a key, and the Go that encodes their arguments and
 // decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the
-// one key it is given, so it is safe on Redis Cluster; takes and takesfixed get several keys of one server. No script reads the server's clock: now
+// one key it is given, so it is safe on Redis Cluster; takes, takesfixed and charge get several keys of one server. No script reads the server's clock: now
 // is an argument, so that a test's clock works on a real server.
 //
 // # Encoding
@@ -40,6 +40,8 @@ import (
 var (
 	//go:embed state.lua
 	stateLua string
+	//go:embed join.lua
+	joinLua string
 	//go:embed take.lua
 	take string
 	//go:embed takes.lua
@@ -48,6 +50,8 @@ var (
 	takesFixed string
 	//go:embed takeone.lua
 	takeOne string
+	//go:embed charge.lua
+	charge string
 	//go:embed refund.lua
 	refund string
 	//go:embed reset.lua
@@ -65,10 +69,11 @@ type Script struct {
 
 // The scripts; each file says what it does.
 var (
-	Take       = script("take", take)
+	Take       = script("take", joinLua+"\n"+take)
 	Takes      = plain("takes", takes)
 	TakesFixed = plain("takesfixed", takesFixed)
 	TakeOne    = plain("takeone", takeOne)
+	Charge     = script("charge", joinLua+"\n"+charge)
 	Refund     = script("refund", refund)
 	Reset      = script("reset", reset)
 	Seal       = script("seal", seal)
@@ -76,7 +81,7 @@ var (
 )
 
 // All lists every script, to load them ahead of use.
-var All = []Script{Take, Takes, TakesFixed, TakeOne, Refund, Reset, Seal, Publish}
+var All = []Script{Take, Takes, TakesFixed, TakeOne, Charge, Refund, Reset, Seal, Publish}
 
 func script(name, source string) Script { return plain(name, stateLua+"\n"+source) }
 

@@ -18,94 +18,22 @@
 -- Source: Josiah Carlson, "Introduction to rate limiting with Redis": all limits checked before any is charged.
 -- The same as state.State.Arrive and state.State.Take; a test holds them equal.
 
-local now, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
+local cost = tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1]) or ''
 local bodies, entries = parse(stored)
 local floors = parse(ARGV[3])
 if not (bodies and floors) then return redis.error_reply('CORRUPT state') end
 
-local allowed, learned = cost > 0, false
+local allowed = cost > 0
 
 local first, mover, fence = 4, MOVERS[ARGV[4]] and ARGV[4], nil
 if mover or bodies[MIGRATION] or bodies[TOPOLOGY] then
   local version, step, keep, refusal = 0, 0, 0, nil
   if mover then first, version, step, keep = 8, tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]) end
-  refusal, fence = enter(bodies, now, mover or MIGRATION, version, step, keep, cost > 0)
-  if fence and mover == TOPOLOGY then -- the fence of a migration moves with the key, and may freeze this place
-    local stop, adopted, sealed = parse_fence(bodies[MIGRATION], now)
-    local fstop, fadopted, fsealed = parse_fence(floors[MIGRATION], now)
-    stop, adopted, sealed = math.max(stop, fstop), math.max(adopted, fadopted), math.max(sealed, fsealed)
-    refusal = cost > 0 and frozen(MIGRATION, adopted, sealed, 0)
-    bodies[MIGRATION] = format_fence(stop, adopted, sealed) -- which is left out where there is none: it is over
-  end
+  refusal, fence = arrive(bodies, floors, mover or MIGRATION, version, step, keep, cost > 0)
   if refusal then return redis.error_reply(refusal) end
 end
-if fence then bodies[mover], learned = fence, true end
-
--- join_* return what two bodies of one entry know together.
-
-local UNITS = {ms = 1, s = 1000, m = 60000, h = 3600000}
-
-local function join_fixed(id, body, floor)
-  local reset, spent, back, void = match(body, '^(%d+),' .. COUNT .. '$')
-  local r, s, b, v = match(floor, '^(%d+),' .. COUNT .. '$')
-  back, void, b, v = tonumber(back) or 0, tonumber(void) or 0, tonumber(b) or 0, tonumber(v) or 0
-  local window, unit = match(id, '^%a(%d+)(%a+)$')
-  local lost = math.abs(r - reset) < window * UNITS[unit] -- one of them where the other was opened; else that follows it
-  if tonumber(r) > tonumber(reset) then
-    local before = lost and spent - back or 0 -- miniredis' Lua would read the new spent in one assignment with it
-    reset, spent, back, void = r, s, b, v
-    s, b, v = before, 0, 0
-  elseif r ~= reset then
-    s, b, v = lost and s - b or 0, 0, 0
-  end
-  return reset .. ',' .. count(math.max(spent, s), math.max(back, b), math.max(void, v))
-end
-
-local function join_sliding(id, body, floor)
-  local window, unit, precision, fine = match(id, '^s(%d+)(%a+)~(%d+)(%a+)$')
-  precision = precision * UNITS[fine]
-  local size = window * UNITS[unit] / precision
-  local stop, spent, back, void = parse_sliding(body)
-  local fstop, fspent, fback, fvoid = parse_sliding(floor)
-  local last = math.max(stop, fstop)
-  local behind, fbehind = (last - stop) / precision, (last - fstop) / precision
-  local function newer(ours, theirs)
-    local larger = {}
-    for j = 1, size do larger[j] = math.max(ours[j - behind] or 0, theirs[j - fbehind] or 0) end
-    return larger
-  end
-  return format_sliding(last, newer(spent, fspent), newer(back, fback), newer(void, fvoid))
-end
-
-local function join_bucket(body, floor)
-  local a, af, c, cf, p, pf, born, seen = parse_bucket(body)
-  local fa, faf, fc, fcf, fp, fpf, fborn, fseen = parse_bucket(floor)
-  if born == fborn then
-    if less(c, cf, fc, fcf) then c, cf = fc, fcf end
-    seen = math.max(seen, fseen)
-  elseif born > fborn then -- of two lives the later one; it is not full before the peak of the earlier
-    fa, faf = fp, fpf
-  else
-    a, af, c, cf, born, seen = p, pf, fc, fcf, fborn, fseen
-  end
-  if less(a, af, fa, faf) then a, af = fa, faf end
-  if less(p, pf, fp, fpf) then p, pf = fp, fpf end
-  return format_bucket(a, af, c, cf, p, pf, born, seen)
-end
-
--- join ignores what is over; nil for nothing.
-local function join(id, body, floor)
-  if body and ends(id, body) <= now then body = nil end
-  if not floor or ends(id, floor) <= now then return body end
-  local kind, joined = byte(id), floor
-  if body then
-    joined = kind == SLIDING and join_sliding(id, body, floor) or kind == BUCKET and join_bucket(body, floor)
-      or join_fixed(id, body, floor)
-  end
-  learned = learned or joined ~= body
-  return joined
-end
+if fence then learned = true end
 
 -- Each take_* gets a body, nil for none. It returns the body to store if the request is admitted, and when that is over
 -- (us).
@@ -188,21 +116,7 @@ local out = {}
 for j = 1, n do
   if chosen[j] then out[#out + 1] = ids[j] .. ':' .. chosen[j] .. ';' end
 end
-if fence then -- with an adoption come entries that are not this policy's
-  for j = 1, n do floors[ids[j]] = nil end
-  floors[MIGRATION], floors[TOPOLOGY] = nil, nil
-  for id, floor in pairs(floors) do bodies[id] = join(id, bodies[id], floor) end
-end
-if fence or entries > mine then -- others' entries: a fence, another policy's; two may be alive during a deploy
-  for j = 1, n do bodies[ids[j]] = nil end
-  for id, body in pairs(bodies) do
-    local stop = ends(id, body)
-    if stop > now then
-      out[#out + 1] = id .. ':' .. body .. ';'
-      last = math.max(last, stop)
-    end
-  end
-end
+if fence or entries > mine then last = append_others(out, last, ids, bodies, fence and floors) end
 local value = table.concat(out)
 redis.call('SET', KEYS[1], value, 'PX', time_to_live(last, now))
 return (allowed and '1' or '0') .. value

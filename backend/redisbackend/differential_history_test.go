@@ -77,7 +77,7 @@ func drawHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
-		"reset", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "lose", "spoil",
+		"charge", "charge", "charge", "charge floor", "reset", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "lose", "spoil",
 	}
 	moving := rand.New(rand.NewPCG(n, seed))
 	moves := moving.IntN(3) == 0

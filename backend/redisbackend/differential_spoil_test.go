@@ -27,8 +27,9 @@ func (c *contest) spoil(text string) error {
 		return err
 	}
 	_, taken := c.redis.Take(ctx, c.request(1, nil))
+	_, charged := c.redis.Charge(ctx, c.request(1, nil), state.Mark{})
 	calls := map[string]error{
-		"take": taken, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
+		"take": taken, "charge": charged, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
 	}
 	if r := c.receipt(&operation{}); r != nil {
 		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)
@@ -54,10 +55,13 @@ func (c *contest) spoilType() error {
 	if err := c.client.HSet(ctx, c.stored(), "field", "value").Err(); err != nil {
 		return err
 	}
-	_, err := c.redis.Take(ctx, c.request(1, nil))
-	var failed *backend.Error
-	if !errors.As(err, &failed) || failed.Kind != backend.Misconfigured || failed.MayHaveCharged {
-		return fmt.Errorf("take with a hash stored: %v", err)
+	_, taken := c.redis.Take(ctx, c.request(1, nil))
+	_, charged := c.redis.Charge(ctx, c.request(1, nil), state.Mark{})
+	for _, err := range []error{taken, charged} {
+		var failed *backend.Error
+		if !errors.As(err, &failed) || failed.Kind != backend.Misconfigured || failed.MayHaveCharged {
+			return fmt.Errorf("take or charge with a hash stored: %v", err)
+		}
 	}
 	if kind := c.client.Type(ctx, c.stored()).Val(); kind != "hash" {
 		return fmt.Errorf("a hash was replaced by a %s", kind)

@@ -357,6 +357,10 @@ func (c *contest) step(op *operation) error {
 		return c.take(c.cost(op), nil)
 	case "floor":
 		return c.take(c.cost(op), c.floor(op))
+	case "charge":
+		return c.charge(op, nil)
+	case "charge floor":
+		return c.charge(op, c.floor(op))
 	case "together":
 		return c.together(op)
 	case "peek":

@@ -43,7 +43,7 @@ var mutants = []mutant{
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous or us == ous and frac <= ofrac"},
 	{"", "us < ous or us == ous and frac < ofrac", "us < ous"},
 	{"", ", 'KEEPTTL')", ")"},
-	{"take", "cost > 0, false", "cost >= 0, false"},
+	{"take", "allowed = cost > 0", "allowed = cost >= 0"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) >= tonumber(reset)"},
 	{"take", "tonumber(r) > tonumber(reset)", "tonumber(r) < tonumber(reset)"},
 	{"take", "count(math.max(spent, s), ", "count(tonumber(s), "},

@@ -48,6 +48,7 @@ var (
 	_ backend.Backend     = (*Redis)(nil)
 	_ backend.Peeker      = (*Redis)(nil)
 	_ backend.Refunder    = (*Redis)(nil)
+	_ backend.Charger     = (*Redis)(nil)
 	_ backend.Resetter    = (*Redis)(nil)
 	_ backend.Pinger      = (*Redis)(nil)
 	_ backend.Loader      = (*Redis)(nil)
@@ -100,15 +101,49 @@ func (r *Redis) take(ctx context.Context, op string, req *backend.Request, cost 
 	if err != nil {
 		return backend.Result{}, &backend.Error{Op: op, Node: r.node, Kind: backend.Corrupt, MayHaveCharged: charged, Err: err}
 	}
-	now := reply.NowMicros
-	result := backend.Result{
-		Verdict: known.Taken(req.Policy, state.Moment(req.Policy, req.Key, now), cost, charged),
-		Now:     now, Behind: at.behind, State: known, Source: backend.Primary,
-	}
+	moment := state.Moment(req.Policy, req.Key, reply.NowMicros)
+	return r.decided(ctx, deadline, req, &reply, backend.Result{
+		Verdict: known.Taken(req.Policy, moment, cost, charged), Behind: at.behind, State: known,
+	}), nil
+}
+
+// decided fills in who decided and when, and lowers the guarantee if that server may have lost counts.
+func (r *Redis) decided(ctx context.Context, deadline time.Time, req *backend.Request, reply *redispipe.Reply, result backend.Result) backend.Result {
+	result.Now, result.Source = reply.NowMicros, backend.Primary
 	server := r.servers.of(reply.Node, deadline)
-	result.Lower(r.doubt(ctx, deadline, server, now, req.Policy))
+	result.Lower(r.doubt(ctx, deadline, server, reply.NowMicros, req.Policy))
 	r.mark(ctx, deadline, server)
-	return result, nil
+	return result
+}
+
+// Charge implements [backend.Charger].
+func (r *Redis) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := req.CheckCharge(ctx); err != nil {
+		return backend.Result{}, err
+	}
+	deadline := r.guard.Deadline()
+	at, err := r.serverTime(ctx, deadline)
+	if err != nil {
+		return backend.Result{}, err
+	}
+	moment := state.Moment(req.Policy, req.Key, at.micros)
+	call := redispipe.Call{Script: &scripts.Charge, NowMicros: at.micros}
+	call.Key = r.name(&req)
+	call.Args = scripts.AppendKeyCharge(scripts.ChargeArgs(req.Policy.Limits, moment, req.Move, 1), req.Policy.Limits, moment,
+		req.Cost, scripts.FloorText(req.Floor, at.micros), &mark)
+	reply, err := r.eval(ctx, "charge", deadline, &call, req.Trace)
+	if err != nil {
+		return backend.Result{}, err
+	}
+	charged, known, err := scripts.ParseTake(reply.Text)
+	if err != nil || !charged {
+		return backend.Result{}, &backend.Error{
+			Op: "charge", Node: r.node, Kind: backend.Corrupt, MayHaveCharged: true, Err: cmp.Or(err, state.ErrCorruptState),
+		}
+	}
+	return r.decided(ctx, deadline, &req, &reply, backend.Result{
+		Verdict: known.Charged(req.Policy, moment, mark, req.Cost), Behind: at.behind, State: known,
+	}), nil
 }
 
 // Load implements [backend.Loader]. It is a plain GET and so works on a replica.

@@ -84,17 +84,33 @@ func (m *Mark) At(i int) int64 {
 	return 0
 }
 
+// Under is where a charge at now counts under l, limit i of the policy: the end of a window or sub-bucket, as they can end, or 0
+// for that of now; of a bucket the moment. A mark of a clock that is ahead is now for a bucket.
+func (m *Mark) Under(l *limit.Limit, i int, now At) int64 {
+	at := max(m.At(i), 0)
+	switch {
+	case l.Algorithm == limit.SlidingWindow:
+		return floorTo(at, l.Precision.Microseconds())
+	case l.Algorithm != limit.Bucket:
+		return floorTo(at, 1000)
+	case at == 0 || at > now.Micros:
+		return now.Micros
+	}
+	return at
+}
+
 // Charge charges cost under every limit of the policy, where the mark says. It denies nothing: the verdict is allowed, and says
 // what remains after it. The policy must be valid and cost from 1 to MaxCount.
 func (s *State) Charge(p *limit.Policy, now At, mark Mark, cost int64) Verdict {
 	s.alignTo(p)
 	for i := range p.Limits {
-		e, l, at := &s.entries[i], &p.Limits[i], mark.At(i)
+		e, l := &s.entries[i], &p.Limits[i]
+		at := mark.Under(l, i, now)
 		switch l.Algorithm {
 		case limit.SlidingWindow:
 			e.chargeSub(now, at, cost)
 		case limit.Bucket:
-			e.charge(l, admittedAt(now, at), cost)
+			e.charge(l, At{Micros: at}, cost)
 		default:
 			e.chargeWindow(now, at, cost)
 		}
@@ -110,8 +126,8 @@ func (s *State) Charged(p *limit.Policy, now At, mark Mark, cost int64) (v Verdi
 	v.Allowed, v.cost = true, cost
 	s.describe(&v, now)
 	for i := range p.Limits {
-		f := v.outcome(i)
-		position, saturated := s.entries[i].chargedAt(&p.Limits[i], now, mark.At(i), f.reset)
+		f, l := v.outcome(i), &p.Limits[i]
+		position, saturated := s.entries[i].chargedAt(l, now, mark.Under(l, i, now), f.reset)
 		if f.span = position; saturated {
 			v.cost = 0
 		}
@@ -129,8 +145,7 @@ func (s *State) Charged(p *limit.Policy, now At, mark Mark, cost int64) (v Verdi
 func (e *entry) chargedAt(l *limit.Limit, now At, mark, reset int64) (position span, saturated bool) {
 	switch l.Algorithm {
 	case limit.Bucket:
-		at := admittedAt(now, mark)
-		return e.arrival, e.fullAt(l, at).micros-at.Micros >= limit.MaxWindow.Microseconds()
+		return e.arrival, e.fullAt(l, At{Micros: mark}).micros-mark >= limit.MaxWindow.Microseconds()
 	case limit.SlidingWindow:
 		j, ok := e.marked(now, mark)
 		if !ok || j >= len(e.subs) {
@@ -144,17 +159,9 @@ func (e *entry) chargedAt(l *limit.Limit, now At, mark, reset int64) (position s
 	return span{micros: e.count.charged}, e.count.charged == limit.MaxCount
 }
 
-// admittedAt is the moment of a charge on a bucket. A mark of a clock that is ahead is now.
-func admittedAt(now At, mark int64) At {
-	if 0 < mark && mark < now.Micros {
-		now.Micros = mark
-	}
-	return now
-}
-
 // chargeWindow charges a fixed window.
 func (e *entry) chargeWindow(now At, mark, cost int64) {
-	if mark = floorTo(mark, 1000); mark != 0 && mark <= now.Micros {
+	if mark != 0 && mark <= now.Micros {
 		return
 	}
 	if e.empty(now) {
@@ -174,13 +181,12 @@ func (e *entry) chargeWindow(now At, mark, cost int64) {
 // takes reports whether a charge with the mark counts in this window: in the marked one, or in a later one that overlaps it,
 // because the counts of that were lost.
 func (e *entry) takes(now At, mark int64) bool {
-	mark = floorTo(mark, 1000)
 	return mark == 0 || now.Micros < mark && mark <= e.end && e.end-mark < int64(e.id.window/time.Microsecond)
 }
 
 // chargeSub charges a sub-bucket.
 func (e *entry) chargeSub(now At, mark, cost int64) {
-	if mark = floorTo(mark, e.id.precisionMicros()); mark != 0 && mark <= now.Micros {
+	if mark != 0 && mark <= now.Micros {
 		return
 	}
 	if e.empty(now) {
@@ -210,7 +216,7 @@ func (c *count) room() int64 { return max(min(maxUsed-c.used(), limit.MaxCount-c
 
 // marked returns the index of the sub-bucket in which a charge with the mark counts; false if that has left the window.
 func (e *entry) marked(now At, mark int64) (j int, ok bool) {
-	if mark = floorTo(mark, e.id.precisionMicros()); mark == 0 {
+	if mark == 0 {
 		return 0, true
 	}
 	behind := (e.end - mark) / e.id.precisionMicros()
