@@ -39,10 +39,12 @@ type creditor struct {
 	fate    func(n int) fate
 	calls   []string // takes, charges and refunds, as they are sent
 	charges int
+
+	chargedTo map[int64]int64 // by the end of the window or sub-bucket
 }
 
 func newCreditor(trip time.Duration) *creditor {
-	return &creditor{trip: trip, states: make(map[string]*state.State)}
+	return &creditor{trip: trip, states: make(map[string]*state.State), chargedTo: make(map[int64]int64)}
 }
 
 // travel notes a call as it is sent, and takes it to the server.
@@ -69,10 +71,24 @@ func (d *creditor) do(req *backend.Request, do func(*state.State, state.At)) (r 
 func (d *creditor) Take(_ context.Context, req backend.Request) (r backend.Result, err error) {
 	d.travel("take")
 	var verdict state.Verdict
-	r = d.do(&req, func(s *state.State, at state.At) { verdict = s.Take(req.Policy, at, req.Cost) })
+	r = d.do(&req, func(s *state.State, at state.At) {
+		verdict = s.Take(req.Policy, at, req.Cost)
+		d.noteLocked(&verdict, req.Cost)
+	})
 	r.Verdict = verdict
 	time.Sleep(d.trip / 2)
 	return r, nil
+}
+
+// noteLocked notes where cost is charged.
+func (d *creditor) noteLocked(v *state.Verdict, cost int64) {
+	receipt := v.Receipt()
+	if receipt.Cost == 0 {
+		return
+	}
+	if end, position, _ := receipt.Charge(0); position > 0 {
+		d.chargedTo[end] += cost
+	}
 }
 
 func (d *creditor) Peek(_ context.Context, req backend.Request) (r backend.Result, err error) {
@@ -107,7 +123,10 @@ func (d *creditor) Charge(ctx context.Context, req backend.Request, mark state.M
 	d.mu.Unlock()
 	if fate == executed || fate == lostReply {
 		var verdict state.Verdict
-		r = d.do(&req, func(s *state.State, at state.At) { verdict = s.Charge(req.Policy, at, mark, req.Cost) })
+		r = d.do(&req, func(s *state.State, at state.At) {
+			verdict = s.Charge(req.Policy, at, mark, req.Cost)
+			d.noteLocked(&verdict, req.Cost)
+		})
 		r.Verdict = verdict
 	}
 	select {
