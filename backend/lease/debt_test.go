@@ -368,6 +368,51 @@ func TestFlushSlow(t *testing.T) {
 	})
 }
 
+// TestCreditOfABucket: a bucket is charged for the moment of the admission, which is not long ago.
+func TestCreditOfABucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newCreditor(2 * time.Millisecond)
+		p := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.TokenBucket(100, 100*time.Second, 100)}}
+		ls := onCredit(t, inner)
+		for _, wait := range []time.Duration{time.Second, 10 * time.Second} {
+			take(t, ls, p, 1)
+			time.Sleep(wait)
+			if r := take(t, ls, p, 20); r.Source != backend.OnCredit {
+				t.Errorf("by %s", r.Source)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if used := inner.used(t, p); used != 20 {
+				t.Errorf("%d are used of a bucket that was full", used)
+			}
+			time.Sleep(100 * time.Second)
+		}
+	})
+}
+
+// TestLeast: each process may admit Least on credit where its share is less, but no more than remains.
+func TestLeast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(2*time.Millisecond), minute(10)
+		ls := backendtesting.NewLease(t, inner, lease.Config{Slack: 0.01, Processes: 2, Batch: -1, Least: 3})
+		take(t, ls, p, 1)
+		for i, want := range []backend.Source{backend.OnCredit, backend.OnCredit, backend.OnCredit, backend.Primary} {
+			if r := take(t, ls, p, 1); r.Source != want {
+				t.Errorf("%d: by %s, want %s", i, r.Source, want)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		take(t, ls, p, 2)
+		take(t, ls, p, 1)
+		time.Sleep(100 * time.Millisecond) // 2 remain
+		if r := take(t, ls, p, 3); r.Allowed {
+			t.Errorf("3 of 2 that remain are admitted by %s", r.Source)
+		}
+		if r := take(t, ls, p, 2); r.Source != backend.OnCredit {
+			t.Errorf("2 that remain: by %s", r.Source)
+		}
+	})
+}
+
 // TestRefundOfCredit: a refund reduces what is pending without a call, waits for what is under way, and goes to the server then;
 // where a charge was lost it is not sent.
 func TestRefundOfCredit(t *testing.T) {
