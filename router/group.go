@@ -87,6 +87,20 @@ func (g *group) refund(ctx context.Context, req backend.Request, receipt state.R
 	return change(ctx, g, "refund", func(b backend.Refunder) error { return b.Refund(ctx, req, receipt, amount) })
 }
 
+func (g *group) charge(ctx context.Context, req backend.Request, mark state.Mark) (result backend.Result, err error) {
+	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
+	err = change(ctx, g, "charge", func(b backend.Charger) (err error) {
+		result, err = b.Charge(ctx, req, mark)
+		return err
+	})
+	if err != nil {
+		return backend.Result{}, err
+	}
+	result.Source = asPrimary(result.Source)
+	result.Lower(g.primary.promotionDoubt(req.Policy))
+	return result, nil
+}
+
 func (g *group) reset(ctx context.Context, req backend.Request) error {
 	return change(ctx, g, "reset", func(b backend.Resetter) error { return b.Reset(ctx, req) })
 }

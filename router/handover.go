@@ -56,10 +56,12 @@ func isRedirect(err error) bool {
 	return ok && moved.Mover == state.Topology
 }
 
-func (r *Router) takeMoving(ctx context.Context, rt *route, req backend.Request, answer error) (result backend.Result, err error) {
+func (r *Router) countMoving(
+	ctx context.Context, rt *route, req backend.Request, answer error, call countCall,
+) (result backend.Result, err error) {
 	m := r.moving(rt, req, false)
 	err = m.do(ctx, answer, func(ctx context.Context, g *group, req backend.Request) (err error) {
-		result, err = g.take(ctx, req)
+		result, err = call(g, ctx, req)
 		return err
 	})
 	if err != nil {

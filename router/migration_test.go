@@ -72,7 +72,7 @@ func TestConformanceOfMigration(t *testing.T) {
 					cfg.Old, cfg.New = cfg.New, cfg.Old
 				}
 				return newDual(t, cfg)
-			}, backendtest.Contends(), backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](),
+			}, backendtest.Contends(), backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](),
 				backendtest.Require[backend.Resetter](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder]())
 		})
 	}

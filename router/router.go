@@ -35,6 +35,7 @@ var (
 	_ backend.Backend  = (*Router)(nil)
 	_ backend.Peeker   = (*Router)(nil)
 	_ backend.Refunder = (*Router)(nil)
+	_ backend.Charger  = (*Router)(nil)
 	_ backend.Resetter = (*Router)(nil)
 	_ backend.Pinger   = (*Router)(nil)
 	_ backend.Loader   = (*Router)(nil)
@@ -119,17 +120,32 @@ func (r *Router) Owner(key string) string { return r.table.Load().ring.Owner(key
 
 // Take implements [backend.Backend]: one call to the primary of the key's group; while keys move, see [Router.Update], two
 // more for the first take of a key that does, or three if it has a floor.
-func (r *Router) Take(ctx context.Context, req backend.Request) (result backend.Result, err error) {
+func (r *Router) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	return r.count(ctx, req, req.CheckTake(ctx), (*group).take)
+}
+
+// Charge implements [backend.Charger], as a take; [backend.ErrUnsupported] if the primary can't.
+func (r *Router) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	return r.count(ctx, req, req.CheckCharge(ctx), func(g *group, ctx context.Context, req backend.Request) (backend.Result, error) {
+		return g.charge(ctx, req, mark)
+	})
+}
+
+// countCall takes or charges at a group.
+type countCall func(*group, context.Context, backend.Request) (backend.Result, error)
+
+// count makes a call that counts, at the primary of the key's group, unless the request is bad.
+func (r *Router) count(ctx context.Context, req backend.Request, bad error, call countCall) (result backend.Result, err error) {
 	var rt route
-	if err := r.resolve(&rt, &req, req.CheckTake(ctx)); err != nil {
+	if err := r.resolve(&rt, &req, bad); err != nil {
 		return backend.Result{}, err
 	}
 	direct := rt.direct()
 	if direct {
-		result, err = rt.owner.take(ctx, req)
+		result, err = call(rt.owner, ctx, req)
 	}
 	if !direct || err != nil && isRedirect(err) {
-		result, err = r.takeMoving(ctx, &rt, req, err)
+		result, err = r.countMoving(ctx, &rt, req, err, call)
 	}
 	if err == nil {
 		result.Lower(r.drainedCause(req.Policy))

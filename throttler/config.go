@@ -67,6 +67,10 @@ type Config struct {
 	// find a frozen node. Zero: the backend's own.
 	Timeout time.Duration
 
+	// ClampReserve makes Reserve and ReserveAll reserve at most what every limit of their keys can ever hold. An estimate above
+	// that then waits for a full quota, and Settle charges the rest. False: it is refused, with a limit.ErrCostExceedsLimit.
+	ClampReserve bool
+
 	// RequireReachable makes New call Ping, for 5 s at most, and fail with its error: a wrong password, an untrusted certificate
 	// or a wrong address then prevents the start, and is not left to the failure policy. Ping asks every server of the
 	// Backend, so one server that is down prevents the start, too. To start in spite of that call Ping and check the Kind of

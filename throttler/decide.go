@@ -104,6 +104,35 @@ func refusal(p *limit.Policy, err error) Decision {
 	return Decision{Limit: least, RetryAfter: limit.Never}
 }
 
+// settle gives back what a charge is above the actual cost, or charges what that is above it.
+func (t *Throttler) settle(ctx context.Context, c *charge, actual int64) error {
+	if over := actual - c.req.Cost; over > 0 {
+		return t.overrun(ctx, c, over)
+	}
+	return t.giveBack(ctx, c, c.req.Cost-actual)
+}
+
+// overrun charges amount beside a charge.
+func (t *Throttler) overrun(ctx context.Context, c *charge, amount int64) error {
+	if c.receipt.Cost == 0 {
+		return nil
+	}
+	req, e := c.req, (*Event)(nil)
+	req.Cost = amount
+	if t.observer != nil {
+		ctx, e = t.startEvent(ctx, OpCharge, t.now(), nil, &req)
+	}
+	_, err := backend.Charge(ctx, c.backend, req, c.receipt.Mark())
+	if err == nil && c.settler != nil {
+		c.settler.Overrun(amount)
+	}
+	if e != nil {
+		t.endEvent(ctx, e, err)
+		e.free()
+	}
+	return err
+}
+
 // giveBack gives amount of a charge back.
 func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error {
 	if amount == 0 || c.receipt.Cost == 0 {

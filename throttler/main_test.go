@@ -111,6 +111,13 @@ func (s *spy) Refund(ctx context.Context, req backend.Request, receipt state.Rec
 	return s.Memory.Refund(ctx, req, receipt, amount)
 }
 
+func (s *spy) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := s.call("charge"); err != nil {
+		return backend.Result{}, err
+	}
+	return s.Memory.Charge(ctx, req, mark)
+}
+
 func (s *spy) Reset(ctx context.Context, req backend.Request) error {
 	if err := s.call("reset"); err != nil {
 		return err
@@ -134,6 +141,15 @@ func (s *spy) Ping(ctx context.Context) error {
 
 // bare can take and nothing else.
 type bare struct{ backend.Backend }
+
+// refundsOnly can take, peek and refund.
+type refundsOnly struct{ refunding }
+
+type refunding interface {
+	backend.Backend
+	backend.Peeker
+	backend.Refunder
+}
 
 // fields are the fields of every *limit.Error in a tree of errors.
 func fields(err error) (all []string) {

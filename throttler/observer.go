@@ -38,10 +38,13 @@ type CommitObserver interface {
 	Commit(ctx context.Context, e *Event) Settler
 }
 
-// Settler follows a charge that can be given back.
+// Settler follows a charge that can be settled.
 type Settler interface {
 	// GivenBack is called after amount of the charge has been given back.
 	GivenBack(amount int64)
+
+	// Overrun is called after amount has been charged on top of the charge.
+	Overrun(amount int64)
 }
 
 // Event is one operation of a Throttler. It is valid during the call only, and so are its policies, which must not be changed.
@@ -50,7 +53,7 @@ type Event struct {
 	Key    string        // personal data, as a rule: don't export it, and copy it before keeping it
 	Policy *limit.Policy // of the key
 	Shadow *limit.Policy // of the policy, by Config.Policies; nil if it has none. Of OpShadow: the policy that decided
-	Cost   int64         // of the request; of OpRefund what is given back
+	Cost   int64         // of the request; of OpRefund what is given back, of OpCharge what is charged on top
 
 	Decision Decision      // of OpTake, OpPeek and OpShadow
 	Err      error         // nil after a verdict, including a denial
@@ -76,11 +79,12 @@ const (
 	OpUsage                   // Usage
 	OpReset                   // Reset
 	OpRefund                  // what Settle, Cancel and a denied AllowAll give back
+	OpCharge                  // what Settle charges above what was reserved
 	OpShadow                  // what a shadow policy decided about a request, in the background; see package insight
 )
 
 func (o Operation) String() string {
-	names := [...]string{"take", "peek", "usage", "reset", "refund", "shadow"}
+	names := [...]string{"take", "peek", "usage", "reset", "refund", "charge", "shadow"}
 	if int(o) < len(names) {
 		return names[o]
 	}
@@ -152,6 +156,12 @@ type settlers []Settler
 func (s settlers) GivenBack(amount int64) {
 	for _, one := range s {
 		one.GivenBack(amount)
+	}
+}
+
+func (s settlers) Overrun(amount int64) {
+	for _, one := range s {
+		one.Overrun(amount)
 	}
 }
 

@@ -47,6 +47,10 @@ func (f full) GivenBack(amount int64) {
 	f.lines = append(f.lines, fmt.Sprint(f.name, " given back ", amount))
 }
 
+func (f full) Overrun(amount int64) {
+	f.lines = append(f.lines, fmt.Sprint(f.name, " overrun ", amount))
+}
+
 func (f full) Outage(_ context.Context, o throttler.Outage) {
 	f.lines = append(f.lines, fmt.Sprint(f.name, " outage ", throttler.Reason(o.Cause)))
 }

@@ -18,7 +18,7 @@ import (
 var ErrSettled = errors.New("throttler: the reservation is settled")
 
 // Reservation is a charge made before work whose cost is not known yet. Settle it once the cost is known: the rest is given
-// back. A Reservation that is never settled stays charged in full until its windows end.
+// back, and an overrun is charged. A Reservation that is never settled stays charged in full until its windows end.
 //
 // Charging at the start and giving back by outcome is how GitHub handles a 304 ("Lessons learned implementing a
 // sharded, replicated rate limiter with Redis").
@@ -32,13 +32,15 @@ type Reservation struct {
 }
 
 // Reserve charges cost as AllowN does. If the request is denied the Reservation says so, holds nothing, and settling
-// it does nothing. The backend must be a backend.Refunder.
+// it does nothing. A cost that a limit can never hold is a limit.ErrCostExceedsLimit, unless Config.ClampReserve is set. The
+// backend must be a backend.Refunder.
 func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reservation, error) {
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve: %w", ErrUnsupported)
 	}
 	var d Decision
 	var c charge
+	cost = t.clamp(ctx, cost, key)
 	err := t.decide(ctx, t.view(), key, cost, &d, &c)
 	c.settler = t.commit(c.event, true)
 	if err != nil {
@@ -53,6 +55,7 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
+	cost = t.clamp(ctx, cost, keys...)
 	d, charges, err := t.takeAll(ctx, keys, cost, true)
 	if err != nil {
 		return nil, err
@@ -60,14 +63,42 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	return &Reservation{decision: d, throttle: t, cost: cost, keys: len(keys), charges: charges}, nil
 }
 
+// clamp returns the cost to reserve for each of the keys.
+func (t *Throttler) clamp(ctx context.Context, cost int64, keys ...string) int64 {
+	if !t.cfg.ClampReserve {
+		return cost
+	}
+	view := t.view()
+	for _, key := range keys {
+		p, err := t.policy(ctx, view, key, cost)
+		if !errors.Is(err, limit.ErrCostExceedsLimit) {
+			continue // it fits, or is refused
+		}
+		for i := range p.Limits {
+			cost = min(cost, p.Limits[i].Quota())
+		}
+	}
+	return cost
+}
+
 // Decision returns the decision on the reservation.
 func (r *Reservation) Decision() Decision { return r.decision }
 
-// Settle gives back what the work did not cost: cost - actual. Actual is from 0 to the cost reserved. Windows that have ended
-// are not touched; a token bucket gets back what has not refilled. A second Settle is an ErrSettled. After an error that
-// certainly gave nothing back Settle may be called again; it then settles the keys for which that is so.
+// Cost returns what was reserved for each key: the cost given to Reserve, or less with Config.ClampReserve.
+func (r *Reservation) Cost() int64 { return r.cost }
+
+// Settle makes the charge what the work has cost: it gives back cost - actual, or charges actual - cost. Actual is from 0 to
+// limit.MaxCount.
+//
+// An overrun is charged whether or not the limits have room, in the windows in which the reservation was charged: what has
+// been spent counts in full, and requests are denied until it has left. It needs a backend.Charger; without one it fails with
+// ErrUnsupported, and the reservation may be settled by less. Windows that have ended are not touched; a token bucket gets
+// back what has not refilled.
+//
+// A second Settle is an ErrSettled. After an error that certainly gave nothing back and charged nothing, Settle may be called
+// again; it then settles the keys for which that is so.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {
-	return r.settle(ctx, func(int) int64 { return actual }, r.check(actual))
+	return r.settle(ctx, func(int) int64 { return actual }, checkActual(actual))
 }
 
 // SettleEach is Settle with an actual cost for each key, in the order of ReserveAll's keys.
@@ -79,22 +110,21 @@ func (r *Reservation) SettleEach(ctx context.Context, actual []int64) error {
 		}
 	}
 	for _, cost := range actual {
-		bad = errors.Join(bad, r.check(cost))
+		bad = errors.Join(bad, checkActual(cost))
 	}
 	return r.settle(ctx, func(key int) int64 { return actual[key] }, bad)
 }
 
-func (r *Reservation) check(actual int64) error {
-	if actual >= 0 && actual <= r.cost {
+func checkActual(actual int64) error {
+	if actual >= 0 && actual <= limit.MaxCount {
 		return nil
 	}
 	return &limit.Error{
-		Field: "actual cost", Value: strconv.FormatInt(actual, 10),
-		Bound: "must be from 0 to the cost reserved, " + strconv.FormatInt(r.cost, 10),
+		Field: "actual cost", Value: strconv.FormatInt(actual, 10), Bound: fmt.Sprintf("must be from 0 to %d", limit.MaxCount),
 	}
 }
 
-// settle gives back what each key did not cost. Bad is what is wrong with the actual costs, or nil.
+// settle makes each key's charge what that has cost. Bad is what is wrong with the actual costs, or nil.
 func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, bad error) error {
 	switch {
 	case ctx == nil:
@@ -112,24 +142,23 @@ func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, ba
 	}
 	ctx, cancel := r.throttle.timeout(ctx)
 	defer cancel()
-	if err := r.giveBack(ctx, actual); err != nil {
+	if err := r.settleCharges(ctx, actual); err != nil {
 		return fmt.Errorf("throttler: settle: %w", err)
 	}
 	return nil
 }
 
-// giveBack gives back what each charge is above the actual cost, concurrently. Charges whose refund certainly failed are kept
-// for the next Settle.
-func (r *Reservation) giveBack(ctx context.Context, actual func(key int) int64) error {
+// settleCharges settles all charges concurrently. Those for which that certainly failed are kept for the next Settle.
+func (r *Reservation) settleCharges(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
-		err := r.throttle.giveBack(ctx, &r.charges[0], r.cost-actual(r.charges[0].key))
+		err := r.throttle.settle(ctx, &r.charges[0], actual(r.charges[0].key))
 		r.settled.Store(!outcome.NothingRefunded(err))
 		return err
 	}
 	errs := make([]error, len(r.charges))
 	var all sync.WaitGroup
 	for i := range r.charges {
-		all.Go(func() { errs[i] = r.throttle.giveBack(ctx, &r.charges[i], r.cost-actual(r.charges[i].key)) })
+		all.Go(func() { errs[i] = r.throttle.settle(ctx, &r.charges[i], actual(r.charges[i].key)) })
 	}
 	all.Wait()
 	var open []charge

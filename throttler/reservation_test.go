@@ -88,7 +88,7 @@ func TestSettleRefuses(t *testing.T) {
 		is     error
 	}{
 		{"negative", t.Context(), -1, "actual cost", nil},
-		{"above the cost", t.Context(), 5, "actual cost", nil},
+		{"above what can be counted", t.Context(), limit.MaxCount + 1, "actual cost", nil},
 		{"nil context", nil, 1, "context", nil},
 		{"ended context", ended, 1, "", context.Canceled},
 	} {

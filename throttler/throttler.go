@@ -18,7 +18,8 @@ import (
 // ErrClosed is returned by every call after Close.
 var ErrClosed = backend.ErrClosed
 
-// ErrUnsupported is returned where the backend lacks what a method needs, such as refunds for Reserve.
+// ErrUnsupported is returned where the backend lacks what a method needs, such as refunds for Reserve, or charges for a
+// Settle above what was reserved.
 var ErrUnsupported = backend.ErrUnsupported
 
 // Throttler decides. Make one with New for each policy, or one with PolicyFor or Policies for many.

@@ -112,6 +112,8 @@ var parts = []struct {
 	{"Peek", testPeek},
 	{"Refund", testRefund},
 	{"BucketLives", testBucketLives},
+	{"Charge", testCharge},
+	{"ChargeMarks", testChargeMarks},
 	{"Reset", testReset},
 	{"Load", testLoad},
 	{"Seed", testSeed},

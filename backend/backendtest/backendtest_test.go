@@ -25,7 +25,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 
 // all is every optional interface that memory has.
 var all = []backendtest.Option{
-	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Resetter](),
+	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](), backendtest.Require[backend.Resetter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
 	backendtest.Require[backend.Sealer](), backendtest.Require[control.Clock](), backendtest.Require[control.Publisher](),
 }

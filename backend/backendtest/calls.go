@@ -183,6 +183,10 @@ func (s *subject) calls(req backend.Request, receipt state.Receipt, each func(op
 	if r, ok := s.Backend.(backend.Refunder); ok {
 		each("Refund", r.Refund(ctx, req, receipt, 1))
 	}
+	if c, ok := s.Backend.(backend.Charger); ok {
+		_, err := c.Charge(ctx, req, receipt.Mark())
+		each("Charge", err)
+	}
 	if r, ok := s.Backend.(backend.Resetter); ok {
 		each("Reset", r.Reset(ctx, req))
 	}

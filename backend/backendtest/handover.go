@@ -64,6 +64,11 @@ func testHandOverBy(t *testing.T, s *subject, mover state.Mover) {
 		}
 		m.compareLoad(t)
 		m.move(t, under(4, state.WithoutFloor), nil, 1)
+		if _, ok := s.Backend.(backend.Charger); ok {
+			m.moving = under(3, state.Ask)
+			m.spend(t, state.Mark{}, 2, nil)
+			m.moving = state.Move{}
+		}
 
 		m.seal(t, under(5, state.Ask), "")
 		m.clock.step(10*time.Minute - time.Microsecond)
@@ -217,6 +222,10 @@ func (m *mirror) refused(t *testing.T, move state.Move, receipt state.Receipt, r
 	}
 	_, err := m.Take(ctx, req)
 	check("Take", err, refusal)
+	if charger, ok := m.Backend.(backend.Charger); ok {
+		_, err := charger.Charge(ctx, req, receipt.Mark())
+		check("Charge", err, refusal)
+	}
 	if seeder, ok := m.Backend.(backend.Seeder); ok {
 		if want := m.seedRefusal(move, refusal); want != "" {
 			check("Seed", seeder.Seed(ctx, req, state.State{}), want)

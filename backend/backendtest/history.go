@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -109,10 +110,11 @@ func (w *world) step(t *rapid.T) {
 		w.see(&w.mirrors[i].model)
 	}
 	op := rapid.SampledFrom([]string{
-		"take", "take", "take", "take", "floor", "floor", "peek", "refund", "refund", "reset", "seed", "load", "policy",
+		"take", "take", "take", "take", "floor", "floor", "peek", "refund", "refund", "charge", "charge", "reset", "seed", "load", "policy",
 	}).Draw(t, "op")
 	_, peeks := w.Backend.(backend.Peeker)
 	_, refunds := w.Backend.(backend.Refunder)
+	_, charges := w.Backend.(backend.Charger)
 	_, resets := w.Backend.(backend.Resetter)
 	_, seeds := w.Backend.(backend.Seeder)
 	switch {
@@ -129,6 +131,15 @@ func (w *world) step(t *rapid.T) {
 		amount := rapid.OneOf(rapid.Just(r.Cost), rapid.Int64Range(1, r.Cost)).Draw(t, "amount")
 		r.of.refund(t, r.Receipt, amount)
 		m = r.of
+	case op == "charge" && charges:
+		var floor *state.State
+		if rapid.Bool().Draw(t, "floor") {
+			known := w.drawState(t, m)
+			w.see(&known)
+			floor = &known
+		}
+		mark, cost := w.drawMark(t, m), rapid.OneOf(rapid.Just(w.drawCost(t, m)), rapid.Int64Range(1, 2000)).Draw(t, "spent")
+		w.keep(m, m.spend(t, mark, cost, floor))
 	case op == "reset" && resets:
 		m.reset(t)
 	case op == "seed" && seeds:
@@ -209,6 +220,29 @@ func (w *world) drawState(t *rapid.T, m *mirror) state.State {
 		st.Take(m.policy, m.at(), w.drawCost(t, m))
 	}
 	return st
+}
+
+// drawMark draws a mark: none, that of an earlier charge of the key, or of a moment. Of a bucket it is not before anything that is
+// over: who remembers that is not agreed upon.
+func (w *world) drawMark(t *rapid.T, m *mirror) state.Mark {
+	for i := len(w.receipts) - 1; i >= 0 && rapid.Bool().Draw(t, "receipt"); i-- {
+		if r := w.receipts[i]; r.of == m && r.Policy() == m.policy && !hasBucket(m.policy) {
+			return r.Mark()
+		}
+	}
+	then := m.at()
+	if back := rapid.Int64Range(0, 200_000_000).Draw(t, "before"); rapid.Bool().Draw(t, "marked") {
+		then.Micros -= back
+	}
+	if hasBucket(m.policy) {
+		then.Micros = min(max(then.Micros, w.gone), m.at().Micros)
+	}
+	mark, _ := state.MarkAt(m.policy, then)
+	return mark
+}
+
+func hasBucket(p *limit.Policy) bool {
+	return slices.ContainsFunc(p.Limits, func(l limit.Limit) bool { return l.Algorithm == limit.Bucket })
 }
 
 func (w *world) keep(m *mirror, r backend.Result) {

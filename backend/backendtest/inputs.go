@@ -71,6 +71,10 @@ func testBadInput(t *testing.T, s *subject) {
 			_, err = p.Peek(bad.ctx, bad.req)
 			check("Peek", err)
 		}
+		if c, ok := s.Backend.(backend.Charger); ok && !bad.exceed { // what has been spent counts, whatever a limit can hold
+			_, err = c.Charge(bad.ctx, bad.req, state.Mark{})
+			check("Charge", err)
+		}
 		if bad.cost { // what doesn't charge ignores it
 			continue
 		}
@@ -138,6 +142,10 @@ func testContext(t *testing.T, s *subject) {
 		}
 		if r, ok := s.Backend.(backend.Resetter); ok {
 			check("Reset", r.Reset(ctx, m.request(1, nil)))
+		}
+		if c, ok := s.Backend.(backend.Charger); ok {
+			_, err = c.Charge(ctx, m.request(1, nil), state.Mark{})
+			check("Charge", err)
 		}
 		if p, ok := s.Backend.(backend.Pinger); ok {
 			check("Ping", p.Ping(ctx))

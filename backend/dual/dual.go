@@ -148,6 +148,7 @@ var (
 	_ backend.Backend  = (*Dual)(nil)
 	_ backend.Peeker   = (*Dual)(nil)
 	_ backend.Refunder = (*Dual)(nil)
+	_ backend.Charger  = (*Dual)(nil)
 	_ backend.Resetter = (*Dual)(nil)
 	_ backend.Pinger   = (*Dual)(nil)
 	_ backend.Loader   = (*Dual)(nil)
@@ -178,23 +179,8 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	if err := d.refuse(req.CheckTake(ctx)); err != nil {
 		return backend.Result{}, err
 	}
-	f, err := d.first(&req)
-	if err != nil {
-		return backend.Result{}, err
-	}
-	place, other := &d.sides[f.side()], &d.sides[1-f.side()]
-	req.Move = f.move
-	result, err := place.Take(ctx, req)
-	req.Move = state.Move{}
-	if state.IsRedirect(err) {
-		place, other, err = d.takeMoving(ctx, f, req, err, &result)
-	} else {
-		d.trace(req.Trace, place, f.version, false)
-		if err == nil && f.move.Version != 0 { // what the other side had lost was not handed over
-			result.Lower(backend.Doubt(other.Backend, req))
-		}
-		result.State.Unfence(state.Migration)
-	}
+	var result backend.Result
+	place, other, err := d.count(ctx, &req, &result, takeAt)
 	if err != nil {
 		return backend.Result{}, err
 	}
@@ -208,22 +194,18 @@ func (d *Dual) Take(ctx context.Context, req backend.Request) (backend.Result, e
 	return result, nil
 }
 
-func (d *Dual) takeMoving(ctx context.Context, f first, req backend.Request, answer error, into *backend.Result) (place, other *side, err error) {
-	m := d.moving(f, req, false)
-	var result backend.Result
-	err = m.do(ctx, answer, func(ctx context.Context, b backend.Backend, req backend.Request) (err error) {
-		result, err = b.Take(ctx, req)
-		return err
-	})
-	d.trace(req.Trace, m.Owner.side, max(m.version, m.Move.Version), m.HandedOver)
-	if err == nil {
-		if m.Move.Step == state.WithoutFloor {
-			d.bounded.Add(1)
-		}
-		m.Finish(&result)
-		*into = result
+// Charge implements [backend.Charger]; [backend.ErrUnsupported] if the key's side can't.
+func (d *Dual) Charge(ctx context.Context, req backend.Request, mark state.Mark) (result backend.Result, err error) {
+	if err := d.refuse(req.CheckCharge(ctx)); err != nil {
+		return result, err
 	}
-	return m.Owner.side, m.other(), err
+	_, _, err = d.count(ctx, &req, &result, func(ctx context.Context, b backend.Backend, req backend.Request) (backend.Result, error) {
+		return backend.Charge(ctx, b, req, mark)
+	})
+	if err != nil {
+		return backend.Result{}, err
+	}
+	return result, nil
 }
 
 // trace notes to which side the request went.

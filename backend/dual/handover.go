@@ -75,6 +75,54 @@ func (m *moving) other() *side {
 	return &m.dual.sides[0]
 }
 
+// countCall takes or charges at a side.
+type countCall func(context.Context, backend.Backend, backend.Request) (backend.Result, error)
+
+func takeAt(ctx context.Context, b backend.Backend, req backend.Request) (backend.Result, error) {
+	return b.Take(ctx, req)
+}
+
+// count makes a call that counts where the key is, and returns that side and the other one.
+func (d *Dual) count(ctx context.Context, req *backend.Request, into *backend.Result, call countCall) (place, other *side, err error) {
+	f, err := d.first(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	place, other = &d.sides[f.side()], &d.sides[1-f.side()]
+	req.Move = f.move
+	*into, err = call(ctx, place.Backend, *req)
+	req.Move = state.Move{}
+	if state.IsRedirect(err) {
+		return d.countMoving(ctx, f, *req, err, into, call)
+	}
+	d.trace(req.Trace, place, f.version, false)
+	if err == nil && f.move.Version != 0 { // what the other side had lost was not handed over
+		into.Lower(backend.Doubt(other.Backend, *req))
+	}
+	into.State.Unfence(state.Migration)
+	return place, other, err
+}
+
+func (d *Dual) countMoving(
+	ctx context.Context, f first, req backend.Request, answer error, into *backend.Result, call countCall,
+) (place, other *side, err error) {
+	m := d.moving(f, req, false)
+	var result backend.Result
+	err = m.do(ctx, answer, func(ctx context.Context, b backend.Backend, req backend.Request) (err error) {
+		result, err = call(ctx, b, req)
+		return err
+	})
+	d.trace(req.Trace, m.Owner.side, max(m.version, m.Move.Version), m.HandedOver)
+	if err == nil {
+		if m.Move.Step == state.WithoutFloor {
+			d.bounded.Add(1)
+		}
+		m.Finish(&result)
+		*into = result
+	}
+	return m.Owner.side, m.other(), err
+}
+
 // do makes a call on the side where the key is.
 func (m *moving) do(ctx context.Context, answer error, call func(context.Context, backend.Backend, backend.Request) error) error {
 	err := m.Do(ctx, answer, func(ctx context.Context, p place, req backend.Request) error { return call(ctx, p.Backend, req) })

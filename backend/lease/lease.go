@@ -230,6 +230,39 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 	return err
 }
 
+// Charge implements [backend.Charger]; it fails with [backend.ErrUnsupported] if the inner backend can't charge. Leases stay: they
+// are charged already.
+func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := l.checkOpen(req.CheckCharge(ctx)); err != nil {
+		return backend.Result{}, err
+	}
+	if _, ok := l.inner.(backend.Charger); !ok {
+		return backend.Result{}, backend.ErrUnsupported
+	}
+	s, hash, name := l.shardOf(&req)
+	if req.Floor == nil && req.Move == (state.Move{}) {
+		s.mu.Lock()
+		if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+			req.Floor = c.Value.floorLocked()
+		}
+		s.mu.Unlock()
+	}
+	result, err := backend.Charge(ctx, l.inner, req, mark)
+	if err != nil {
+		return result, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := l.clock()
+	l.recordLoss(&result, now)
+	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+		doubt := c.Value.doubt
+		c.Value.mergeLocked(&req, &result, now)
+		c.Value.doubt = doubt // a take settles it
+	}
+	return result, nil
+}
+
 // recheck lets requests be forwarded although the view denies them, until a reply comes: a refund or a reset, which may have
 // succeeded as err tells, has made room. The view's own state changes only by merging replies: one merged since may already
 // include the refund.

@@ -95,6 +95,7 @@ var (
 	_ backend.Backend  = (*Memcached)(nil)
 	_ backend.Peeker   = (*Memcached)(nil)
 	_ backend.Refunder = (*Memcached)(nil)
+	_ backend.Charger  = (*Memcached)(nil)
 	_ backend.Resetter = (*Memcached)(nil)
 	_ backend.Pinger   = (*Memcached)(nil)
 	_ backend.Loader   = (*Memcached)(nil)
@@ -133,6 +134,23 @@ func (m *Memcached) Take(ctx context.Context, req backend.Request) (backend.Resu
 		}
 		v := s.Take(req.Policy, now, req.Cost)
 		return backend.Result{Verdict: v, Now: now.Micros, State: *s, Source: backend.Primary}, v.Allowed || changed, nil
+	})
+}
+
+// Charge implements [backend.Charger].
+func (m *Memcached) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := req.CheckCharge(ctx); err != nil {
+		return backend.Result{}, err
+	}
+	if err := checkExpiry(req.Policy); err != nil {
+		return backend.Result{}, err
+	}
+	return change(ctx, m, "charge", &req, func(req *backend.Request, s *state.State, now state.At) (backend.Result, bool, error) {
+		if _, err := s.Arrive(req.Policy, now, req.Move, req.Floor, true); err != nil {
+			return backend.Result{}, false, err
+		}
+		v := s.Charge(req.Policy, now, mark, req.Cost)
+		return backend.Result{Verdict: v, Now: now.Micros, State: *s, Source: backend.Primary}, !s.Empty(), nil
 	})
 }
 

@@ -38,7 +38,7 @@ func TestMemcachedConformance(t *testing.T) {
 		return backendtesting.OpenMemcached(t, memcached.Config{Prefix: backendtesting.NewPrefix(), Now: now}, servers...)
 	},
 		backendtest.Contends(),
-		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](),
+		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](),
 		backendtest.Require[backend.Resetter](), backendtest.Require[backend.Pinger](),
 		backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
 		backendtest.Require[control.Clock](),

@@ -144,7 +144,7 @@ func TestMutants(t *testing.T) {
 	t.Parallel()
 	const most = 6000 // histories for one mutant
 	server := testserver.Redis(t)
-	list := slices.Concat(mutants, plainMutants, moveMutants)
+	list := slices.Concat(mutants, chargeMutants, plainMutants, moveMutants)
 	if *mutantsOf != "" {
 		list = slices.DeleteFunc(list, func(m mutant) bool { return m.script != *mutantsOf })
 	} else if n := testtier.Size(12, len(list)); n < len(list) {

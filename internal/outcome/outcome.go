@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// NothingRefunded reports whether the error of a refund means that nothing was refunded, as [backend.Refunder] defines it. A
+// NothingRefunded reports whether the error of a refund or charge means that nothing was refunded or charged, as
+// [backend.Refunder] defines it. A
 // [*backend.Error] decides by its MayHaveCharged, whatever it wraps.
 func NothingRefunded(err error) bool {
 	if mayHaveRun, known := sent(err); known {
@@ -79,6 +80,6 @@ func Wrap(ctx context.Context, op, node string, err error,
 			err = errors.Join(end, err)
 		}
 	}
-	counts := op == "take" || op == "refund" || op == "reset"
+	counts := op == "take" || op == "charge" || op == "refund" || op == "reset"
 	return &backend.Error{Op: op, Node: node, Kind: kind, MayHaveCharged: counts && mayHaveRun, Err: err}
 }

@@ -19,7 +19,7 @@
 // # What a request costs
 //
 // Each costs 1, or what [Config.Cost] returns, charged before the handler runs. [Config.Settle] gives some of it back by
-// outcome, as GitHub does with a 304.
+// outcome, as GitHub does with a 304, or charges what it has cost beyond.
 //
 // # What it does not promise
 //

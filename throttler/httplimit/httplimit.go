@@ -33,13 +33,13 @@ type Config struct {
 	// Cost returns the cost of a request, from 1. It runs before the handler, so it must not read the body. If nil, each costs 1.
 	Cost func(r *http.Request) int64
 
-	// Settle returns, after the handler, what the request has cost: from 0 to o.Cost. The rest is given back to Key, by one more
-	// call to the backend. A client that can cause an outcome that costs 0 has unlimited requests: see GiveBack, which makes
-	// simple ones. Another value leaves all of the cost charged, see OnSettleError. Settle also runs after a panic, which then
-	// continues. If nil, nothing is given back, and responses are not watched.
+	// Settle returns, after the handler, what the request has cost: from 0. What is below o.Cost is given back to Key, and what is
+	// above is charged to it, by one more call to the backend. A client that can cause an outcome that costs 0 has unlimited
+	// requests: see GiveBack, which makes simple ones. A negative cost leaves all of the cost charged, see OnSettleError. Settle
+	// also runs after a panic, which then continues. If nil, the cost stays charged, and responses are not watched.
 	Settle func(r *http.Request, o Outcome) int64
 
-	// SettleAlso gives the rest back to the keys of Also, too. False: they stay charged in full, so that a limit on the
+	// SettleAlso settles the keys of Also alike. False: they stay charged in full, so that a limit on the
 	// address counts requests whatever their outcome.
 	SettleAlso bool
 

@@ -279,7 +279,7 @@ func TestOnSettleError(t *testing.T) {
 	}{
 		{"all of it", 5, false, nil},
 		{"all of it, during an outage", 5, true, nil}, // there is nothing to send
-		{"more than was charged", 6, false, errAny},
+		{"more than can be counted", limit.MaxCount + 1, false, errAny},
 		{"less than nothing", -1, false, errAny},
 		{"an outage", 0, true, errAway},
 	} {

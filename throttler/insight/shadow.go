@@ -89,12 +89,12 @@ type Shadow struct {
 	allowed, denied, failed, dropped atomic.Int64
 }
 
-// shadowTask is a request, a refund or a reset under a shadow policy.
+// shadowTask is a request, its settlement or a reset under a shadow policy.
 type shadowTask struct {
 	policy, shadow *limit.Policy
 	cost           int64
-	charge         *shadowCharge // nil if nothing can be given back
-	refund         int64
+	charge         *shadowCharge // nil if it is not settled
+	settle         int64         // what is given back, or if negative charged on top
 	reset          bool
 }
 
@@ -174,12 +174,12 @@ func (s *Shadow) run(ctx context.Context, key string, task shadowTask) {
 	switch {
 	case task.reset:
 		s.reset(ctx, req)
-	case task.refund > 0:
-		s.giveBack(ctx, req, task.charge.receipt, task.refund)
+	case task.settle != 0:
+		s.settle(ctx, req, task.charge.receipt, task.settle)
 	default:
 		d, receipt, err := s.take(ctx, req)
 		if task.charge != nil {
-			s.giveBack(ctx, req, receipt, task.charge.taken(key, receipt))
+			s.settle(ctx, req, receipt, task.charge.taken(key, receipt))
 		}
 		if s.cfg.Observer != nil {
 			s.observe(ctx, &throttler.Event{
@@ -213,14 +213,21 @@ func (s *Shadow) take(ctx context.Context, req backend.Request) (d throttler.Dec
 	return throttler.NewDecision(&result), result.Receipt(), err
 }
 
-func (s *Shadow) giveBack(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) {
-	refunder, ok := s.cfg.Backend.(backend.Refunder)
-	if !ok || amount == 0 || receipt.Cost == 0 {
+// settle gives amount of a charge back, or charges -amount on top of it.
+func (s *Shadow) settle(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) {
+	if amount == 0 || receipt.Cost == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	if err := refunder.Refund(ctx, req, receipt, amount); err != nil {
+	var err error
+	if amount > 0 {
+		err = backend.Refund(ctx, s.cfg.Backend, req, receipt, amount)
+	} else {
+		req.Cost = -amount
+		_, err = backend.Charge(ctx, s.cfg.Backend, req, receipt.Mark())
+	}
+	if err != nil && !errors.Is(err, backend.ErrUnsupported) {
 		s.failed.Add(1)
 	}
 }
@@ -255,30 +262,35 @@ type shadowCharge struct {
 	shadow *Shadow
 	task   shadowTask
 
-	mu            sync.Mutex // guards what follows
-	key           string     // with the receipt; empty until then
-	receipt       state.Receipt
-	pendingReturn int64 // given back before the receipt was known
+	mu      sync.Mutex // guards what follows
+	key     string     // with the receipt; empty until then
+	receipt state.Receipt
+	pending int64 // settled before the receipt was known: given back, or if negative charged on top
 }
 
-// taken records what was charged, and returns what has to be given back at once.
-func (c *shadowCharge) taken(key string, r state.Receipt) (pendingReturn int64) {
+// taken records what was charged, and returns what has to be settled at once.
+func (c *shadowCharge) taken(key string, r state.Receipt) (pending int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.key, c.receipt = key, r
-	return c.pendingReturn
+	return c.pending
 }
 
 // GivenBack implements [throttler.Settler].
-func (c *shadowCharge) GivenBack(amount int64) {
+func (c *shadowCharge) GivenBack(amount int64) { c.settle(amount) }
+
+// Overrun implements [throttler.Settler].
+func (c *shadowCharge) Overrun(amount int64) { c.settle(-amount) }
+
+func (c *shadowCharge) settle(amount int64) {
 	c.mu.Lock()
 	key, charged := c.key, c.receipt.Cost
-	c.pendingReturn = amount
+	c.pending = amount
 	c.mu.Unlock()
 	if key == "" || charged == 0 {
 		return
 	}
-	refund := c.task
-	refund.charge, refund.refund = c, amount
-	c.shadow.enqueue(key, refund)
+	task := c.task
+	task.charge, task.settle = c, amount
+	c.shadow.enqueue(key, task)
 }

@@ -232,10 +232,20 @@ func TestShadowRefunds(t *testing.T) {
 				t.Fatal(err)
 			}
 			left(7)
+			if r, err = th.Reserve(t.Context(), "k", 2); err != nil {
+				t.Fatal(err)
+			}
+			if first {
+				left(5)
+			}
+			if err := r.Settle(t.Context(), 4); err != nil { // an overrun
+				t.Fatal(err)
+			}
+			left(3)
 			if d, err := th.AllowAll(t.Context(), []string{"k", "k"}, 96); err != nil || d.Allowed {
 				t.Fatal(d, err)
 			}
-			left(7)
+			left(3)
 			if got := shadow.Counts(); got.Failed+got.Dropped != 0 {
 				t.Errorf("%+v", got)
 			}

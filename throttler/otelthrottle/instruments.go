@@ -12,8 +12,8 @@ import (
 
 // instruments measure operations.
 type instruments struct {
-	decisions, near, exposure, refunds, outages, shadows metric.Int64Counter
-	duration, operations                                 metric.Float64Histogram
+	decisions, near, exposure, refunds, overruns, outages, shadows metric.Int64Counter
+	duration, operations                                           metric.Float64Histogram
 }
 
 // buckets are of seconds. A decision from memory falls into the first; one by a server near by takes some 100 us.
@@ -32,6 +32,7 @@ func newInstruments(m metric.Meter) (i instruments, _ error) {
 	i.near = counter("sluice.decisions.near_limit", "{decision}", "Admissions that left little of the quota.")
 	i.exposure = counter("sluice.exposure", "{cost}", "Cost that was admitted without the Exact guarantee.")
 	i.refunds = counter("sluice.refunds", "{cost}", "Cost that was given back.")
+	i.overruns = counter("sluice.overruns", "{cost}", "Cost that was charged above what was reserved.")
 	i.outages = counter("sluice.outages", "{outage}", "Outages of the backend, at most one a minute for each cause.")
 	i.shadows = counter("sluice.shadow.decisions", "{decision}", "Decisions of shadow policies, which are not enforced.")
 	timer := func(name, description string) metric.Float64Histogram {
@@ -78,16 +79,17 @@ func (o *Observer) measureError(ctx context.Context, p *policy, e *throttler.Eve
 	i.duration.Record(ctx, e.Duration.Seconds(), opts)
 }
 
-func (o *Observer) measureRefund(ctx context.Context, e *throttler.Event) {
-	if !o.instruments.refunds.Enabled(ctx) {
+// measureSettled measures a refund or an overrun.
+func (o *Observer) measureSettled(ctx context.Context, counter metric.Int64Counter, done string, e *throttler.Event) {
+	if !counter.Enabled(ctx) {
 		return
 	}
-	attrs := []attribute.KeyValue{attribute.String("sluice.outcome", "returned")}
+	attrs := []attribute.KeyValue{attribute.String("sluice.outcome", done)}
 	if e.Err != nil {
 		attrs[0] = attribute.String("sluice.outcome", failed)
 		attrs = append(attrs, attribute.String("error.type", throttler.Reason(e.Err)))
 	}
-	o.instruments.refunds.Add(ctx, e.Cost, o.labels.Get(e.Policy.Name).with(attrs...))
+	counter.Add(ctx, e.Cost, o.labels.Get(e.Policy.Name).with(attrs...))
 }
 
 // measureOperation measures a Peek, Usage or Reset.

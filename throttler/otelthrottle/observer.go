@@ -140,7 +140,9 @@ func (o *Observer) End(ctx context.Context, e *throttler.Event) {
 			o.end(ctx, e)
 		}
 	case throttler.OpRefund:
-		o.measureRefund(ctx, e)
+		o.measureSettled(ctx, o.instruments.refunds, "returned", e)
+	case throttler.OpCharge:
+		o.measureSettled(ctx, o.instruments.overruns, "charged", e)
 	case throttler.OpShadow:
 		o.measureShadow(ctx, e)
 	default:

@@ -54,11 +54,11 @@ type Call struct {
 	Op     throttler.Operation
 	Key    string
 	Policy string // its name
-	Cost   int64  // of OpRefund what is given back; 0 for OpReset
+	Cost   int64  // of OpRefund what is given back, of OpCharge the overrun; 0 for OpReset
 }
 
 // Script is a backend that answers each take with its next step, and repeats the last one. Without steps it admits. A peek gets the
-// answer of the next take. Refunds and resets succeed. It is safe for concurrent use.
+// answer of the next take. Refunds, charges and resets succeed. It is safe for concurrent use.
 type Script struct {
 	closed atomic.Bool
 
@@ -72,6 +72,7 @@ var (
 	_ backend.Backend  = (*Script)(nil)
 	_ backend.Peeker   = (*Script)(nil)
 	_ backend.Refunder = (*Script)(nil)
+	_ backend.Charger  = (*Script)(nil)
 	_ backend.Resetter = (*Script)(nil)
 )
 
@@ -89,7 +90,7 @@ func (s *Script) Then(steps ...Step) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Calls returns the operations so far, in their order: takes, peeks, refunds and resets. A key on an allow or deny list, and bad
+// Calls returns the operations so far, in their order: takes, peeks, refunds, charges and resets. A key on an allow or deny list, and bad
 // input, make none.
 func (s *Script) Calls() []Call {
 	s.mu.Lock()
@@ -153,6 +154,17 @@ func (s *Script) step(op throttler.Operation, req *backend.Request) Step {
 // Refund implements [backend.Refunder].
 func (s *Script) Refund(ctx context.Context, req backend.Request, _ state.Receipt, amount int64) error {
 	return s.record(ctx, throttler.OpRefund, &req, amount)
+}
+
+// Charge implements [backend.Charger]. Nothing remains after it.
+func (s *Script) Charge(ctx context.Context, req backend.Request, _ state.Mark) (r backend.Result, err error) {
+	if err := req.CheckCharge(ctx); err != nil {
+		return r, err
+	}
+	at := state.At{Micros: time.Now().UnixMicro()}
+	r.Verdict = state.NewVerdict(req.Policy, at, true, req.Cost, 0, longestWindow(req.Policy))
+	r.Now, r.Source = at.Micros, backend.Local
+	return r, s.record(ctx, throttler.OpCharge, &req, req.Cost)
 }
 
 // Reset implements [backend.Resetter].

@@ -41,6 +41,13 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.want("sluice.refunds", map[string]float64{"returned api": 2})
+	if r, err = th.Reserve(t.Context(), "a third", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Settle(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	s.want("sluice.overruns", map[string]float64{"charged api": 5})
 	if n := len(s.spans.Ended()); n != 0 {
 		t.Errorf("%d spans of requests that nobody traces", n)
 	}
