@@ -219,22 +219,6 @@ func (d *debt) most() int64 {
 	return d.allowance
 }
 
-// addTo adds what is owed to a sum, and the age of its oldest part to the largest so far.
-func (d *debt) addTo(sum int64, age time.Duration, now int64) (int64, time.Duration) {
-	if d == nil || d.owed == 0 {
-		return sum, age
-	}
-	if d.flush != nil {
-		age = max(age, time.Duration(now-d.flush.since))
-	}
-	for i := range d.segments {
-		if g := &d.segments[i]; g.pending > 0 {
-			age = max(age, time.Duration(now-g.since))
-		}
-	}
-	return sum + d.owed, age
-}
-
 // forgetDebtLocked drops what is owed to windows that are over. A pending charge of a bucket is sent however late it is.
 func (s *shard) forgetDebtLocked(d *debt, earliest int64) {
 	for i := range d.segments {

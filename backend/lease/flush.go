@@ -93,7 +93,9 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		d.owed -= f.amount
 		d.backoff, d.notBefore = 0, 0
 		s.lease.recordLoss(result, now)
+		doubt := v.doubt
 		v.mergeLocked(&due.req, result, f.sentAt, now)
+		v.doubt = doubt // a take settles it
 		s.stats.Overshoot = max(s.stats.Overshoot, result.State.Excess(f.policy, v.at(&due.req, now)))
 	case outcome.Retryable(err):
 		f.segment.pending += f.amount
@@ -252,28 +254,6 @@ func (l *Lease) putBack(ctx context.Context, s *shard, hash uint64, name *backen
 
 // errNotCharged is the error of a refund of what could not be charged yet.
 var errNotCharged = &backend.Error{Op: "refund", Kind: backend.Unavailable, Err: errors.New("the charge was not executed yet")}
-
-// Charge implements [backend.Charger]; it fails with [backend.ErrUnsupported] if the inner backend can't charge.
-func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
-	if err := l.checkOpen(req.CheckCharge(ctx)); err != nil {
-		return backend.Result{}, err
-	}
-	sentAt := l.clock()
-	result, err := backend.Charge(ctx, l.inner, req, mark)
-	if err != nil {
-		return result, err
-	}
-	result.Lower(l.cause)
-	s, hash, name := l.shardOf(&req)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := l.clock()
-	l.recordLoss(&result, now)
-	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
-		c.Value.mergeLocked(&req, &result, sentAt, now)
-	}
-	return result, nil
-}
 
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {

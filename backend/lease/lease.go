@@ -74,26 +74,6 @@ var (
 	_ backend.Doubter  = (*Lease)(nil)
 )
 
-// Stats counts what a Lease has done so far, and what it holds.
-type Stats struct {
-	Leased    int64 `json:"leased"`    // takes admitted from a lease, without a call of their own
-	Denied    int64 `json:"denied"`    // takes denied by the local view, without a call
-	Forwarded int64 `json:"forwarded"` // takes that were forwarded
-	Fetches   int64 `json:"fetches"`   // batches requested
-	Returned  int64 `json:"returned"`  // cost of leases that was returned
-	Lost      int64 `json:"lost"`      // cost that may be charged but is neither leased nor returned: it counts until its windows end
-	Stranded  int64 `json:"stranded"`  // cost that is leased and unspent, or a pending return
-	Keys      int   `json:"keys"`      // views
-
-	// With Config.Slack only.
-	OnCredit    int64         `json:"on_credit"`    // takes admitted on credit, without a call
-	Flushes     int64         `json:"flushes"`      // charges sent
-	Debt        int64         `json:"debt"`         // cost admitted on credit and not known to be charged
-	DebtAge     time.Duration `json:"debt_age_ns"`  // how long the oldest of that waits to be sent, or for its reply
-	LostCharges int64         `json:"lost_charges"` // cost admitted on credit that may never have been charged
-	Overshoot   int64         `json:"overshoot"`    // the most by which a reply to a charge showed a limit above its Max
-}
-
 // New returns a Lease over inner, and owns inner from then on.
 func New(inner backend.Backend, cfg Config) (*Lease, error) {
 	if err := cfg.validate(inner); err != nil {
@@ -247,17 +227,19 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 		}
 		s.mu.Unlock()
 	}
+	sentAt := l.clock()
 	result, err := backend.Charge(ctx, l.inner, req, mark)
 	if err != nil {
 		return result, err
 	}
+	result.Lower(l.cause)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.clock()
 	l.recordLoss(&result, now)
 	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
 		doubt := c.Value.doubt
-		c.Value.mergeLocked(&req, &result, now)
+		c.Value.mergeLocked(&req, &result, sentAt, now)
 		c.Value.doubt = doubt // a take settles it
 	}
 	return result, nil
@@ -331,34 +313,6 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 
 // Doubt implements [backend.Doubter].
 func (l *Lease) Doubt(req backend.Request) error { return backend.Doubt(l.inner, req) }
-
-// Stats returns the counters of the Lease, summed over its shards.
-func (l *Lease) Stats() Stats {
-	var sum Stats
-	now := l.clock()
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		sum.Leased += s.stats.Leased
-		sum.Denied += s.stats.Denied
-		sum.Forwarded += s.stats.Forwarded
-		sum.Fetches += s.stats.Fetches
-		sum.Returned += s.stats.Returned
-		sum.Lost += s.stats.Lost
-		sum.Keys += s.cells.Len
-		sum.Stranded += s.pendingCost
-		sum.OnCredit += s.stats.OnCredit
-		sum.Flushes += s.stats.Flushes
-		sum.LostCharges += s.stats.LostCharges
-		sum.Overshoot = max(sum.Overshoot, s.stats.Overshoot)
-		for c := range s.cells.All() {
-			sum.Stranded += c.Value.unspentLocked(now)
-			sum.Debt, sum.DebtAge = c.Value.debt.addTo(sum.Debt, sum.DebtAge, now)
-		}
-		s.mu.Unlock()
-	}
-	return sum
-}
 
 // Close returns unspent leases and charges what is owed, for at most 5 s, and closes the inner backend. What could not be charged
 // is in Stats.LostCharges.
