@@ -14,12 +14,12 @@ type Stats struct {
 	Keys      int   `json:"keys"`      // views
 
 	// With Config.Slack only.
-	OnCredit    int64         `json:"on_credit"`    // takes admitted on credit, without a call
-	Flushes     int64         `json:"flushes"`      // charges sent
-	Debt        int64         `json:"debt"`         // cost admitted on credit and not known to be charged
-	DebtAge     time.Duration `json:"debt_age_ns"`  // how long the oldest of that waits to be sent, or for its reply
-	LostCharges int64         `json:"lost_charges"` // cost admitted on credit that may never have been charged
-	Overshoot   int64         `json:"overshoot"`    // the most by which a reply to a charge showed a limit above its Max
+	OnCredit    int64         `json:"on_credit,omitempty"`    // takes admitted on credit, without a call
+	Flushes     int64         `json:"flushes,omitempty"`      // charges sent
+	Debt        int64         `json:"debt,omitempty"`         // cost admitted on credit and not known to be charged
+	DebtAge     time.Duration `json:"debt_age_ns,omitempty"`  // how long the oldest of that waits to be sent, or for its reply
+	LostCharges int64         `json:"lost_charges,omitempty"` // cost admitted on credit that may never have been charged
+	Overshoot   int64         `json:"overshoot,omitempty"`    // the most by which a reply to a charge showed a limit above its Max
 }
 
 // Stats returns the counters of the Lease, summed over its shards.
