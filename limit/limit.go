@@ -192,10 +192,10 @@ func validName(s string) bool {
 	return true
 }
 
-// Refill is the time in which a bucket gets cost tokens back, micros + fraction/Max microseconds, and at most [MaxWindow]. That
-// bounds no cost up to the Burst of a valid limit.
+// Refill is the time in which a bucket gets cost tokens back: micros + fraction/Max microseconds, at most [MaxCount] of them. For
+// a valid limit and a cost up to its Burst that is at most [MaxWindow].
 func (l *Limit) Refill(cost int64) (micros, fraction int64) {
-	const longest = uint64(MaxWindow / time.Microsecond)
+	const longest = uint64(MaxCount)
 	hi, lo := bits.Mul64(uint64(cost), uint64(l.Window/time.Microsecond))
 	if hi < uint64(l.Max) { // else the quotient has more than 64 bits
 		if whole, rest := bits.Div64(hi, lo, uint64(l.Max)); whole < longest {

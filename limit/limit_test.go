@@ -240,3 +240,18 @@ func TestShorthands(t *testing.T) {
 		}
 	}
 }
+
+// What a bucket owes may be far above its Burst.
+func TestRefillSaturates(t *testing.T) {
+	for _, l := range []limit.Limit{
+		limit.TokenBucket(1, time.Hour, 10), limit.TokenBucket(1, limit.MaxWindow, 1), limit.TokenBucket(3, 24*time.Hour, 10),
+	} {
+		if micros, fraction := l.Refill(limit.MaxCount); micros != limit.MaxCount || fraction != 0 {
+			t.Errorf("%s: %d.%d, want %d", l, micros, fraction, limit.MaxCount)
+		}
+	}
+	fast := limit.TokenBucket(1<<52, time.Microsecond, 1)
+	if micros, fraction := fast.Refill(limit.MaxCount); micros != 1 || fraction != 1<<52-1 {
+		t.Errorf("%s: %d.%d", fast, micros, fraction)
+	}
+}

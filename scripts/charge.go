@@ -1,13 +1,21 @@
 package scripts
 
 import (
+	"strings"
+
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
+// KeyMark is what a call of Charge is given for one key, beside a KeyTake.
+type KeyMark struct {
+	Mark  state.Mark
+	Phase uint64 // of the key, see state.At
+}
+
 // ChargeArgs returns the first arguments of Charge. Those of each key follow, from AppendKeyCharge.
-func ChargeArgs(limits []limit.Limit, now state.At, move state.Move, keys int) []any {
-	args := make([]any, 0, 6+3*len(limits)+keys*(2+3*len(limits)))
+func ChargeArgs(limits []limit.Limit, now state.At, move state.Move) []any {
+	args := make([]any, 0, 6+3*len(limits)+2+3*len(limits))
 	if args = append(args, now.Micros); move.Version > 0 {
 		args = append(args, move.Mover.FenceID(), move.Version, int(move.Step), move.End(now))
 	} else {
@@ -27,6 +35,31 @@ func ChargeArgs(limits []limit.Limit, now state.At, move state.Move, keys int) [
 		}
 	}
 	return args
+}
+
+// AppendCharges appends the keys and arguments of a call of Charge for n keys, none of which moves.
+func (p *Plan) AppendCharges(args []any, nowMicros int64, n int, charge func(i int) (*KeyTake, *KeyMark)) []any {
+	for i := range n {
+		take, _ := charge(i)
+		args = append(args, &take.Key)
+	}
+	args = append(args, ChargeArgs(p.Limits, state.At{Micros: nowMicros}, state.Move{})...)
+	for i := range n {
+		take, m := charge(i)
+		args = AppendKeyCharge(args, p.Limits, state.At{Micros: nowMicros, Phase: m.Phase}, take.Cost, take.Floor, &m.Mark)
+	}
+	return args
+}
+
+// ParseCharges decodes the reply of Charge for n keys.
+func ParseCharges(reply string, n int) (Replies, error) {
+	if n == 1 {
+		return Replies{reply}, nil
+	}
+	if strings.Count(reply, " ") != n || reply[0] != ' ' {
+		return Replies{}, state.ErrCorruptState
+	}
+	return Replies{reply[1:]}, nil
 }
 
 // AppendKeyCharge appends the arguments of Charge for one key.

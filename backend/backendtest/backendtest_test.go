@@ -264,6 +264,44 @@ func (b *fragile) Refund(ctx context.Context, req backend.Request, receipt state
 	})
 }
 
+func (b *fragile) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	cost := req.Cost
+	if b.broken != "any charge will do" && (cost < 1 || cost > limit.MaxCount) {
+		return backend.Result{}, &limit.Error{Field: "cost", Value: "bad", Bound: "must be good"}
+	}
+	if err := b.check(ctx, &req, b.broken == "charges are checked like takes"); err != nil {
+		return backend.Result{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, st := b.at(req), b.state(req)
+	if b.broken != "charges ignore moves" {
+		if err := b.enter(st, at, req, req.Floor, true); err != nil {
+			return backend.Result{}, err
+		}
+	}
+	if req.Floor != nil && b.broken != "charges ignore floors" {
+		st.Join(req.Policy, at, req.Floor)
+	}
+	switch b.broken {
+	case "marks are ignored":
+		mark = state.Mark{}
+	case "marks of windows that are over are now":
+		for i := range req.Policy.Limits {
+			if mark.At(i) <= at.Micros {
+				mark = state.Mark{}
+			}
+		}
+	}
+	var v state.Verdict
+	if denied := st.Peek(req.Policy, at, cost); b.broken == "charges need room" && !denied.Allowed {
+		v = denied
+	} else {
+		v = st.Charge(req.Policy, at, mark, cost)
+	}
+	return backend.Result{Verdict: v, Now: at.Micros, Source: backend.Local, State: st.Clone()}, nil
+}
+
 func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
 	return b.update(ctx, req, func(s *state.State, at state.At) {
 		switch b.broken {
@@ -489,6 +527,14 @@ var breakages = []struct{ broken, part string }{
 	{"refunds may be negative", "Refund"},
 	{"receipts are trusted", "Refund"},
 	{"refunds give all", "ConcurrentRefund"},
+	{"charges need room", "Charge"},
+	{"charges are checked like takes", "Charge"},
+	{"charges ignore floors", "Charge"},
+	{"any charge will do", "BadInput"},
+	{"charges ignore moves", "HandOver"},
+	{"marks are ignored", "ChargeMarks"},
+	{"marks of windows that are over are now", "ChargeMarks"},
+	{"marks are ignored", "History"},
 	{"a reset deletes", "Reset"},
 	{"a reset does nothing", "Reset"},
 	{"a reset charges", "Reset"},

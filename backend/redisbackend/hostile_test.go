@@ -75,6 +75,8 @@ func TestRedisHostileValues(t *testing.T) {
 				with.Floor.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
 				_, err = b.Take(context.Background(), with)
 				backendtesting.WantError(t, err, backend.Corrupt, false)
+				_, err = b.Charge(context.Background(), with, state.Mark{})
+				backendtesting.WantError(t, err, backend.Corrupt, false)
 				var s state.State
 				v := s.Take(p, state.At{Micros: time.Now().UnixMicro()}, 1)
 				backendtesting.WantError(t, b.Refund(context.Background(), req, v.Receipt(), 1), backend.Corrupt, false)
@@ -83,7 +85,7 @@ func TestRedisHostileValues(t *testing.T) {
 				backendtesting.WantError(t, err, backend.Corrupt, false)
 				_, err = b.Load(context.Background(), req)
 				backendtesting.WantError(t, err, backend.Corrupt, false)
-				if calls += 6; client.Get(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val() != value {
+				if calls += 7; client.Get(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val() != value {
 					t.Fatalf("under a policy of %s, what is stored has changed", kind)
 				}
 			}

@@ -128,9 +128,14 @@ func (r *Redis) Charge(ctx context.Context, req backend.Request, mark state.Mark
 	}
 	moment := state.Moment(req.Policy, req.Key, at.micros)
 	call := redispipe.Call{Script: &scripts.Charge, NowMicros: at.micros}
-	call.Key = r.name(&req)
-	call.Args = scripts.AppendKeyCharge(scripts.ChargeArgs(req.Policy.Limits, moment, req.Move, 1), req.Policy.Limits, moment,
-		req.Cost, scripts.FloorText(req.Floor, at.micros), &mark)
+	call.Key, call.Cost, call.Floor = r.name(&req), req.Cost, scripts.FloorText(req.Floor, at.micros)
+	if req.Move.Version == 0 && r.pipe.Batches() {
+		call.Plan, call.Policy = r.plans.Find(req.Policy.Limits), req.Policy.Name
+		call.Mark = &scripts.KeyMark{Mark: mark, Phase: moment.Phase}
+	} else {
+		call.Args = scripts.AppendKeyCharge(scripts.ChargeArgs(req.Policy.Limits, moment, req.Move), req.Policy.Limits, moment,
+			req.Cost, call.Floor, &mark)
+	}
 	reply, err := r.eval(ctx, "charge", deadline, &call, req.Trace)
 	if err != nil {
 		return backend.Result{}, err
@@ -141,6 +146,7 @@ func (r *Redis) Charge(ctx context.Context, req backend.Request, mark state.Mark
 			Op: "charge", Node: r.node, Kind: backend.Corrupt, MayHaveCharged: true, Err: cmp.Or(err, state.ErrCorruptState),
 		}
 	}
+	moment.Micros = reply.NowMicros
 	return r.decided(ctx, deadline, &req, &reply, backend.Result{
 		Verdict: known.Charged(req.Policy, moment, mark, req.Cost), Behind: at.behind, State: known,
 	}), nil

@@ -231,6 +231,8 @@ func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func
 	do("load", false, err)
 	do("seed", true, backend.Seed(ctx, b, req, state.State{}))
 	do("refund", true, backend.Refund(ctx, b, req, receipt, 1))
+	_, err = backend.Charge(ctx, b, req, receipt.Mark())
+	do("charge", true, err)
 	do("reset", true, backend.Reset(ctx, b, req))
 	do("ping", false, backend.Ping(ctx, b))
 	if _, ok := b.(control.Heartbeater); ok {

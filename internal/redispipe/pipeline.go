@@ -1,6 +1,7 @@
 package redispipe
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/redis/go-redis/v9"
@@ -15,11 +16,12 @@ type pipeline struct {
 	commands []command
 }
 
-// command is one script call: of one evalCall, or of several takes under one plan.
+// command is one script call: of one evalCall, or of several takes or charges under one plan.
 type command struct {
 	script    *scripts.Script
-	plan      *scripts.Plan // of takes
-	nowMicros int64         // the latest of theirs
+	plan      *scripts.Plan // of takes, or of charges
+	charges   bool
+	nowMicros int64 // the latest of theirs
 	calls     []*evalCall
 	loads     bool // it brings the script's source along
 	unshared  bool // no other call joins it
@@ -35,14 +37,14 @@ func (p *pipeline) add(e *evalCall) {
 	unshared := e.unshared || e.isolation.unshared()
 	for i := range p.commands {
 		c := &p.commands[i]
-		if !unshared && !c.unshared && c.plan != nil && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
+		if !unshared && !c.unshared && c.plan != nil && c.charges == (e.Mark != nil) && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
 			c.calls = append(c.calls, e)
 			c.nowMicros = max(c.nowMicros, e.NowMicros)
 			return
 		}
 	}
 	p.commands = append(p.commands, command{
-		script: e.Plan.Script, plan: e.Plan, nowMicros: e.NowMicros, unshared: unshared, calls: []*evalCall{e},
+		script: e.Plan.Script, plan: e.Plan, charges: e.Mark != nil, nowMicros: e.NowMicros, unshared: unshared, calls: []*evalCall{e},
 	})
 }
 
@@ -51,7 +53,9 @@ func (p *pipeline) add(e *evalCall) {
 func (p *pipeline) encode(ctx context.Context) {
 	for i := range p.commands {
 		c := &p.commands[i]
-		if c.plan != nil {
+		if c.charges {
+			c.script = &scripts.Charge
+		} else if c.plan != nil {
 			c.script = c.plan.ScriptFor(c.nowMicros, len(c.calls), &c.calls[0].KeyTake)
 		}
 		c.loads = c.calls[0].loads
@@ -98,6 +102,11 @@ func (c *command) args() []any {
 	} else {
 		args = append(args, "evalsha", c.script.SHA, n)
 	}
+	if c.charges {
+		return c.plan.AppendCharges(args, c.nowMicros, n, func(i int) (*scripts.KeyTake, *scripts.KeyMark) {
+			return &c.calls[i].KeyTake, c.calls[i].Mark
+		})
+	}
 	if c.plan != nil {
 		return c.plan.AppendArgs(c.script, args, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
 	}
@@ -112,7 +121,9 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	var replies scripts.Replies
-	if err == nil && c.plan != nil {
+	if err == nil && c.charges {
+		replies, err = scripts.ParseCharges(text, len(c.calls))
+	} else if err == nil && c.plan != nil {
 		replies, err = scripts.ParseTakes(c.script, text, len(c.calls))
 	}
 	unknown := err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
@@ -142,9 +153,12 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			e.NowMicros = c.nowMicros
 			switch mine, failed := replies.Next(); {
 			case failed != "":
-				e.end("", callguard.Unsent(scriptError(failed)))
+				err := scriptError(failed)
+				e.end("", cmp.Or(Redirect(err), callguard.Unsent(err)))
 			case mine != "":
 				e.end(mine, nil)
+			case c.charges:
+				e.end("", state.ErrCorruptState)
 			default:
 				e.Args = scripts.TakeArgs(c.plan.Limits, state.At{Micros: c.nowMicros}, e.Cost, e.Floor, state.Move{})
 				e.Plan, e.loads = nil, false

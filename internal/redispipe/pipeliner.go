@@ -1,6 +1,7 @@
 package redispipe
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/callguard"
 	"github.com/sluice-go/sluice/internal/deadline"
+	"github.com/sluice-go/sluice/scripts"
 )
 
 // pipeliner shares round trips to one server: see the package's comment. If no connection is free for a while, as when a reply
@@ -22,6 +24,7 @@ type pipeliner struct {
 	maxQueue   int
 	handOffFor time.Duration
 	all        []*conn
+	charging   chan struct{} // holds one for each charge that waits in the queue or is under way
 
 	serving sync.WaitGroup // counts goroutines that send for others
 
@@ -37,6 +40,7 @@ type pipeliner struct {
 
 const (
 	maxBatch      = 128                    // calls in one pipeline: the first waits for the last
+	maxCharging   = 2 * maxBatch           // charges that wait in the queue or are under way
 	maxExtraConns = 14                     // opened because others stall
 	maxPatience   = 250 * time.Millisecond // how long the reply to a caller in a hurry is waited for
 
@@ -47,6 +51,7 @@ const (
 // init uses connections of which some are open.
 func (l *pipeliner) init(cfg *Config, all []*conn, open int) {
 	l.timeout, l.now, l.maxQueue, l.all, l.handOffFor = cfg.Guard.Timeout, cfg.Now, cfg.Queue, all, defaultHandOff
+	l.charging = make(chan struct{}, maxCharging)
 	l.free, l.spare = slices.Clone(all[:open]), slices.Clone(all[open:])
 }
 
@@ -62,6 +67,12 @@ func (l *pipeliner) run(ctx context.Context, deadline time.Time, e *evalCall) (s
 		}
 		// A server that is silent costs it the connection; a caller in a hurry doesn't.
 		e.deadline, e.until = end, later(end, e.since.Add(min(l.timeout, maxPatience)))
+	}
+	if e.Script == &scripts.Charge {
+		if err := l.enterCharge(ctx, e.deadline); err != nil {
+			return "", callguard.Unsent(err)
+		}
+		defer func() { <-l.charging }()
 	}
 	stays := ctx.Done() == nil && e.deadline.Equal(deadline)
 	l.mu.Lock()
@@ -94,6 +105,26 @@ func (l *pipeliner) run(ctx context.Context, deadline time.Time, e *evalCall) (s
 	}
 	l.mu.Unlock()
 	return e.await(ctx)
+}
+
+// enterCharge waits until a charge has room. Charges come many at a time, when a process reports what it has spent: they must not
+// fill the queue, and takes wait behind at most two batches of them.
+func (l *pipeliner) enterCharge(ctx context.Context, end time.Time) error {
+	select {
+	case l.charging <- struct{}{}:
+		return nil
+	default:
+	}
+	late := time.NewTimer(time.Until(end))
+	defer late.Stop()
+	select {
+	case l.charging <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+		return cmp.Or(deadline.Ended(ctx), ErrQueueFull)
+	}
 }
 
 // sendInline makes the round trip in the caller's own goroutine, over a connection that no other call uses meanwhile.

@@ -1,7 +1,7 @@
 // Package redispipe sends script calls to Redis and shares round trips among concurrent callers. A call that finds a free
 // connection is sent at once, by its caller's goroutine. Calls that come while all connections are busy wait in a
 // queue and go together, in one pipeline, over the next connection that is free; takes under the same limits even share
-// one script call.
+// one script call, and so do charges. Charges come many at a time, and leave room for takes: few are in the queue or under way.
 //
 // A call that shares a round trip, or whose caller may leave before the reply, goes through these states:
 //
@@ -70,10 +70,11 @@ type Call struct {
 	Args   []any
 	scripts.KeyTake
 
-	// Plan is set for a take that may share a call, which then needs no Args.
+	// Plan is set for a take, or a charge with a Mark, that may share a call, which then needs no Args.
 	Plan      *scripts.Plan
-	Policy    string // the name of the policy, among which refusals are told apart
-	NowMicros int64  // what the script is given
+	Mark      *scripts.KeyMark // of a charge; nil for a take
+	Policy    string           // the name of the policy, among which refusals are told apart
+	NowMicros int64            // what the script is given
 }
 
 // Reply is the reply to a call.
