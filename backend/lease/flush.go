@@ -33,7 +33,8 @@ type dueFlush struct {
 }
 
 const (
-	flushParts = 8   // of the shards, which take turns within Config.Flush
+	flushParts = 8   // of the shards, which take turns within Config.Flush while many keys owe
+	flushOnce  = 128 // keys that are flushed together: a server is sent that many in one call
 	maxFlushes = 256 // concurrent calls: two of the largest batches that a server is sent
 
 	// A charge that was certainly not executed is retried with exponential backoff.
@@ -46,6 +47,7 @@ func (s *shard) queueDebtLocked(c *hashtable.Cell[view]) {
 	if d := c.Value.debt; !d.queued {
 		d.queued, d.next = true, s.owing
 		s.owing = c
+		s.owingKeys++
 	}
 }
 
@@ -122,13 +124,21 @@ func (l *Lease) flushLoop() {
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	slots := make(chan struct{}, maxFlushes)
+	step := 1
 	for part := 0; ; part = (part + 1) % parts {
 		select {
 		case <-l.stop:
 			return
 		case <-tick.C:
 		}
-		for i := part; i < len(l.shards); i += parts {
+		if part == 0 {
+			if step = parts; l.owing() <= flushOnce {
+				step = 1
+			}
+		} else if step == 1 {
+			continue // all were flushed
+		}
+		for i := part; i < len(l.shards); i += step {
 			for _, due := range l.shards[i].dueFlushes(false) {
 				slots <- struct{}{} // a flush in a slot returns by the inner backend's timeout
 				busy.Go(func() {
@@ -145,7 +155,7 @@ func (s *shard) dueFlushes(all bool) (due []*dueFlush) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, c := s.lease.clock(), s.owing
-	s.owing = nil
+	s.owing, s.owingKeys = nil, 0
 	for c != nil {
 		d := c.Value.debt
 		next := d.next
@@ -275,7 +285,7 @@ func (l *Lease) flushAtClose(ctx context.Context) {
 		if !left || ctx.Err() != nil {
 			break
 		}
-		if l.owing() {
+		if l.owing() > 0 {
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Duration(minFlushBackoff)):
@@ -298,16 +308,13 @@ func (l *Lease) flushAtClose(ctx context.Context) {
 	}
 }
 
-// owing reports whether any key has something pending.
-func (l *Lease) owing() bool {
+// owing is how many keys have something pending.
+func (l *Lease) owing() (keys int) {
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		owing := s.owing != nil
+		keys += s.owingKeys
 		s.mu.Unlock()
-		if owing {
-			return true
-		}
 	}
-	return false
+	return keys
 }

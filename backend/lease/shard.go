@@ -22,7 +22,8 @@ type shard struct {
 	pendingCost int64           // of pending returns and of those being sent
 	wake        chan struct{}
 	owing       *hashtable.Cell[view] // keys with a pending debt, linked by debt.next
-	stats       Stats                 // without Stranded, Keys, Debt and DebtAge
+	owingKeys   int
+	stats       Stats // without Stranded, Keys, Debt and DebtAge
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
