@@ -120,7 +120,9 @@ func useAll(t *testing.T, c *cluster, key string) error {
 	first, err := r.Take(t.Context(), request(key))
 	errs = append(errs, err)
 	if err == nil {
-		errs = append(errs, r.Refund(t.Context(), request(key), first.Receipt(), 1))
+		receipt := first.Receipt()
+		_, err := r.Charge(t.Context(), request(key), receipt.Mark())
+		errs = append(errs, err, r.Refund(t.Context(), request(key), receipt, 1))
 	}
 	several := backend.Request{Key: key, Policy: &limit.Policy{Name: "two", Limits: []limit.Limit{limit.PerMinute(5), limit.PerHour(9)}}, Cost: 1}
 	_, err = r.Take(t.Context(), several)

@@ -48,6 +48,10 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 				}
 				return err
 			},
+			"charge": func(r *router.Router, req backend.Request) error {
+				_, err := r.Charge(ctx, req, state.Mark{})
+				return err
+			},
 			"refund": func(r *router.Router, req backend.Request) error {
 				req.Move.Step = state.WithoutFloor
 				return r.Refund(ctx, req, state.Receipt{}, 1)

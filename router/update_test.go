@@ -312,6 +312,39 @@ func TestUpdateWithoutPreviousOwner(t *testing.T) {
 	}
 }
 
+// TestUpdateCharge: a charge follows the key, and brings along what the old owner counted.
+func TestUpdateCharge(t *testing.T) {
+	p, ctx := newPlant(), context.Background()
+	key, _, _ := moved(t, p, topo(1, 1, 2, 3), topo(2, 1, 2, 3, 4))
+	r, behind := p.open(t, topo(1, 1, 2, 3), router.Config{}), p.open(t, topo(1, 1, 2, 3), router.Config{})
+	req := backend.Request{Key: key, Policy: tenAnHour, Cost: 4}
+	taken, err := r.Take(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipt := taken.Receipt()
+	update(t, r, topo(2, 1, 2, 3, 4))
+	req.Cost = 3
+	for i, want := range []int64{3, 0} {
+		charged, err := r.Charge(ctx, req, receipt.Mark())
+		if err != nil || !charged.Allowed || charged.Binding().Remaining != want || charged.Guarantee != backend.Exact {
+			t.Errorf("charge %d: %d left, %s, %v", i, charged.Binding().Remaining, charged.Guarantee, err)
+		}
+	}
+	update(t, behind, topo(2, 1, 2, 3, 4))
+	if charged, err := behind.Charge(ctx, req, receipt.Mark()); err != nil || charged.Binding().Remaining != 0 {
+		t.Errorf("by another process: %d left, %v", charged.Binding().Remaining, err)
+	}
+	for _, r := range []*router.Router{r, behind} {
+		if v, err := r.Take(ctx, backend.Request{Key: key, Policy: tenAnHour, Cost: 1}); err != nil || v.Allowed {
+			t.Errorf("13 of 10 are used, and a take is admitted: %v", err)
+		}
+	}
+	if got := r.Stats().Handovers; got != 1 {
+		t.Errorf("%d handovers, want 1", got)
+	}
+}
+
 // TestUpdateRefund: what was charged at the old owner can be given back, and looked at, before and after the key has moved.
 func TestUpdateRefund(t *testing.T) {
 	p, ctx := newPlant(), context.Background()

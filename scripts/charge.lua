@@ -86,19 +86,44 @@ for j = 1, tonumber(ARGV[6]) do
   if byte(ids[j]) == SLIDING then size[j], arg = tonumber(ARGV[arg]), arg + 1 end
 end
 
--- charged returns the state of a key after a charge whose arguments begin at arg, and when that is over (us); or nil and the
--- error.
+local moves = ARGV[2] ~= ''
+-- Of a single fixed limit, what a state of which nothing was refunded begins with and looks like.
+local head = not (moves or ids[2] or size[1] or byte(ids[1]) == BUCKET) and ids[1] .. ':'
+local pattern = head and '^' .. head .. '(%d+),(%d+);$'
+
+-- charged_plain is charged for the most common case: a single fixed limit, no floor, and a window that goes on or is the first.
+-- It returns nil in any other case.
+local function charged_plain(stored, arg)
+  local mark = ARGV[arg + 2]
+  if ARGV[arg + 1] ~= '' or #stored > #head + 48 or byte(mark) == 45 or mark * 1000 <= now then return nil end
+  if stored == '' then return head .. mark .. ',' .. ARGV[arg] .. ';', mark * 1000 end
+  local reset, spent = match(stored, pattern)
+  if reset ~= mark then return nil end
+  return head .. mark .. format(',%.0f;', math.min(spent, MAX_COUNT - ARGV[arg]) + ARGV[arg])
+end
+
+-- charged returns the state of a key after a charge whose arguments begin at arg, and when that is over (us), nil if the TTL
+-- stays; or nil and the error.
 local function charged(stored, arg)
-  local bodies, floors = parse(stored), parse(ARGV[arg + 1])
+  if head then
+    local value, last = charged_plain(stored, arg)
+    if value then return value, last end
+  end
+  local bodies, entries = parse(stored)
+  local floors = parse(ARGV[arg + 1])
   if not (bodies and floors) then return nil, 'CORRUPT state' end
-  local cost, out, last = tonumber(ARGV[arg]), {}, now
-  local mover = ARGV[2] ~= '' and ARGV[2] or MIGRATION
-  local refusal, fence = arrive(bodies, floors, mover, tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), true)
-  if refusal then return nil, refusal end
+  local cost, out, last, mine, fence = tonumber(ARGV[arg]), {}, now, 0, nil
+  if moves or bodies[MIGRATION] or bodies[TOPOLOGY] then
+    local refusal
+    refusal, fence = arrive(bodies, floors, moves and ARGV[2] or MIGRATION, tonumber(ARGV[3]), tonumber(ARGV[4]),
+      tonumber(ARGV[5]), true)
+    if refusal then return nil, refusal end
+  end
   arg = arg + 2
   for j = 1, #ids do
     local id, mark = ids[j], tonumber(ARGV[arg])
     local body, floor, kind = bodies[id], floors[id], byte(id)
+    if body then mine = mine + 1 end
     if floor and ends(id, floor) > now then body = join(id, body, floor) end
     if body and ends(id, body) <= (kind == BUCKET and mark or now) then body = nil end -- a late charge meets what was alive then
     if kind == SLIDING then
@@ -116,16 +141,18 @@ local function charged(stored, arg)
       out[j] = ''
     end
   end
-  last = append_others(out, last, ids, bodies, fence and floors)
+  if fence or entries > mine then last = append_others(out, last, ids, bodies, fence and floors) end
   return table.concat(out), last
 end
 
 local per_key = 2 + #ids
 for j = 1, #ids do if byte(ids[j]) == BUCKET then per_key = per_key + 2 end end
 
+-- What is refused for one key must not end the call for others, nor what Lua makes of a key that only looks like a state.
+local call = redis.pcall
 local replies = {}
 for i = 1, #KEYS do
-  local stored, failed = redis.pcall('GET', KEYS[i]) or '', nil
+  local stored, failed = call('GET', KEYS[i]) or '', nil
   if stored.err then
     failed = stored.err
   else
@@ -136,8 +163,8 @@ for i = 1, #KEYS do
       failed = last
     else
       if value ~= stored and value ~= '' then
-        local set = redis.pcall('SET', KEYS[i], value, 'PX', time_to_live(last, now))
-        failed = set.err
+        failed = (last and call('SET', KEYS[i], value, 'PX', time_to_live(last, now))
+          or call('SET', KEYS[i], value, 'KEEPTTL')).err
       end
       stored = value
     end

@@ -166,6 +166,16 @@ func TestSource(t *testing.T) {
 				}
 			}
 		}
+		if script.Name == scripts.Charge.Name {
+			for _, once := range []string{"\nlocal call = redis.pcall\n", " pcall(charged, "} {
+				if strings.Count(code, once) != 1 {
+					t.Errorf("%s: what is wrong with one key must not end the call for others", script.Name)
+				}
+				code = strings.Replace(code, once, "\n", 1)
+			}
+			code = strings.Replace(code, "redis.call('SET', KEYS[1], value, 'KEEPTTL')", "", 1) // of state.lua, which it doesn't call
+			may = map[string]string{"'GET'": "KEYS[i]", "'SET'": "KEYS[i]"}
+		}
 		read := calls.FindAllStringSubmatch(code, -1)
 		for _, call := range read {
 			if key, ok := may[call[1]]; !ok {

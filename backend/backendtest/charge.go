@@ -109,7 +109,7 @@ func testChargeMarks(t *testing.T, s *subject) {
 	}
 	s.clock.set(30 * time.Second)
 	m := s.mirror("alice", limit.Fixed(10, time.Minute).Aligned(), limit.Fixed(20, time.Hour), limit.Fixed(30, time.Hour).Staggered(),
-		limit.Sliding(40, time.Hour, time.Minute), limit.TokenBucket(10, time.Minute, 50))
+		limit.Sliding(40, time.Hour, time.Minute))
 	receipt := m.charge(t, 5)
 	mark, ok := state.MarkAt(m.policy, m.at())
 	if ok {
@@ -122,6 +122,16 @@ func testChargeMarks(t *testing.T, s *subject) {
 		m.spend(t, mark, 1, nil)
 		m.compareLoad(t)
 		m.take(t, 1)
+	}
+	bucket := s.mirror("carol", limit.TokenBucket(10, time.Hour, 50)) // that is not full meanwhile: not every place remembers one that was
+	for _, step := range [][2]time.Duration{{1, 1}, {2, 1}, {4, 3}, {5, 5}, {5, 9}, {6, 1}} {
+		s.clock.set(step[0] * time.Minute)
+		now := bucket.at()
+		now.Micros += int64(step[1]-step[0]) * time.Minute.Microseconds()
+		mark, _ := state.MarkAt(bucket.policy, now)
+		bucket.spend(t, mark, 2, nil)
+		bucket.compareLoad(t)
+		bucket.take(t, 1)
 	}
 	older := s.mirror("bob", limit.Sliding(40, 10*time.Minute, time.Minute), limit.Fixed(40, 10*time.Minute).Aligned())
 	for _, step := range [][2]time.Duration{{5, 5}, {5, 3}, {6, 1}, {8, 7}, {12, 3}, {12, 2}, {13, 20}, {30, 21}, {30, 20}} {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/dual"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
@@ -227,19 +228,24 @@ func TestDualChangesFollow(t *testing.T) {
 		take int // the take that is refunded
 	}
 	for name, deeds := range map[string][]deed{
-		"refund before the first take":  {{0, "take", 3, 0}, {1, "refund", 2, 0}, {1, "take", 1, 0}},
-		"refund after the first take":   {{0, "take", 3, 0}, {1, "take", 1, 0}, {1, "refund", 2, 0}, {1, "take", 8, 0}},
-		"refund meets the seal":         {{0, "take", 3, 0}, {1, "take", 1, 0}, {0, "refund", 3, 0}, {0, "refund", 1, 1}},
-		"refund meets a crash":          {{0, "take", 3, 0}, {0, "seal", 5, 0}, {0, "refund", 2, 0}, {1, "take", 1, 0}},
-		"refund of more than there was": {{0, "take", 3, 0}, {1, "refund", 100, 0}, {1, "take", 10, 0}},
-		"refund after a reset":          {{0, "take", 3, 0}, {1, "reset", 0, 0}, {1, "refund", 3, 0}, {1, "take", 2, 0}, {0, "refund", 3, 0}},
-		"reset before the first take":   {{0, "take", 10, 0}, {1, "reset", 0, 0}, {1, "take", 10, 0}},
-		"reset after the first take":    {{0, "take", 4, 0}, {1, "take", 4, 0}, {1, "reset", 0, 0}, {0, "take", 9, 0}},
-		"reset meets the seal":          {{0, "take", 4, 0}, {1, "take", 4, 0}, {0, "reset", 0, 0}, {1, "take", 3, 0}},
-		"seed before the first take":    {{0, "take", 2, 0}, {1, "seed", 7, 0}, {1, "take", 1, 0}, {1, "take", 1, 0}},
-		"seed of less than was counted": {{0, "take", 7, 0}, {1, "seed", 2, 0}, {1, "take", 1, 0}},
-		"seed after the first take":     {{0, "take", 2, 0}, {1, "take", 1, 0}, {1, "seed", 7, 0}, {0, "take", 1, 0}},
-		"seed meets the seal":           {{0, "take", 2, 0}, {1, "take", 1, 0}, {0, "seed", 7, 0}, {1, "take", 1, 0}},
+		"refund before the first take":     {{0, "take", 3, 0}, {1, "refund", 2, 0}, {1, "take", 1, 0}},
+		"refund after the first take":      {{0, "take", 3, 0}, {1, "take", 1, 0}, {1, "refund", 2, 0}, {1, "take", 8, 0}},
+		"refund meets the seal":            {{0, "take", 3, 0}, {1, "take", 1, 0}, {0, "refund", 3, 0}, {0, "refund", 1, 1}},
+		"refund meets a crash":             {{0, "take", 3, 0}, {0, "seal", 5, 0}, {0, "refund", 2, 0}, {1, "take", 1, 0}},
+		"refund of more than there was":    {{0, "take", 3, 0}, {1, "refund", 100, 0}, {1, "take", 10, 0}},
+		"refund after a reset":             {{0, "take", 3, 0}, {1, "reset", 0, 0}, {1, "refund", 3, 0}, {1, "take", 2, 0}, {0, "refund", 3, 0}},
+		"charge before the first take":     {{0, "take", 3, 0}, {1, "charge", 2, 0}, {1, "take", 6, 0}},
+		"charge after the first take":      {{0, "take", 3, 0}, {1, "take", 1, 0}, {1, "charge", 9, 1}, {1, "take", 1, 0}},
+		"charge of what the old side took": {{0, "take", 3, 0}, {1, "take", 1, 0}, {1, "charge", 4, 0}, {1, "take", 3, 0}},
+		"charge meets the seal":            {{0, "take", 3, 0}, {1, "take", 1, 0}, {0, "charge", 5, 0}, {0, "take", 2, 0}},
+		"charge meets a crash":             {{0, "take", 3, 0}, {0, "seal", 5, 0}, {0, "charge", 20, 0}, {1, "take", 1, 0}},
+		"reset before the first take":      {{0, "take", 10, 0}, {1, "reset", 0, 0}, {1, "take", 10, 0}},
+		"reset after the first take":       {{0, "take", 4, 0}, {1, "take", 4, 0}, {1, "reset", 0, 0}, {0, "take", 9, 0}},
+		"reset meets the seal":             {{0, "take", 4, 0}, {1, "take", 4, 0}, {0, "reset", 0, 0}, {1, "take", 3, 0}},
+		"seed before the first take":       {{0, "take", 2, 0}, {1, "seed", 7, 0}, {1, "take", 1, 0}, {1, "take", 1, 0}},
+		"seed of less than was counted":    {{0, "take", 7, 0}, {1, "seed", 2, 0}, {1, "take", 1, 0}},
+		"seed after the first take":        {{0, "take", 2, 0}, {1, "take", 1, 0}, {1, "seed", 7, 0}, {0, "take", 1, 0}},
+		"seed meets the seal":              {{0, "take", 2, 0}, {1, "take", 1, 0}, {0, "seed", 7, 0}, {1, "take", 1, 0}},
 		"all of it by a process that is behind": {{0, "take", 2, 0}, {1, "take", 2, 0}, {0, "take", 2, 0}, {0, "refund", 2, 1}, {1, "refund", 2, 2},
 			{0, "refund", 2, 0}, {0, "take", 10, 0}, {0, "reset", 0, 0}, {1, "take", 1, 0}},
 	} {
@@ -273,6 +279,11 @@ func TestDualChangesFollow(t *testing.T) {
 					case "refund":
 						err = d.Refund(ctx, req, receipts[deed.take], deed.n)
 						model.Refund(at, &modelReceipts[deed.take], deed.n)
+					case "charge":
+						req := req
+						req.Cost = deed.n
+						_, err = d.Charge(ctx, req, receipts[deed.take].Mark())
+						model.Charge(policy, at, modelReceipts[deed.take].Mark(), deed.n)
 					case "reset":
 						err = d.Reset(ctx, req)
 						model.Reset(policy, at)
@@ -326,6 +337,45 @@ func TestDualChangesCost(t *testing.T) {
 		}
 	}
 }
+
+// TestDualChargeCost: a charge carries what was not handed over, as a take does.
+func TestDualChargeCost(t *testing.T) {
+	s, l, ctx := newStage(t), &lever{}, context.Background()
+	d := s.process(t, l, dual.Config{})
+	r := backendtesting.MustTake(t, d, takeTen("k"))
+	l.set(1, true)
+	s.read()
+	for _, want := range []string{"new charge 5 ask, old seal 5, new charge 5 adopt", "new charge 5 ask"} {
+		if result, err := d.Charge(ctx, takeTen("k"), ptr(r.Receipt()).Mark()); err != nil || result.Guarantee != backend.Exact {
+			t.Errorf("%s, %v", result.Guarantee, err)
+		}
+		if got := s.read(); got != want {
+			t.Errorf("%s; want %s", got, want)
+		}
+	}
+	s, l = newStage(t), &lever{}
+	d = s.process(t, l, dual.Config{})
+	backendtesting.MustTake(t, d, takeTen("k"))
+	l.set(1, true)
+	s.old.set(gone)
+	s.read()
+	result, err := d.Charge(ctx, takeTen("k"), state.Mark{})
+	if err != nil || !errors.Is(result.Cause, backend.ErrNotHandedOver) || result.Guarantee != backend.Bounded {
+		t.Errorf("without the old side: %s because of %v, %v", result.Guarantee, result.Cause, err)
+	}
+	if got, want := s.read(), "new charge 5 ask, old seal 5, new charge 5 alone"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+	bare := backendtesting.NewDual(t, dual.Config{
+		Old: backendtesting.OnlyTakes{Backend: backendtesting.NewMemory(t, memory.Config{})}, New: backendtesting.NewMemory(t, memory.Config{}),
+		Decide: backendtesting.Constant(false),
+	})
+	if _, err := bare.Charge(ctx, takeTen("k"), state.Mark{}); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("of a side that can't: %v", err)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
 
 // TestDualLooks: a look changes nothing, and sees both sides until the key has been handed over.
 func TestDualLooks(t *testing.T) {

@@ -96,6 +96,13 @@ func (r *recorded) Refund(ctx context.Context, req backend.Request, receipt stat
 	return r.Memory.Refund(ctx, req, receipt, amount)
 }
 
+func (r *recorded) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if err := r.call(ctx, "charge", &req); err != nil {
+		return backend.Result{}, err
+	}
+	return r.Memory.Charge(ctx, req, mark)
+}
+
 func (r *recorded) Reset(ctx context.Context, req backend.Request) error {
 	if err := r.call(ctx, "reset", &req); err != nil {
 		return err

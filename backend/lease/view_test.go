@@ -73,6 +73,52 @@ func TestLocalDenial(t *testing.T) {
 	})
 }
 
+// TestChargeIsLearned: the view knows what a charge left, and denies by it.
+func TestChargeIsLearned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := backendtesting.NewMemory(t, memory.Config{})
+		ls := backendtesting.NewLease(t, states{counts}, lease.Config{Recheck: time.Minute})
+		p := backendtesting.Hour(10)
+		receipt := ptr(takeKey(t, ls, p, 2, true)).Receipt()
+		charged, err := ls.Charge(t.Context(), backend.Request{Key: "key", Policy: p, Cost: 50}, receipt.Mark())
+		if err != nil || !charged.Allowed || charged.Binding().Remaining != 0 {
+			t.Fatalf("%d left, %v", charged.Binding().Remaining, err)
+		}
+		if r := takeKey(t, ls, p, 1, false); r.Source != backend.LocalDeny || r.Binding().RetryAfter <= 0 {
+			t.Errorf("denied by %s, retry after %s", r.Source, r.Binding().RetryAfter)
+		}
+		if err := ls.Refund(t.Context(), backend.Request{Key: "key", Policy: p}, charged.Receipt(), 50); err != nil {
+			t.Fatal(err)
+		}
+		takeKey(t, ls, p, 1, true)
+	})
+	ls := backendtesting.NewLease(t, instant{}, lease.Config{})
+	if _, err := ls.Charge(t.Context(), backend.Request{Key: "key", Policy: backendtesting.Hour(10), Cost: 1}, state.Mark{}); !errors.Is(err, backend.ErrUnsupported) {
+		t.Errorf("of a backend that can't: %v", err)
+	}
+}
+
+// states is a Memory whose results have the state, as a server's do.
+type states struct{ *memory.Memory }
+
+func (s states) with(ctx context.Context, req backend.Request, r backend.Result, err error) (backend.Result, error) {
+	loaded, _ := s.Load(ctx, req)
+	r.State, r.Source = loaded.State, backend.Primary
+	return r, err
+}
+
+func (s states) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
+	r, err := s.Memory.Take(ctx, req)
+	return s.with(ctx, req, r, err)
+}
+
+func (s states) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	r, err := s.Memory.Charge(ctx, req, mark)
+	return s.with(ctx, req, r, err)
+}
+
+func ptr[T any](v T) *T { return &v }
+
 // TestLocalDenialOff: without it every request is sent.
 func TestLocalDenialOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

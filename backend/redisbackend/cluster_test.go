@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // newCluster is a Redis Cluster of two nodes that share the slots.
@@ -79,9 +80,12 @@ func TestRedisCluster(t *testing.T) {
 		takes++
 		for i := range keys {
 			r, err := b.Take(context.Background(), backendtesting.Request(fmt.Sprint(i)))
+			if err == nil {
+				_, err = b.Charge(context.Background(), backendtesting.Request(fmt.Sprint(i)), state.Mark{})
+			}
 			if err != nil {
-				t.Errorf("%s: take of key %d: %v", what, i, err)
-			} else if left := 1_000_000 - int64(takes); r.Binding().Remaining != left {
+				t.Errorf("%s: take or charge of key %d: %v", what, i, err)
+			} else if left := 1_000_000 - int64(2*takes-1); r.Binding().Remaining != left {
 				t.Errorf("%s: key %d has %d left, want %d", what, i, r.Binding().Remaining, left)
 			}
 		}
@@ -212,6 +216,11 @@ func TestRedisClusterAsks(t *testing.T) {
 	r = backendtesting.MustTake(t, b, backendtesting.Request("7"))
 	if left := r.Binding().Remaining; left != 1_000_000-2 {
 		t.Errorf("after 3 takes and a refund %d are left", left)
+	}
+	charge := backendtesting.Request("7")
+	charge.Cost = 2_000_000
+	if charged, err := b.Charge(context.Background(), charge, state.Mark{}); err != nil || charged.Binding().Remaining != 0 {
+		t.Errorf("charge: %d left, %v", charged.Binding().Remaining, err)
 	}
 	if err := b.Reset(context.Background(), backendtesting.Request("7")); err != nil {
 		t.Errorf("reset: %v", err)

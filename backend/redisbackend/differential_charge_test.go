@@ -23,7 +23,7 @@ func (c *contest) charge(op *operation, floor *state.State) error {
 	if floor != nil {
 		c.note(", floor %s", floor.String())
 	}
-	began, before := time.Now(), c.model.Clone()
+	began, before, kept := time.Now(), c.model.Clone(), c.client.PExpireTime(context.Background(), c.stored()).Val()
 	got, err := c.redis.Charge(context.Background(), c.request(cost, floor), mark)
 	c.meet("charge", floor)
 	if _, refusal := c.model.Arrive(c.policy, c.at, c.move, floor, true); err != nil || refusal != nil {
@@ -51,6 +51,9 @@ func (c *contest) charge(op *operation, floor *state.State) error {
 	}
 	if err := c.compareStored(); err != nil || !c.thorough || before.Equal(&c.model) {
 		return err
+	}
+	if c.model.Until() == before.Until() && c.client.PExpireTime(context.Background(), c.stored()).Val() == kept {
+		return nil // a window that goes on
 	}
 	return c.checkExpiry(began, true)
 }
