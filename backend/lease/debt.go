@@ -40,6 +40,7 @@ type debt struct {
 	current   int   // the segment that admits
 	segments  [2]segment
 	flush     *flush // under way; one at a time
+	floor     bool   // the server knew less than this process at the last reply to a charge: the next one brings a floor
 	lost      []lostCharge
 
 	notBefore, backoff int64 // of the next flush, after one that was not executed

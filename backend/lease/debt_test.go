@@ -64,6 +64,9 @@ func (d *creditor) do(req *backend.Request, do func(*state.State, state.At)) (r 
 		d.states[req.Key] = s
 	}
 	at := state.Moment(req.Policy, req.Key, time.Now().UnixMicro())
+	if req.Floor != nil {
+		s.Join(req.Policy, at, req.Floor)
+	}
 	do(s, at)
 	return backend.Result{Now: at.Micros, State: s.Clone(), Source: backend.Primary}
 }
@@ -364,6 +367,25 @@ func TestFlushSlow(t *testing.T) {
 		time.Sleep(time.Second)
 		if s := ls.Stats(); s.Flushes != 2 || s.Debt != 0 || inner.used(t, p) != 26 {
 			t.Errorf("%d used, %+v", inner.used(t, p), s)
+		}
+	})
+}
+
+// TestCreditAfterALoss: a server that has lost its counts learns them by the second charge, but for what the first one counted.
+func TestCreditAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(2*time.Millisecond), minute(1000)
+		ls := onCredit(t, inner)
+		take(t, ls, p, 500)
+		inner.mu.Lock()
+		clear(inner.states)
+		inner.mu.Unlock()
+		for _, used := range []int64{10, 510} {
+			take(t, ls, p, 10)
+			time.Sleep(100 * time.Millisecond)
+			if got := inner.used(t, p); got != used {
+				t.Errorf("%d are used, want %d", got, used)
+			}
 		}
 	})
 }
