@@ -37,9 +37,9 @@ test-containers: servers ## run the fault suite against servers in containers: n
 test-servers: servers ## run the suites on other servers: SERVERS="dir1 dir2", folders with a redis-server each
 	@.ci/servers-matrix $(SERVERS)
 
-# The explorer runs in one goroutine, slowly under the detector, which has nothing to find there.
+# The explorer and the simulation run on one processor, slowly under the detector, which has little to find there.
 race: servers ## run all tests under the race detector
-	go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -v /internal/explorer)
+	go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -Ev '/internal/(explorer|simulation)$$')
 
 lint: ## check formatting, go vet, staticcheck, and the workflows
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }

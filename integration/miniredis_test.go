@@ -20,6 +20,9 @@ import (
 	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
+// miniredisTimeout is how long a call may take: Lua on miniredis is slow, and the machine may be busy.
+const miniredisTimeout = 30 * time.Second
+
 // startMiniredis starts a Redis server in this process. Its INFO says too little of itself for decisions to be exact.
 func startMiniredis(t *testing.T) *miniredis.Miniredis {
 	m := miniredis.RunT(t)
@@ -35,7 +38,7 @@ func startMiniredis(t *testing.T) *miniredis.Miniredis {
 
 func TestOnMiniredis(t *testing.T) {
 	m, clock := startMiniredis(t), throttlertest.NewClock()
-	counts, err := redisbackend.Open(&redis.Options{Addr: m.Addr()}, redisbackend.Config{Now: clock.Now})
+	counts, err := redisbackend.Open(&redis.Options{Addr: m.Addr()}, redisbackend.Config{Now: clock.Now, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,7 @@ func TestOnMiniredis(t *testing.T) {
 func TestMiniredisConformance(t *testing.T) {
 	t.Parallel()
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
-		b, err := redisbackend.Open(&redis.Options{Addr: startMiniredis(t).Addr()}, redisbackend.Config{Now: now})
+		b, err := redisbackend.Open(&redis.Options{Addr: startMiniredis(t).Addr()}, redisbackend.Config{Now: now, Timeout: miniredisTimeout})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +82,7 @@ func TestMiniredisConformance(t *testing.T) {
 // Without the answer to INFO the same requests are admitted and denied, and no decision is exact.
 func TestPlainMiniredisIsBounded(t *testing.T) {
 	t.Parallel()
-	counts, err := redisbackend.Open(&redis.Options{Addr: miniredis.RunT(t).Addr()}, redisbackend.Config{})
+	counts, err := redisbackend.Open(&redis.Options{Addr: miniredis.RunT(t).Addr()}, redisbackend.Config{Timeout: miniredisTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +105,7 @@ func TestRouterAndLeasesOnMiniredis(t *testing.T) {
 	t.Parallel()
 	groups, err := router.Open(router.Topology{Groups: []router.Group{
 		{Name: "a", Primary: startMiniredis(t).Addr()}, {Name: "b", Primary: startMiniredis(t).Addr()},
-	}}, router.Config{})
+	}}, router.Config{Backend: redisbackend.Config{Timeout: miniredisTimeout}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 		t.Run(l.String(), func(t *testing.T) {
 			t.Parallel()
 			leased, spentLate := 0, 0
-			for range 3 {
+			for round := 0; round < 3 || leased < 100 && round < 30; round++ { // more of them on a busy machine
 				var read atomic.Bool
 				proxy := testserver.NewProxy(t, server.Addr)
 				proxy.SetFault(func(args []string) testserver.Action {

@@ -20,14 +20,17 @@ type Config struct {
 	Processes int
 
 	// Batch is the size of a key's first batch; later sizes follow the demand. Zero: a thousandth of the smallest limit of
-	// the key's policy, at least 1. Negative: no leases, only the local view.
+	// the key's policy, or a sixteenth of it divided by Processes if that is less; at least 1. Negative: no leases, only the
+	// local view.
 	Batch int64
 
-	// Steady keeps batches at their first size. Near the end of a limit they still shrink.
+	// Steady keeps batches at their first size, and leases at Life. Near the end of a limit batches still shrink.
 	Steady bool
 
-	// Life is the longest time a lease is held; the rest is returned then. Only keys that were used within the last Life are
-	// leased. On a token bucket a lease lives at most state.MaxBucketLease. Zero: 5 s.
+	// Life is how long a lease is held where quota is scarce; the rest is returned then. Elsewhere a lease is held longer: until
+	// half of what remained of the limit is used up at the mean rate of its window so far. It never outlives its window, the
+	// sub-bucket of a sliding window, or on a token bucket state.MaxBucketLease. Only a key that was last used less than half of
+	// such a life ago is leased. Zero: 5 s.
 	Life time.Duration
 
 	// Recheck is the interval at which one request for a locally denied key is forwarded: a refund or a reset by another
@@ -65,7 +68,8 @@ const (
 	defaultLeaseFlush     = 50 * time.Millisecond
 	minFlush              = time.Millisecond
 	maxFlush              = time.Minute
-	firstBatchDivisor     = 1000 // the first batch is the smallest limit divided by it
+	firstBatchDivisor     = 1000 // the first batch is the smallest limit divided by it,
+	firstShareDivisor     = 16   // or a process's share of that limit divided by it
 )
 
 func (c Config) withDefaults() Config {
@@ -75,6 +79,14 @@ func (c Config) withDefaults() Config {
 	c.Flush = cmp.Or(c.Flush, defaultLeaseFlush)
 	c.MaxKeys = cmp.Or(c.MaxKeys, defaultLeaseKeys)
 	return c
+}
+
+// life returns how long a lease on a key of that half-life may be held within its window, in nanoseconds.
+func (c *Config) life(halfLife int64) int64 {
+	if c.Steady {
+		return int64(c.Life)
+	}
+	return max(int64(c.Life), halfLife)
 }
 
 func (c Config) validate(inner backend.Backend) error {

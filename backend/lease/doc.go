@@ -18,8 +18,9 @@
 // # What it does not promise
 //
 // A process may deny although quota is left: the unspent part of another's batch is missing until it is returned, at most one
-// batch less one for each process. Small limits gain little: where Max is below 4 x Processes the server decides each request. A
-// refund or a reset by another process is noticed after Config.Recheck. Keys longer than 200 bytes are not leased.
+// batch less one for each process. Remaining, as decisions show it, is as old as the lease that decided. Small limits gain little:
+// where Max is below 4 x Processes the server decides each request. A refund or a reset by another process is noticed after
+// Config.Recheck, and after a reset the leases of other processes are still spent. Keys longer than 200 bytes are not leased.
 //
 // # Concurrency
 //

@@ -30,10 +30,11 @@ type fetch struct {
 	deadline   int64
 }
 
-// nextSizeLocked returns the size of the next batch; at most 1 means none. If a batch was used up before half its life, the
-// next one is larger.
-func (v *view) nextSizeLocked(cfg *Config, p *limit.Policy, hot bool, now int64) int64 {
-	if cfg.Batch < 0 || !hot || v.pendingReturns > 0 || v.fetchFailed {
+// nextSizeLocked returns the size of the next batch; at most 1 means none. A key that was last requested half of a lease's life
+// ago or earlier gets none. If a batch was used up before half its life, the next one is larger.
+func (v *view) nextSizeLocked(cfg *Config, p *limit.Policy, idle, now int64) int64 {
+	life := v.nextLifeLocked(cfg, p, now)
+	if cfg.Batch < 0 || idle >= life/2 || v.pendingReturns > 0 || now < v.nextBatchAt || v.fetchFailed {
 		return 0
 	}
 	quota := minQuota(p)
@@ -46,21 +47,30 @@ func (v *view) nextSizeLocked(cfg *Config, p *limit.Policy, hot bool, now int64)
 	case v.size == 0 && cfg.Batch > 0:
 		v.size = cfg.Batch
 	case v.size == 0:
-		v.size = max(1, quota/firstBatchDivisor)
+		v.size = max(1, min(quota/firstBatchDivisor, quota/(firstShareDivisor*int64(cfg.Processes))))
 	case !cfg.Steady && v.size < most && now-v.grantedAt < v.life/2:
 		v.size = min(v.size+(v.size+1)/2, most)
 	}
-	v.grantedAt, v.life = now, int64(cfg.Life)
+	v.grantedAt, v.life = now, life
 	return min(v.size, most)
+}
+
+// nextLifeLocked returns how long the next lease can live, as far as the view knows.
+func (v *view) nextLifeLocked(cfg *Config, p *limit.Policy, now int64) int64 {
+	longest := int64(state.LongestLease(p))
+	if v.serverAt(now) >= v.resetMicros && !cfg.Steady { // nothing is used
+		return longest
+	}
+	return min(cfg.life(v.halfLife), longest)
 }
 
 // fetchOrForwardLocked unlocks the shard, and fetches a batch for a request or forwards it.
 func (l *Lease) fetchOrForwardLocked(ctx context.Context, s *shard, c *hashtable.Cell[view], hash uint64, name, req *backend.Request,
-	hot bool, now int64) (backend.Result, error) {
+	idle, now int64) (backend.Result, error) {
 	if b := &c.Value.batch; b.left > 0 && now >= b.deadline {
 		s.endLocked(c, now)
 	}
-	if f := l.joinFetchLocked(ctx, s, c, req, hot, now); f != nil {
+	if f := l.joinFetchLocked(ctx, s, c, req, idle, now); f != nil {
 		s.mu.Unlock()
 		return l.await(ctx, s, c, f, req, now)
 	}
@@ -114,7 +124,7 @@ func (l *Lease) forwardLocked(ctx context.Context, s *shard, hash uint64, name, 
 // joinFetchLocked reserves a request's cost in the fetch in flight, or starts one. It returns nil if the request must be
 // forwarded.
 func (l *Lease) joinFetchLocked(ctx context.Context, s *shard, c *hashtable.Cell[view], req *backend.Request,
-	hot bool, now int64) *fetch {
+	idle, now int64) *fetch {
 	v := &c.Value
 	if f := v.fetch; f != nil {
 		if req.Cost > f.size-f.reserved || !sameLimits(f.policy, req.Policy) {
@@ -129,7 +139,7 @@ func (l *Lease) joinFetchLocked(ctx context.Context, s *shard, c *hashtable.Cell
 	if len(req.Key) > keyhash.Longest { // a return needs the whole key, a view has a digest
 		return nil
 	}
-	size := v.nextSizeLocked(&l.cfg, req.Policy, hot, now)
+	size := v.nextSizeLocked(&l.cfg, req.Policy, idle, now)
 	if size <= req.Cost || size <= v.debt.most() || s.closed {
 		return nil
 	}
@@ -153,7 +163,7 @@ func (l *Lease) prefetchLocked(ctx context.Context, s *shard, c *hashtable.Cell[
 	if v.fetch != nil || v.prefetched != nil || s.closed || now-v.grantedAt >= v.life/2 {
 		return
 	}
-	whole := v.nextSizeLocked(&l.cfg, b.policy, true, now)
+	whole := v.nextSizeLocked(&l.cfg, b.policy, 0, now)
 	size := whole - b.left - 1
 	if size < minPrefetch/2 {
 		return
@@ -214,7 +224,7 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 	// The lease is shortened by the round trip, and by how far the server's clock may be ahead of its reading: other
 	// processes may begin the next window by the server's true time.
 	took := now - f.sentAt
-	f.deadline = f.sentAt + min(int64(l.cfg.Life), (result.SpendBefore(result.Now)-result.Now)*1000-took-int64(result.Behind))
+	f.deadline = f.sentAt + min(l.cfg.life(v.halfLife), (result.SpendBefore(result.Now)-result.Now)*1000-took-int64(result.Behind))
 	f.unreserved = f.size - f.reserved
 	if !current || s.closed {
 		s.queueReturnLocked(c, &f.charged, f.policy, f.unreserved, now)

@@ -25,9 +25,11 @@ import (
 // A lease is charged before any of it is spent. It is spent only within the window, or the sub-bucket, that it was charged
 // to, so leases never exceed a window's Max. A token bucket has no windows: its bound grows by the leases on it, each of at
 // most a second, and their decisions are [backend.Bounded] with the cause [backend.ErrBucketLeased]. The unspent part of a
-// lease is unavailable to other processes: at most the batch less one for each process. It is returned after Config.Life and
-// on Close. A return that certainly was not sent is retried for as long as it counts; a return of unknown outcome is not. The
-// unspent leases of a process that dies count until their windows end.
+// lease is unavailable to other processes: at most the batch less one for each process. A lease lives to the end of its
+// window, or until half of what remained of the limit is used up at the rate so far, but not less than Config.Life. The rest
+// is returned then, unless it counts for moments only, and on Close. A return that certainly was not sent is retried for as
+// long as it counts; a return of unknown outcome is not. The unspent leases of a process that dies count until their windows
+// end.
 //
 // A lease ends early by as much as the server's clock may be ahead of its known reading ([backend.Result.Behind]). A lease
 // that spans a suspension of the host is not spent. When a reply for any key reports lost counts, leases on keys that the
@@ -120,7 +122,7 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 		return l.forwardLocked(ctx, s, hash, name, &req, req.Floor)
 	}
 	v := &c.Value
-	hot := now-v.lastUse < int64(l.cfg.Life)
+	idle := now - v.lastUse
 	v.lastUse, v.referenced = now, true
 	if s.spendLocked(c, &req, now, &result) {
 		if v.batch.left < v.batch.prefetchBelow {
@@ -148,7 +150,7 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 	if denied && !v.doubt { // only this request is forwarded
 		forwarded, err = l.forwardLocked(ctx, s, hash, name, &req, v.floorLocked())
 	} else {
-		forwarded, err = l.fetchOrForwardLocked(ctx, s, c, hash, name, &req, hot, now)
+		forwarded, err = l.fetchOrForwardLocked(ctx, s, c, hash, name, &req, idle, now)
 	}
 	if err != nil && denied {
 		return result, nil // the local denial is better than a failure policy

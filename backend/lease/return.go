@@ -27,8 +27,9 @@ type pendingReturn struct {
 }
 
 const (
-	maxPendingReturns = 1 << 12         // for each shard; further ones are lost
-	maxReturns        = 16              // concurrent calls
+	maxPendingReturns = 1 << 12 // for each shard; further ones are lost
+	maxReturns        = 16      // concurrent calls
+	maxLastMoments    = 250 * time.Millisecond
 	closeTimeout      = 5 * time.Second // for returns and flushes
 	maxReturnsAtClose = 64              // concurrent calls while closing
 
@@ -37,11 +38,12 @@ const (
 	maxReturnBackoff = int64(10 * time.Second)
 )
 
-// endLocked ends a lease and returns its unspent part. If that is at least half, the next batch is half as large.
+// endLocked ends a lease and returns its unspent part. If half of it had been enough, the next batch is half as large: with a
+// reserve, because demand varies, and that of a rare key most.
 func (s *shard) endLocked(c *hashtable.Cell[view], now int64) {
 	v := &c.Value
 	b := &v.batch
-	if 2*b.left >= b.size && b.left > 0 && !s.steady {
+	if spent := b.size - b.left; b.left > 0 && b.size/2 >= spent+spent/4+4 && !s.steady {
 		v.size = max(1, v.size/2)
 	}
 	left := b.left
@@ -58,14 +60,18 @@ func (s *shard) endAllLocked(c *hashtable.Cell[view], now int64) {
 	}
 }
 
-// queueReturnLocked queues a return of part of a batch, if the charge still counts. Until it is done the key gets no other
-// batch: each process makes at most one batch unavailable to others.
+// queueReturnLocked queues a return of part of a batch, unless the charge counts for moments only. Until the return is done, or the
+// charge is over, the key gets no other batch: each process makes at most one batch unavailable to others.
 func (s *shard) queueReturnLocked(c *hashtable.Cell[view], charged *backend.Result, policy *limit.Policy, amount, now int64) {
 	if amount == 0 {
 		return
 	}
 	counts := charged.CountsUntil() - c.Value.serverAt(now)
 	if counts <= 0 {
+		return
+	}
+	if counts <= lastMoments(policy) && !s.closed {
+		c.Value.nextBatchAt = now + counts*1000
 		return
 	}
 	if len(s.pending) >= maxPendingReturns {
@@ -84,6 +90,15 @@ func (s *shard) queueReturnLocked(c *hashtable.Cell[view], charged *backend.Resu
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// lastMoments returns how long before the end of a policy's longest window a return is not worth a call, in microseconds.
+func lastMoments(p *limit.Policy) int64 {
+	var longest time.Duration
+	for i := range p.Limits {
+		longest = max(longest, p.Limits[i].Window)
+	}
+	return min(maxLastMoments, longest/16).Microseconds()
 }
 
 // sweep ends leases that are over, and sends pending returns.

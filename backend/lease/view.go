@@ -26,9 +26,11 @@ type view struct {
 	doubt        bool  // this process may have refunded or reset since the last reply: the view denies nothing
 	remaining    int64 // of the binding limit at the last reply, until resetMicros
 	resetMicros  int64 // Unix microseconds
+	halfLife     int64 // of the key at the last reply, until resetMicros: see state.Verdict.HalfLife
 
 	batch          batch
 	pendingReturns int           // of earlier batches
+	nextBatchAt    int64         // no fetch starts before: the rest of the last batch still counts, and is not returned
 	fetchFailed    bool          // the last fetch did: no other starts before a take succeeds
 	policy         *limit.Policy // a copy of the policy of the last lease
 	fetch          *fetch        // in flight
@@ -202,7 +204,7 @@ func (v *view) mergeLocked(req *backend.Request, result *backend.Result, sentAt,
 		v.debt.stale = true
 	}
 	binding := result.Binding()
-	v.remaining, v.resetMicros = binding.Remaining, binding.ResetAt.UnixMicro()
+	v.remaining, v.resetMicros, v.halfLife = binding.Remaining, binding.ResetAt.UnixMicro(), int64(result.HalfLife(result.Now))
 }
 
 func hasBucket(p *limit.Policy) bool {

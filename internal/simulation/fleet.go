@@ -2,9 +2,11 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -14,20 +16,24 @@ import (
 )
 
 // Fleet is many processes, each with a [lease.Lease], that count in one place for a while: what a server has to carry
-// of what they are asked. Nothing fails here. It is to be played in a bubble, whose time it needs.
+// of what they are asked. It is to be played in a bubble, whose time it needs.
 //
 // A process is asked at random moments, at Rate in the mean, one request after the other, and each request is for a random
 // key: that of rank n is asked for 1/n^Skew times as often as the first.
 type Fleet struct {
 	Processes int
-	Rate      float64 // requests a second, of each process
+	Rate      float64                           // requests a second, of each process
+	Pace      func(since time.Duration) float64 // a factor of Rate, by the time since the start; nil: 1
 	Keys      int
 	Skew      float64      // above 1
 	Policy    limit.Policy // windows are clock-aligned, from the shortest to the longest, each a divisor of the next
 	Lease     lease.Config
 	Trip      time.Duration // there and back
+	Start     time.Duration // before anything happens
 	Warm      time.Duration // is not counted
 	Span      time.Duration // is
+	Deaths    float64       // share of the processes that die once in Span, with what they hold; each has a successor at once
+	Loses     float64       // share of the replies that are lost, of takes and refunds
 }
 
 // FleetReport is what came of it, in the time that is counted.
@@ -44,6 +50,8 @@ type FleetReport struct {
 	MostStrandedOf     float64 // the longest limit of a key, as a share of its Max
 	LargestBatch       int64
 	Unbounded          int   // how often more was stranded than the bound, in all or of a key
+	Failed             int64 // requests without an answer
+	Lost               int64 // cost that was charged by takes whose replies were lost, or that the dead held
 	Above              int64 // what was admitted above the Max of a window
 	Kept               int64 // what is charged after all have closed, not admitted, and not given back
 }
@@ -61,6 +69,7 @@ type fleet struct {
 	keys   []fleetKey
 	names  map[string]int
 	backs  int64 // refunds
+	leases []*lease.Lease
 	report FleetReport
 }
 
@@ -71,6 +80,15 @@ type fleetKey struct {
 	batch   int64   // the largest
 	window  int64   // the longest one, as it is now
 	out     int64   // what is charged to it, not given back, and not admitted yet
+}
+
+// most is how much a process may hold. A batch that is fetched ahead comes to what is left of the last, a quarter of both at most.
+func (k *fleetKey) most() int64 {
+	const smallest = 6 // what is fetched ahead
+	if k.batch < smallest {
+		return k.batch
+	}
+	return (4*k.batch + 2) / 3
 }
 
 // tally is what became of a key's requests in one of its shortest windows.
@@ -84,21 +102,15 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 		names[i] = "key:" + strconv.Itoa(i)
 		w.names[names[i]] = i
 	}
+	time.Sleep(f.Start)
 	w.ends = time.Now().Add(f.Warm + f.Span)
-	leases := make([]*lease.Lease, f.Processes)
 	var running sync.WaitGroup
-	for i := range leases {
-		ls, err := lease.New(fleetLink{w}, f.Lease)
-		if err != nil {
-			panic(err) // the scenario is at fault
-		}
-		leases[i] = ls
-		random := dice(seed, "process", i)
-		running.Go(func() { w.process(ls, random, names) })
+	for i := range f.Processes {
+		running.Go(func() { w.process(seed, i, names) })
 	}
-	w.watch(leases)
+	w.watch()
 	running.Wait()
-	for _, ls := range leases {
+	for _, ls := range w.leases {
 		running.Go(func() { _ = ls.Close() })
 	}
 	running.Wait()
@@ -107,32 +119,58 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 }
 
 // process is asked until the end.
-func (w *fleet) process(ls *lease.Lease, random *rand.Rand, names []string) {
+func (w *fleet) process(seed uint64, i int, names []string) {
+	random, fate := dice(seed, "process", i), dice(seed, "fate", i)
 	keys := rand.NewZipf(random, w.Skew, 1, uint64(len(names)-1))
-	next := time.Now()
+	start := time.Now()
+	next, dies := start, w.ends
+	if float64(i) < w.Deaths*float64(w.Processes) {
+		dies = start.Add(w.Warm + span(fate, 0, w.Span))
+	}
+	link := &fleetLink{w: w, fate: fate}
+	ls := w.open(link)
 	for {
-		next = next.Add(time.Duration(random.ExpFloat64() / w.Rate * float64(time.Second)))
+		rate := w.Rate
+		if w.Pace != nil {
+			rate *= w.Pace(next.Sub(start))
+		}
+		next = next.Add(time.Duration(random.ExpFloat64() / rate * float64(time.Second)))
 		if !next.Before(w.ends) {
 			return
+		}
+		if !next.Before(dies) {
+			time.Sleep(time.Until(dies))
+			link.dead.Store(true)
+			_ = ls.Close()
+			link, dies = &fleetLink{w: w, fate: fate}, w.ends
+			ls = w.open(link)
 		}
 		time.Sleep(time.Until(next))
 		key := int(keys.Uint64())
 		r, err := ls.Take(context.Background(), backend.Request{Key: names[key], Policy: &w.Policy, Cost: 1})
-		if err != nil {
-			panic(err) // nothing fails here
-		}
-		w.answered(key, &r)
+		w.answered(key, &r, err)
 	}
 }
 
+func (w *fleet) open(link *fleetLink) *lease.Lease {
+	ls, err := lease.New(link, w.Lease)
+	if err != nil {
+		panic(err) // the scenario is at fault
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leases = append(w.leases, ls)
+	return ls
+}
+
 // watch looks at the leases now and then, not at the ends of windows only, and counts what was done between Warm and the end.
-func (w *fleet) watch(leases []*lease.Lease) {
+func (w *fleet) watch() {
 	const every = 730 * time.Millisecond
 	time.Sleep(w.Warm)
 	w.mu.Lock()
 	w.report, w.backs = FleetReport{}, 0
 	w.mu.Unlock()
-	before, looks := sumOf(leases), 0
+	before, looks := w.sum(), 0
 	for now := before; ; {
 		w.report.Stranded += float64(now.Stranded)
 		w.report.MostStranded = max(w.report.MostStranded, now.Stranded)
@@ -142,10 +180,10 @@ func (w *fleet) watch(leases []*lease.Lease) {
 			break
 		}
 		time.Sleep(every)
-		now = sumOf(leases)
+		now = w.sum()
 	}
 	time.Sleep(time.Until(w.ends))
-	now := sumOf(leases)
+	now := w.sum()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.report
@@ -155,7 +193,10 @@ func (w *fleet) watch(leases []*lease.Lease) {
 	r.Forwarded, r.Fetches, r.Returned = now.Forwarded-before.Forwarded, now.Fetches-before.Fetches, now.Returned-before.Returned
 }
 
-func sumOf(leases []*lease.Lease) (sum lease.Stats) {
+func (w *fleet) sum() (sum lease.Stats) {
+	w.mu.Lock()
+	leases := w.leases
+	w.mu.Unlock()
 	for _, ls := range leases {
 		s := ls.Stats()
 		sum.Leased += s.Leased
@@ -176,11 +217,11 @@ func (w *fleet) inspect(stranded int64) {
 	window, bound := w.windowOf(w.longest(), time.Now().UnixMicro()), int64(0)
 	for i := range w.keys {
 		k := &w.keys[i]
-		bound += max(k.batch-1, 0) * int64(w.Processes)
+		bound += max(k.most()-1, 0) * int64(w.Processes)
 		if k.window != window {
 			continue
 		}
-		if k.out > k.batch*int64(w.Processes) {
+		if k.out > k.most()*int64(w.Processes) {
 			w.report.Unbounded++
 		}
 		w.report.MostStrandedOf = max(w.report.MostStrandedOf, float64(k.out)/float64(w.longest().Max))
@@ -197,12 +238,16 @@ func (w *fleet) longest() *limit.Limit { return &w.Policy.Limits[len(w.Policy.Li
 func (w *fleet) windowOf(l *limit.Limit, micros int64) int64 { return micros / l.Window.Microseconds() }
 
 // answered keeps what a process did with a request.
-func (w *fleet) answered(key int, r *backend.Result) {
+func (w *fleet) answered(key int, r *backend.Result, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.report.Requests++
+	if err != nil {
+		w.report.Failed++
+		return
+	}
 	k := &w.keys[key]
 	t := k.tally(w.windowOf(&w.Policy.Limits[0], r.Now))
-	w.report.Requests++
 	if !r.Allowed {
 		t.denied++
 		return
@@ -242,7 +287,9 @@ func (w *fleet) settle() {
 	counted := w.ends.Add(-w.Span).UnixMicro()
 	for i := range w.keys {
 		k := &w.keys[i]
-		w.report.Kept += max(k.out, -k.out)
+		if k.window == w.windowOf(w.longest(), time.Now().UnixMicro()) { // what is left of a window that is over is not sent back
+			w.report.Kept += max(k.out, -k.out)
+		}
 		for j := range w.Policy.Limits {
 			w.above(k, &w.Policy.Limits[j])
 		}
@@ -283,26 +330,55 @@ func (w *fleet) early(k *fleetKey, counted int64) {
 }
 
 // fleetLink is a process's way to the server.
-type fleetLink struct{ w *fleet }
+type fleetLink struct {
+	w    *fleet
+	dead atomic.Bool
+
+	mu   sync.Mutex // guards fate
+	fate *rand.Rand
+}
+
+var errReplyLost = errors.New("reply lost")
+
+// loses is whether a reply is lost.
+func (l *fleetLink) loses() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Loses > 0 && chance(l.fate, l.w.Loses)
+}
 
 // Take implements [backend.Backend].
-func (l fleetLink) Take(_ context.Context, req backend.Request) (r backend.Result, err error) {
+func (l *fleetLink) Take(_ context.Context, req backend.Request) (r backend.Result, err error) {
 	time.Sleep(l.w.Trip / 2)
 	r = l.w.take(&req)
 	time.Sleep(l.w.Trip / 2)
+	if l.loses() {
+		if r.Allowed {
+			receipt := r.Receipt()
+			l.w.lose(&req, &receipt, req.Cost)
+		}
+		return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, MayHaveCharged: true, Err: errReplyLost}
+	}
 	return r, nil
 }
 
 // Refund implements [backend.Refunder].
-func (l fleetLink) Refund(_ context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+func (l *fleetLink) Refund(_ context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	if l.dead.Load() {
+		l.w.lose(&req, &receipt, amount)
+		return nil
+	}
 	time.Sleep(l.w.Trip / 2)
 	l.w.refund(&req, &receipt, amount)
 	time.Sleep(l.w.Trip / 2)
+	if l.loses() {
+		return &backend.Error{Op: "refund", Kind: backend.Unavailable, MayHaveCharged: true, Err: errReplyLost}
+	}
 	return nil
 }
 
 // Close implements [backend.Backend].
-func (fleetLink) Close() error { return nil }
+func (*fleetLink) Close() error { return nil }
 
 func (w *fleet) take(req *backend.Request) backend.Result {
 	w.mu.Lock()
@@ -326,6 +402,18 @@ func (w *fleet) refund(req *backend.Request, receipt *state.Receipt, amount int6
 	k := &w.keys[w.names[req.Key]]
 	w.backs++
 	k.state.Refund(state.At{Micros: time.Now().UnixMicro()}, receipt, amount)
+	w.back(k, receipt, amount)
+}
+
+// lose books what is charged, and will neither be admitted nor given back.
+func (w *fleet) lose(req *backend.Request, receipt *state.Receipt, amount int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report.Lost += amount
+	w.back(&w.keys[w.names[req.Key]], receipt, amount)
+}
+
+func (w *fleet) back(k *fleetKey, receipt *state.Receipt, amount int64) {
 	end, _, _ := receipt.Charge(len(w.Policy.Limits) - 1)
 	w.move(k, end-1, -amount)
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 
 var (
 	fleetFlag = flag.Bool("fleet", false, "play large fleets, and print the tables of docs/capacity.md")
+	sizesFlag = flag.String("sizes", "10,100,1000,3000,10000", "processes of the fleets, for -fleet: 10,000 take longer than all others")
 	takeFlag  = flag.Float64("takeus", 11, "Redis CPU of a take, in microseconds, for -fleet: see TestFleetServer")
 	limitFlag = flag.Float64("limitus", 5, "and for each limit beyond the first")
 	backFlag  = flag.Float64("refundus", 16, "and of a refund")
@@ -27,34 +29,45 @@ type workload struct {
 	keys  func(n int) int
 	limit func(n int) []limit.Limit // of a key
 	upTo  int                       // processes
+	whole bool                      // a whole minute is counted: leases live that long
 }
 
 func perSecondAndMinute(second, minute int) []limit.Limit {
 	return []limit.Limit{limit.PerSecond(int64(second)).Aligned(), limit.PerMinute(int64(minute)).Aligned()}
 }
 
+func tenants(int) int { return 100 }
+
+func perMinute(each int) func(n int) []limit.Limit {
+	return func(n int) []limit.Limit { return []limit.Limit{limit.PerMinute(int64(each * n)).Aligned()} }
+}
+
 var workloads = []workload{
-	{"users", func(n int) int { return 100 * n }, func(int) []limit.Limit { return perSecondAndMinute(100, 1000) }, 3000},
-	{"tenants", func(int) int { return 100 }, func(n int) []limit.Limit {
-		return []limit.Limit{limit.PerMinute(int64(6000 * n)).Aligned()}
-	}, 3000},
-	{"tenants, by the second", func(int) int { return 100 }, func(n int) []limit.Limit { return perSecondAndMinute(100*n, 6000*n) }, 3000},
-	{"crowded tenants", func(int) int { return 100 }, func(n int) []limit.Limit { return perSecondAndMinute(10*n, 600*n) }, 1000},
+	{"users", func(n int) int { return 100 * n }, func(int) []limit.Limit { return perSecondAndMinute(100, 1000) }, 3000, false},
+	{"tenants", tenants, perMinute(6000), 10_000, true},
+	{"busy tenants", tenants, perMinute(600), 100, true},
+	{"exhausted tenants", tenants, perMinute(100), 100, true},
+	{"tenants, by the second", tenants, func(n int) []limit.Limit { return perSecondAndMinute(100*n, 6000*n) }, 3000, false},
+	{"crowded tenants", tenants, func(n int) []limit.Limit { return perSecondAndMinute(10*n, 600*n) }, 1000, false},
 }
 
 // fleetOf is a fleet whose processes are each asked at a rate.
 func fleetOf(w *workload, processes int, rate float64) simulation.Fleet {
-	return simulation.Fleet{
+	f := simulation.Fleet{
 		Processes: processes, Rate: rate, Keys: w.keys(processes), Skew: 1.1,
 		Policy: limit.Policy{Name: "fleet", Limits: w.limit(processes)}, Lease: lease.Config{Processes: processes},
 		Trip: time.Millisecond, Warm: 6 * time.Second, Span: 3 * time.Second,
 	}
+	if w.whole {
+		f.Start, f.Warm, f.Span = 30*time.Second, 30*time.Second, time.Minute
+	}
+	return f
 }
 
 // playFleet plays a fleet, and holds it to what leases promise.
-func playFleet(t *testing.T, f simulation.Fleet) (r *simulation.FleetReport) {
+func playFleet(t *testing.T, f simulation.Fleet, seed uint64) (r *simulation.FleetReport) {
 	t.Helper()
-	synctest.Test(t, func(*testing.T) { r = f.Play(1) })
+	synctest.Test(t, func(*testing.T) { r = f.Play(seed) })
 	if r.Above != 0 {
 		t.Errorf("%d were admitted above Max", r.Above)
 	}
@@ -79,18 +92,25 @@ func TestFleetPromises(t *testing.T) {
 	for _, test := range []struct {
 		workload int
 		least    float64 // share of requests without a call
-	}{{0, 0.15}, {1, 0.65}, {2, 0.3}, {3, 0.3}} {
+		early    float64 // most of the requests that are denied early
+		stranded float64 // most of a key's Max
+	}{{0, 0.15, 0.02, 1}, {1, 0.945, 0, 0.15}, {2, 0.9, 0.001, 1}, {3, 0.8, 0.002, 1}, {4, 0.3, 0.001, 1}, {5, 0.3, 0.01, 1}} {
 		w := &workloads[test.workload]
 		t.Run(w.name, func(t *testing.T) {
-			f := fleetOf(w, 10, 200)
-			f.Span = 8 * time.Second
-			r := playFleet(t, f)
+			f := fleetOf(w, 10, 50)
+			if !w.whole {
+				f.Rate, f.Span = 200, 8*time.Second
+			}
+			r := playFleet(t, f, 1)
 			t.Logf("%.1f%% without a call, %+v", 100*free(r), *r)
 			if got := free(r); got < test.least {
 				t.Errorf("%.1f%% of the requests made no call, want %.0f%%", 100*got, 100*test.least)
 			}
-			if r.Early*50 > r.Requests {
+			if float64(r.Early) > test.early*float64(r.Requests) {
 				t.Errorf("%d of %d requests were denied although there was room", r.Early, r.Requests)
+			}
+			if r.MostStrandedOf > test.stranded {
+				t.Errorf("%.1f%% of a key's Max was leased", 100*r.MostStrandedOf)
 			}
 		})
 	}
@@ -98,16 +118,83 @@ func TestFleetPromises(t *testing.T) {
 
 // TestFleetAcrossMinutes: the same where the longest window ends, too.
 func TestFleetAcrossMinutes(t *testing.T) {
-	f := fleetOf(&workloads[3], 10, 200)
+	f := fleetOf(&workloads[5], 10, 200)
 	f.Warm, f.Span = 52*time.Second, 14*time.Second
-	playFleet(t, f)
+	playFleet(t, f, 1)
+}
+
+// fleetFaults are what a rule that looks back can't foresee, and what goes wrong.
+var fleetFaults = []struct {
+	name   string
+	change func(*simulation.Fleet)
+}{
+	{"nothing", func(*simulation.Fleet) {}},
+	{"half a minute with a tenth of the requests, then all", func(f *simulation.Fleet) {
+		f.Pace = func(since time.Duration) float64 {
+			if (since+f.Start)%time.Minute < 30*time.Second {
+				return 0.1
+			}
+			return 1
+		}
+	}},
+	{"the same, then five times as many", func(f *simulation.Fleet) {
+		f.Pace = func(since time.Duration) float64 {
+			if (since+f.Start)%time.Minute < 30*time.Second {
+				return 0.1
+			}
+			return 5
+		}
+	}},
+	{"a fifth of the processes die", func(f *simulation.Fleet) { f.Deaths = 0.2 }},
+	{"1 % of the replies are lost", func(f *simulation.Fleet) { f.Loses = 0.01 }},
+	{"`Processes` a tenth", func(f *simulation.Fleet) { f.Lease.Processes = max(f.Processes/10, 1) }},
+	{"`Processes` tenfold", func(f *simulation.Fleet) { f.Lease.Processes = 10 * f.Processes }},
+}
+
+// TestFleetFaults: whatever goes wrong, no window is above Max, what is stranded is within its bound, and all is back after Close but
+// what was lost. With -fleet it prints a table of docs/capacity.md.
+func TestFleetFaults(t *testing.T) {
+	const processes = 10
+	seeds := uint64(1)
+	if *fleetFlag {
+		seeds = 3
+	}
+	var b strings.Builder
+	b.WriteString("| workload | what goes wrong | without a call | most of a key's Max | denied early |\n|---|---|---|---|---|\n")
+	for _, w := range workloads[1:4] {
+		for _, fault := range fleetFaults {
+			least, stranded, early := 1.0, 0.0, 0.0
+			for seed := range seeds {
+				f := fleetOf(&w, processes, 50)
+				fault.change(&f)
+				r := playFleet(t, f, seed+1)
+				share := float64(r.Early) / float64(r.Requests)
+				least, stranded, early = min(least, free(r)), max(stranded, r.MostStrandedOf), max(early, share)
+				if lossy := f.Deaths > 0 || f.Loses > 0; lossy != (r.Lost > 0) {
+					t.Errorf("%s, %s: %d lost", w.name, fault.name, r.Lost)
+				}
+				if share > 0.02 {
+					t.Errorf("%s, %s: %d of %d requests were denied although there was room", w.name, fault.name, r.Early, r.Requests)
+				}
+			}
+			fmt.Fprintf(&b, "| %s | %s | %.1f%% | %.1f%% | %.2f%% |\n", w.name, fault.name, 100*least, 100*stranded, 100*early)
+		}
+	}
+	t.Logf("\n\n%s", b.String())
 }
 
 // TestFleet prints the tables of docs/capacity.md with -fleet, and without it the rows of its smallest fleets.
 func TestFleet(t *testing.T) {
 	sizes := []int{10}
 	if *fleetFlag {
-		sizes = []int{10, 100, 1000, 3000}
+		sizes = nil
+		for _, n := range strings.Split(*sizesFlag, ",") {
+			size, err := strconv.Atoi(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sizes = append(sizes, size)
+		}
 	}
 	t.Run("sizes", func(t *testing.T) {
 		var rows []fleetRow
@@ -124,28 +211,19 @@ func TestFleet(t *testing.T) {
 	if !*fleetFlag {
 		return
 	}
-	t.Run("example", func(t *testing.T) {
-		defaults := fleetOf(&workloads[1], 3000, 200)
-		small := defaults
-		small.Lease.Batch = 20
-		t.Logf("\n\n%s", tabulate(t, []fleetRow{{"tenants", defaults}, {"tenants, Batch: 20", small}}))
-	})
 	t.Run("settings", func(t *testing.T) {
 		var rows []fleetRow
 		add := func(name string, change func(*simulation.Fleet)) {
-			f := fleetOf(&workloads[1], 100, 200)
-			f.Warm, f.Span = 12*time.Second, 20*time.Second
+			f := fleetOf(&workloads[1], 100, 50)
 			change(&f)
 			rows = append(rows, fleetRow{name, f})
 		}
 		add("defaults", func(*simulation.Fleet) {})
-		add("Life: 2 s", func(f *simulation.Fleet) { f.Lease.Life = 2 * time.Second })
-		add("Life: 20 s", func(f *simulation.Fleet) { f.Lease.Life, f.Warm = 20*time.Second, 30*time.Second })
 		add("Batch: 20", func(f *simulation.Fleet) { f.Lease.Batch = 20 })
 		add("Batch: 20, Steady", func(f *simulation.Fleet) { f.Lease.Batch, f.Lease.Steady = 20, true })
 		add("Processes: 10 (wrong)", func(f *simulation.Fleet) { f.Lease.Processes = 10 })
 		add("Processes: 1000 (wrong)", func(f *simulation.Fleet) { f.Lease.Processes = 1000 })
-		add("a tenth of the requests", func(f *simulation.Fleet) { f.Rate = 20 })
+		add("a tenth of the requests", func(f *simulation.Fleet) { f.Rate = 5 })
 		add("ten times the keys", func(f *simulation.Fleet) { f.Keys *= 10 })
 		add("a tenth of the keys", func(f *simulation.Fleet) { f.Keys /= 10 })
 		t.Logf("\n\n%s", tabulate(t, rows))
@@ -161,14 +239,14 @@ type fleetRow struct {
 // tabulate plays all rows, and makes a table of them.
 func tabulate(t *testing.T, rows []fleetRow) string {
 	t.Helper()
-	var b strings.Builder
+	var b strings.Builder // row by row, for large fleets take minutes
 	b.WriteString("| workload | processes | requests/s | takes/s | refunds/s | without a call | largest batch | stranded, mean | most | " +
 		"bound | most of a key's Max | denied early | Redis cores | groups |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, row := range rows {
 		f := row.fleet
 		start := time.Now()
-		r := playFleet(t, f)
+		r := playFleet(t, f, 1)
 		t.Logf("%s, %d processes: played in %s", row.name, f.Processes, time.Since(start).Round(time.Millisecond))
 		second := f.Span.Seconds()
 		takes, refunds := float64(r.Forwarded+r.Fetches)/second, float64(r.Refunds)/second

@@ -31,6 +31,47 @@ func (v *Verdict) SpendBefore(now int64) int64 {
 	return before
 }
 
+// LongestLease is how long a lease under a policy can be held at most: its shortest window or sub-bucket.
+func LongestLease(p *limit.Policy) time.Duration {
+	longest := limit.MaxWindow
+	for i := range p.Limits {
+		switch l := &p.Limits[i]; l.Algorithm {
+		case limit.SlidingWindow:
+			longest = min(longest, l.Precision)
+		case limit.Bucket:
+			longest = min(longest, MaxBucketLease)
+		default:
+			longest = min(longest, l.Window)
+		}
+	}
+	return longest
+}
+
+// HalfLife is how long half of what remains lasts at the mean rate of the window so far: elapsed x remaining / (2 x used), the
+// least over all limits. A window in which nothing is used sets no bound; without any bound it is limit.MaxWindow. A bucket has
+// no window, and no half-life: it is 0.
+//
+// At the beginning of a fixed window most of what is used is leased and not spent yet, so elapsed counts an eighth of the window
+// more: without it a fleet made a half more calls.
+func (v *Verdict) HalfLife(now int64) time.Duration {
+	half := float64(limit.MaxWindow)
+	for i := range v.policy.Limits {
+		l, f := &v.policy.Limits[i], v.outcome(i)
+		if l.Algorithm == limit.Bucket {
+			return 0
+		}
+		used, elapsed := l.Max-f.remaining, l.Window
+		if used <= 0 {
+			continue
+		}
+		if l.Algorithm == limit.FixedWindow {
+			elapsed = max(l.Window-time.Duration(f.reset-now)*time.Microsecond, 0) + l.Window/8
+		}
+		half = min(half, float64(elapsed)*float64(f.remaining)/(2*float64(used)))
+	}
+	return time.Duration(half)
+}
+
 // CountsUntil is the moment, in Unix microseconds, from which on nothing counts of what an admission charged.
 func (v *Verdict) CountsUntil() int64 {
 	var until int64

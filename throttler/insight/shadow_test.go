@@ -304,7 +304,7 @@ func TestShadowOfARegistry(t *testing.T) {
 func TestShadowOnAServer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{})
+	counts, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

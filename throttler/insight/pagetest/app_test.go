@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memcached"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/featureflag"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/router"
@@ -26,6 +27,9 @@ import (
 var hostile = []string{
 	`<script>alert(1)</script>`, `<img src=x onerror=alert(2)>`, `"><svg/onload=alert(3)>`, "user:\u202egnp.exe", "\x1b[31mred\x00",
 }
+
+// unhurried is how long a call to a server that is up may take on a busy machine.
+const unhurried = 30 * time.Second
 
 // application is a service that leases from groups of Redis, and moves there from Memcached.
 type application struct {
@@ -41,11 +45,11 @@ func newApplication(t testing.TB) *application {
 	replica := testserver.Replica(t, primaries[0])
 	groups, err := router.Open(router.Topology{Groups: []router.Group{
 		{Name: "eu-1", Primary: primaries[0].Addr, Replicas: []string{replica.Addr}}, {Name: "eu-2", Primary: primaries[1].Addr},
-	}}, router.Config{})
+	}}, router.Config{Backend: redisbackend.Config{Timeout: unhurried}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, err := memcached.New([]string{testserver.Memcached(t).Addr}, memcached.Config{})
+	old, err := memcached.New([]string{testserver.Memcached(t).Addr}, memcached.Config{Timeout: unhurried})
 	if err != nil {
 		t.Fatal(err)
 	}

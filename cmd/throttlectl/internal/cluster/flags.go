@@ -46,7 +46,7 @@ const ServerHelp = `Where the counts are:
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterTopology(cmd)
 	f.RegisterLogin(cmd)
-	cmd.Flags().StringArrayVar(&f.Redis, "redis", nil, "`url` of a Redis server, in place of a topology; better without a password")
+	cmd.Flags().StringArrayVar(&f.Redis, "redis", nil, "`url` or host:port of a Redis server, in place of a topology; better without a password")
 	cli.NoFiles(cmd, "redis")
 	settings.Bind(cmd.Flags(), settings.URL, "redis", "topology", "user", "db", "tls", "sentinel-user", "sentinel-password-file")
 }

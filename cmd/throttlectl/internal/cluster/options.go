@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -10,11 +11,14 @@ import (
 	"github.com/sluice-go/sluice/internal/redisopts"
 )
 
-// Options parses the URL of --redis. Errors leave the URL out: it may hold a password.
+// Options parses the URL of --redis, or its host and port alone. Errors leave the URL out: it may hold a password.
 func (p *PasswordFlags) Options(ctx context.Context, url string) (*redis.Options, error) {
+	if url != "" && !strings.Contains(url, "://") {
+		url = "redis://" + url
+	}
 	opts, err := redis.ParseURL(url)
 	if err != nil { // err may have a part of a password that isn't escaped
-		return nil, cli.Usage(errors.New("--redis: not a URL of a Redis server: want redis://user@host:port/db; " +
+		return nil, cli.Usage(errors.New("--redis: not a URL of a Redis server: want host:port or redis://user@host:port/db; " +
 			"a password in it has %2F, %3F and %23 for / ? and #"))
 	}
 	switch {

@@ -66,7 +66,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 func TestDoctorFindsEviction(t *testing.T) {
 	t.Parallel()
 	full := testserver.Redis(t, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
-	if got := diagnosed(t, "--redis", "redis://"+full.Addr); !got.Has("critical", "memory", full.Addr, "volatile-lru: when it is full it evicts counts first") {
+	if got := diagnosed(t, "--redis", full.Addr); !got.Has("critical", "memory", full.Addr, "volatile-lru: when it is full it evicts counts first") {
 		t.Errorf("%+v", got)
 	}
 	set := func(name, value string) {

@@ -44,7 +44,7 @@ func New(f *cli.Factory) *cobra.Command {
 		newWatch(o),
 	)
 	cmd.PersistentFlags().StringVar(&o.file, "file", "", "JSON `path` of the flags")
-	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server, better without a password: redis://user@host:port/db")
+	cmd.PersistentFlags().StringVar(&o.redis, "redis", "", "`url` of the Redis server, better without a password: host:port or redis://user@host:port/db")
 	o.password.Register(f, cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&o.redisKey, "redis-key", "", "`key` of the hash of flags, with --redis")
 	return cmd

@@ -66,6 +66,7 @@ func TestUsage(t *testing.T) {
 		{"not a URL of a Redis server", []string{"flag", "get", "x", "--redis", "http://127.0.0.1:1", "--redis-key", "f"}},
 		{"not a URL of a Redis server", []string{"flag", "get", "x", "--redis", away + "/one", "--redis-key", "f"}},
 		{"not a URL", []string{"flag", "get", "x", "--redis", "redis://127.0.0.1:port", "--redis-key", "f"}},
+		{"not a URL", []string{"flag", "get", "x", "--redis", "127.0.0.1:port", "--redis-key", "f"}},
 
 		{"percent = 101: must be 0 to 100", []string{"flag", "set", "x", "101", "--file", file}},
 		{"percent = 100.5: must be 0 to 100", []string{"flag", "set", "x", "100.5%", "--file", file}},
