@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-const (
-	processes = 16
-	window    = 5 * time.Second // that spans are multiples of
-)
+const processes = 16
+
+// window is what spans are multiples of.
+var window = 5 * time.Second
 
 // workload is a kind of traffic. Keys are drawn by Zipf's law, or evenly if skew is 0.
 type workload struct {
@@ -37,11 +37,13 @@ type workload struct {
 	limits []limit.Limit
 }
 
-var workloads = []workload{
-	{"tenants: 20 keys, 6,000 in 5 s", 20, 1.1, []limit.Limit{limit.Fixed(6000, window).Aligned()}},
-	{"tenants by the second: 1,200/s too", 20, 1.1, []limit.Limit{limit.PerSecond(1200).Aligned(), limit.Fixed(6000, window).Aligned()}},
-	{"quotas: 200 keys, 100,000 a day", 200, 0, []limit.Limit{limit.PerDay(100_000).Aligned()}},
-	{"users: 5,000 keys, 50 in 5 s", 5000, 0, []limit.Limit{limit.Fixed(50, window).Aligned()}},
+func workloads() []workload {
+	return []workload{
+		{"tenants: 20 keys, 6,000 in 5 s", 20, 1.1, []limit.Limit{limit.Fixed(6000, window).Aligned()}},
+		{"tenants by the second: 1,200/s too", 20, 1.1, []limit.Limit{limit.PerSecond(1200).Aligned(), limit.Fixed(6000, window).Aligned()}},
+		{"quotas: 200 keys, 100,000 a day", 200, 0, []limit.Limit{limit.PerDay(100_000).Aligned()}},
+		{"users: 5,000 keys, 50 in 5 s", 5000, 0, []limit.Limit{limit.Fixed(50, window).Aligned()}},
+	}
 }
 
 // way is a choice.
@@ -92,9 +94,9 @@ func play(ctx context.Context, span time.Duration, rate float64, progress io.Wri
 		return nil, err
 	}
 	defer server.stop()
-	for i := range workloads {
+	for _, w := range workloads() {
 		for _, by := range ways {
-			r, err := server.measure(ctx, &workloads[i], by, span, rate)
+			r, err := server.measure(ctx, &w, by, span, rate)
 			if err != nil {
 				return nil, err
 			}
@@ -124,7 +126,7 @@ func (s *server) measure(ctx context.Context, w *workload, by way, span time.Dur
 	runAll := func(end time.Time) {
 		var running sync.WaitGroup
 		for _, p := range all {
-			p.took, p.tallies = nil, make(map[slot]tally)
+			p.took = nil
 			running.Go(func() { p.run(ctx, end, rate) })
 		}
 		running.Wait()
@@ -149,6 +151,9 @@ func (s *server) measure(ctx context.Context, w *workload, by way, span time.Dur
 		}
 		took = append(took, p.took...)
 		for at, t := range p.tallies {
+			if at.begin < begin.Add(window).Unix() {
+				continue
+			}
 			sum := books[at]
 			books[at] = tally{sum.admitted + t.admitted, sum.denied + t.denied}
 		}
@@ -215,7 +220,7 @@ func open(addr string, w *workload, by way, seed uint64) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{throttler: t, backend: b, random: rand.New(rand.NewPCG(seed, 1))}
+	p := &process{throttler: t, backend: b, random: rand.New(rand.NewPCG(seed, 1)), tallies: make(map[slot]tally)}
 	for i := range w.keys {
 		p.keys = append(p.keys, fmt.Sprintf("key:%d", i))
 	}

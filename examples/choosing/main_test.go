@@ -6,14 +6,13 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestChoosing plays a window of each: what is exact or leased is never above Max, what is on credit within its bound, and where
 // keys are few fewer calls are made.
 func TestChoosing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute of windows")
-	}
+	window = time.Second
 	rows, err := play(context.Background(), window, 60, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -254,9 +254,13 @@ func (l *creditLink) Charge(_ context.Context, req backend.Request, mark state.M
 		r.Verdict = verdict
 		return r
 	}
-	if w.Plant == RenewedAtSend {
+	pretend := func() backend.Result { // nothing is charged
 		known := l.do(&req, func(*state.State, state.At) {})
 		known.Verdict = known.State.Charged(req.Policy, state.Moment(req.Policy, req.Key, known.Now), mark, req.Cost)
+		return known
+	}
+	if w.Plant == RenewedAtSend {
+		known := pretend()
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			charge()
@@ -270,7 +274,7 @@ func (l *creditLink) Charge(_ context.Context, req backend.Request, mark state.M
 		w.mu.Unlock()
 		switch w.Plant {
 		case LossForgotten:
-			return l.do(&req, func(*state.State, state.At) {}), nil
+			return pretend(), nil
 		case ChargedAgain:
 			return backend.Result{}, failed("charge", false)
 		}
