@@ -32,7 +32,7 @@ type job struct {
 	Limit  string
 	Batch  int64
 	Slack  float64 // above 0: it asks on credit, without leases
-	Among  int // processes
+	Among  int     // processes
 	Pause  time.Duration
 }
 

@@ -12,7 +12,7 @@ import (
 // TestChoosing plays a window of each: what is exact or leased is never above Max, what is on credit within its bound, and where
 // keys are few fewer calls are made.
 func TestChoosing(t *testing.T) {
-	window = time.Second
+	window = 2 * time.Second
 	rows, err := play(context.Background(), window, 60, io.Discard)
 	if err != nil {
 		t.Fatal(err)
