@@ -6,7 +6,7 @@
 //
 // An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
 // and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
-// [Charger], [Resetter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
+// [Charger], [Resetter], [Granter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
 // such as [Refund], that calls it if the backend has it. A type assertion tells whether it has, for callers that have to know before
 // they charge. A backend that holds others may have an operation and still return [ErrUnsupported], if one of those lacks it.
 //
@@ -154,6 +154,12 @@ type Resetter interface {
 	Reset(ctx context.Context, req Request) error
 }
 
+// Granter refunds up to extra of what is charged to a key, under each limit of the policy, without a receipt: see
+// state.State.Grant. Extra is from 1 to limit.MaxCount.
+type Granter interface {
+	Grant(ctx context.Context, req Request, extra int64) error
+}
+
 // Pinger checks that a backend answers.
 type Pinger interface {
 	Ping(ctx context.Context) error
@@ -236,6 +242,17 @@ func (r *Request) CheckCharge(ctx context.Context) error {
 		return &limit.Error{
 			Field: "cost", Value: strconv.FormatInt(r.Cost, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount),
 		}
+	}
+	return nil
+}
+
+// CheckGrant is Check for a grant: it refuses a bad extra, too.
+func (r *Request) CheckGrant(ctx context.Context, extra int64) error {
+	if err := r.Check(ctx); err != nil {
+		return err
+	}
+	if extra < 1 || extra > limit.MaxCount {
+		return &limit.Error{Field: "extra", Value: strconv.FormatInt(extra, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
 	}
 	return nil
 }

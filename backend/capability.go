@@ -45,6 +45,14 @@ func Reset(ctx context.Context, b Backend, req Request) error {
 	return ErrUnsupported
 }
 
+// Grant calls the backend's Grant. Without one it fails with [ErrUnsupported].
+func Grant(ctx context.Context, b Backend, req Request, extra int64) error {
+	if g, ok := b.(Granter); ok {
+		return g.Grant(ctx, req, extra)
+	}
+	return ErrUnsupported
+}
+
 // Ping calls the backend's Ping. A backend without one has no server that could be down: the error is the context's own.
 func Ping(ctx context.Context, b Backend) error {
 	if p, ok := b.(Pinger); ok {

@@ -108,6 +108,9 @@ func peerNames() []string {
 	for _, m := range ringPeers {
 		names = append(names, m.name)
 	}
+	for _, m := range httpPeers {
+		names = append(names, m.name)
+	}
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -1,6 +1,7 @@
 // Command bench runs the same work through Sluice and other rate limiters, side by side against one redis-server,
-// which it starts and ends, and prints what each decision costs; then limiters that count in this process; then
-// consistent-hash rings; and last how Sluice stands against its targets.
+// which it starts and ends, and prints what each decision costs; then limiters that count in this process; then HTTP
+// middlewares; then consistent-hash rings, once with the processor's caches to themselves and once beside other work; and
+// last how Sluice stands against its targets. The best of the other limiters comes first.
 //
 //	go run .          # about ten minutes, on a machine that does nothing else
 //	go run . -quick   # the order of things, in less than two
@@ -42,7 +43,7 @@
 //	  sluice-lease-backend              111  1.13x      4%    0.00
 //	  sethvargo                        98.2  1.00x     10%    0.00
 //
-//	ring of 100 members
+//	ring of 100 members, idle cache
 //	              ns per lookup  ratio  spread  allocs  max/mean  moved/ideal
 //	  sluice               11.9  0.07x     14%       0     1.059        0.996
 //	  rendezvous            164  1.00x      5%       0     1.045        1.012
@@ -114,7 +115,13 @@ func run(ctx context.Context, c *config, out io.Writer) (report *Report, err err
 	if report.Memory, err = runMemory(ctx, c, s); err != nil {
 		return nil, err
 	}
-	if err := writeMemory(out, report.Memory); err != nil {
+	if err := writeMemory(out, report.Memory, sethvargo); err != nil {
+		return nil, err
+	}
+	if report.HTTP, err = runHTTP(c); err != nil {
+		return nil, err
+	}
+	if err := writeMemory(out, report.HTTP, httpRate); err != nil {
 		return nil, err
 	}
 	if report.Rings, err = runRings(c); err != nil {

@@ -80,7 +80,7 @@ func TestRun(t *testing.T) {
 			case strings.HasPrefix(p.Peer, sluice): // whose callers share them
 				commands = 1.0 / 128
 			}
-			if len(p.Rounds) != c.rounds || !allowedRight || m.PerSecond <= 0 || m.P50 <= 0 || m.P99 < m.P50 ||
+			if len(p.Rounds) != r.Row.rounds(&c) || !allowedRight || m.PerSecond <= 0 || m.P50 <= 0 || m.P99 < m.P50 ||
 				m.Commands < commands || m.Allocs <= 0 || p.BytesPerKey < 50 {
 				t.Errorf("%s: %s: %+v, want the share %v allowed", r.Name, p.Peer, p, want)
 			}
@@ -92,8 +92,8 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	if len(report.Memory) != 8 || len(report.Rings) != 2 {
-		t.Errorf("%d tables in this process, %d of rings", len(report.Memory), len(report.Rings))
+	if len(report.Memory) != 8 || len(report.HTTP) != 2 || len(report.Rings) != 4 {
+		t.Errorf("%d tables in this process, %d of middlewares, %d of rings", len(report.Memory), len(report.HTTP), len(report.Rings))
 	}
 	for _, v := range report.Targets {
 		if v.Measured == nil {

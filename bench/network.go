@@ -66,8 +66,9 @@ func runRow(ctx context.Context, c *config, s *server, all callers, row Row) (Ne
 		result.Peers = append(result.Peers, NetworkResult{Peer: m.name, BytesPerKey: bytes})
 	}
 	random := rand.New(rand.NewPCG(c.seed, 1))
-	for round := range c.rounds {
-		fmt.Fprintf(c.verbose, "%s: round %d of %d\n", row.Name(), round+1, c.rounds)
+	rounds := row.rounds(c)
+	for round := range rounds {
+		fmt.Fprintf(c.verbose, "%s: round %d of %d\n", row.Name(), round+1, rounds)
 		for _, i := range random.Perm(len(makers)) {
 			slice, failure, err := t.run(ctx, makers[i])
 			if err != nil {

@@ -69,6 +69,9 @@ const (
 	carlson            = "carlson"
 	sethvargo          = "sethvargo"
 	rendezvous         = "rendezvous"
+	sluiceHTTP         = "sluice-httplimit"
+	httpRate           = "httprate"
+	bareHandler        = "bare handler"
 )
 
 // networkPeers count in Redis. The two that only INCR are the floor: no limiter, no window, nothing to refuse with.

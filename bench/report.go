@@ -19,6 +19,7 @@ type Report struct {
 	Context string       `json:"context"`
 	Network []NetworkRow `json:"network"`
 	Memory  []MemoryRow  `json:"memory"`
+	HTTP    []MemoryRow  `json:"http"`
 	Rings   []RingRow    `json:"rings"`
 	Targets []Verdict    `json:"targets"`
 }

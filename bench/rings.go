@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/buraksezer/consistent"
@@ -85,7 +86,16 @@ func buildSerialx(members []string) (func(string) string, error) {
 // RingRow is what the rings of one size did.
 type RingRow struct {
 	Members int          `json:"members"`
+	Busy    bool         `json:"busy"` // other work uses the processor's caches between lookups
 	Peers   []RingResult `json:"peers"`
+}
+
+func (r *RingRow) name() string {
+	cache := "idle"
+	if r.Busy {
+		cache = "busy"
+	}
+	return fmt.Sprintf("ring of %d members, %s cache", r.Members, cache)
 }
 
 // RingResult is the medians of one ring's rounds, and how it spreads keys.
@@ -118,11 +128,11 @@ func runRings(c *config) ([]RingRow, error) {
 	timed := keys[:min(len(keys), 1<<14)] // so many that a processor can't learn the way each one takes
 	random := rand.New(rand.NewPCG(c.seed, 3))
 
+	other := make([]byte, otherWork)
 	var rows []RingRow
 	for _, n := range []int{10, 100} {
-		fmt.Fprintf(c.verbose, "rings of %d members\n", n)
-		row := RingRow{Members: n}
-		lookups, allocs := make([]func(string) string, len(makers)), make([][]float64, len(makers))
+		idle, busy := RingRow{Members: n}, RingRow{Members: n, Busy: true}
+		lookups := make([]func(string) string, len(makers))
 		for i, m := range makers {
 			lookup, err := m.build(memberNames(n))
 			if err != nil {
@@ -134,21 +144,31 @@ func runRings(c *config) ([]RingRow, error) {
 			}
 			lookups[i] = lookup
 			maxMean, moved := balance(lookup, more, keys, n)
-			row.Peers = append(row.Peers, RingResult{Peer: m.name, MaxMean: maxMean, Moved: moved})
+			idle.Peers = append(idle.Peers, RingResult{Peer: m.name, MaxMean: maxMean, Moved: moved})
 		}
-		for range c.rounds {
-			for _, i := range random.Perm(len(makers)) {
-				nanos, mallocs := ringSlice(lookups[i], timed, c.slice/10)
-				row.Peers[i].Rounds = append(row.Peers[i].Rounds, nanos)
-				allocs[i] = append(allocs[i], mallocs)
-			}
-		}
-		for i := range row.Peers {
-			row.Peers[i].Nanos, row.Peers[i].Allocs = median(row.Peers[i].Rounds), median(allocs[i])
-		}
-		rows = append(rows, row)
+		busy.Peers = slices.Clone(idle.Peers)
+		idle.run(c, lookups, timed, nil, random)
+		busy.run(c, lookups, timed, other, random)
+		rows = append(rows, idle, busy)
 	}
 	return rows, nil
+}
+
+// run lets the rings take turns. The work between lookups, if there is any, is to go through other.
+func (r *RingRow) run(c *config, lookups []func(string) string, keys []string, other []byte, random *rand.Rand) {
+	fmt.Fprintln(c.verbose, r.name())
+	allocs := make([][]float64, len(lookups))
+	for range c.rounds {
+		for _, i := range random.Perm(len(lookups)) {
+			nanos, mallocs := ringSlice(lookups[i], keys, other, c.slice/10)
+			r.Peers[i].Rounds = append(r.Peers[i].Rounds, nanos)
+			allocs[i] = append(allocs[i], mallocs)
+		}
+	}
+	for i := range r.Peers {
+		p := &r.Peers[i]
+		p.Nanos, p.Allocs = median(p.Rounds), median(allocs[i])
+	}
 }
 
 func memberNames(n int) []string {
@@ -176,22 +196,33 @@ func balance(lookup, more func(string) string, keys []string, n int) (maxMean, m
 	return float64(most) * float64(n) / all, float64(changed) * float64(n+1) / all
 }
 
-// ringSlice looks keys up for d, with the ring in the processor's caches as far as it fits.
-func ringSlice(lookup func(string) string, keys []string, d time.Duration) (nanos, allocs float64) {
+const (
+	otherWork = 4 << 20 // bytes: more than a core's own caches hold
+	ringBatch = 64      // lookups that are timed together
+)
+
+// ringSlice looks keys up for d. With no other work between its batches, the ring is in the processor's caches as far as it fits.
+func ringSlice(lookup func(string) string, keys []string, other []byte, d time.Duration) (nanos, allocs float64) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	for _, key := range keys {
 		lookup(key)
 	}
 	runtime.ReadMemStats(&before)
-	n, start := 0, time.Now()
-	for time.Since(start) < d || n == 0 {
-		for _, key := range keys[n%len(keys):][:min(256, len(keys)-n%len(keys))] {
-			lookup(key) // not inlined, so not left out either
-			n++
+	n, elapsed := 0, time.Duration(0)
+	for begin := time.Now(); n == 0 || time.Since(begin) < d; {
+		for i := 0; i < len(other); i += 64 { // a cache line
+			other[i]++
 		}
+		batch := keys[n%len(keys):]
+		batch = batch[:min(ringBatch, len(batch))]
+		start := time.Now()
+		for _, key := range batch {
+			lookup(key) // not inlined, so not left out either
+		}
+		elapsed += time.Since(start)
+		n += len(batch)
 	}
-	elapsed := time.Since(start)
 	runtime.ReadMemStats(&after)
 	return float64(elapsed.Nanoseconds()) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)
 }

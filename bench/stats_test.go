@@ -71,3 +71,14 @@ func TestMedians(t *testing.T) {
 		}
 	}
 }
+
+func TestBestFirst(t *testing.T) {
+	results := []MemoryResult{{Peer: "slow", Nanos: 9}, {Peer: sluice, Nanos: 12}, {Peer: "fast", Nanos: 3}, {Peer: sluiceBackend, Nanos: 1}}
+	var got []string
+	for _, r := range bestFirst(results, func(r *MemoryResult) (string, float64) { return r.Peer, r.Nanos }) {
+		got = append(got, r.Peer)
+	}
+	if want := []string{sluice, sluiceBackend, "fast", "slow"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

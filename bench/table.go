@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -47,6 +49,24 @@ func (t *table) write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// bestFirst are the results of Sluice, and then those of the peers, the least of a measure first.
+func bestFirst[R any](results []R, of func(*R) (peer string, measure float64)) []R {
+	return slices.SortedStableFunc(slices.Values(results), func(a, b R) int {
+		nameA, x := of(&a)
+		nameB, y := of(&b)
+		ours, theirs := strings.HasPrefix(nameA, sluice), strings.HasPrefix(nameB, sluice)
+		switch {
+		case ours && theirs:
+			return 0
+		case ours:
+			return -1
+		case theirs:
+			return 1
+		}
+		return cmp.Compare(x, y)
+	})
 }
 
 // number has three significant digits, or all before the point.
@@ -96,8 +116,7 @@ func (r *NetworkRow) write(w io.Writer) error {
 	if p := r.find(r.Reference); p != nil {
 		reference = p.Median
 	}
-	for i := range r.Peers {
-		p := &r.Peers[i]
+	for _, p := range bestFirst(r.Peers, func(p *NetworkResult) (string, float64) { return p.Peer, -p.Median.PerSecond }) {
 		m := p.Median
 		t.add("  "+p.Peer, number(m.PerSecond), times(ratio(m.PerSecond, reference.PerSecond)), percent(spread(p.perSecond())),
 			number(m.P50), number(m.P99), number(m.RedisCPU), times(ratio(m.RedisCPU, reference.RedisCPU)),
@@ -119,16 +138,17 @@ func (r *NetworkRow) write(w io.Writer) error {
 	return err
 }
 
-func writeMemory(w io.Writer, rows []MemoryRow) error {
+// writeMemory prints rows of the second table, or of that of middlewares, as ratios to a peer.
+func writeMemory(w io.Writer, rows []MemoryRow, to string) error {
 	var t table
 	for _, r := range rows {
 		reference := math.NaN()
-		if p := r.find(sethvargo); p != nil {
+		if p := r.find(to); p != nil {
 			reference = p.Nanos
 		}
 		t.add("in this process, " + r.Name)
 		t.add("", "ns per decision", "ratio", "spread", "allocs")
-		for _, p := range r.Peers {
+		for _, p := range bestFirst(r.Peers, func(p *MemoryResult) (string, float64) { return p.Peer, p.Nanos }) {
 			t.add("  "+p.Peer, number(p.Nanos), times(ratio(p.Nanos, reference)), percent(spread(p.Rounds)), number(p.Allocs))
 		}
 	}
@@ -142,9 +162,9 @@ func writeRings(w io.Writer, rows []RingRow) error {
 		if p := r.find(rendezvous); p != nil {
 			reference = p.Nanos
 		}
-		t.add(fmt.Sprintf("ring of %d members", r.Members))
+		t.add(r.name())
 		t.add("", "ns per lookup", "ratio", "spread", "allocs", "max/mean", "moved/ideal")
-		for _, p := range r.Peers {
+		for _, p := range bestFirst(r.Peers, func(p *RingResult) (string, float64) { return p.Peer, p.Nanos }) {
 			t.add("  "+p.Peer, number(p.Nanos), times(ratio(p.Nanos, reference)), percent(spread(p.Rounds)), number(p.Allocs),
 				fmt.Sprintf("%.3f", p.MaxMean), fmt.Sprintf("%.3f", p.Moved))
 		}

@@ -12,41 +12,48 @@ type target struct {
 	measure func(*Report) float64 // NaN: not measured
 	atLeast bool                  // whether bound is the least that holds; otherwise the most
 	bound   float64
+	against func(*Report) string // the peer that the name doesn't tell; nil if it tells all
 }
 
 var targets = []target{
-	{"64 callers: decisions/s, sluice to incr-rueidis", network(manyCallers, sluice, incrRueidis, perSecond), true, 1},
-	{"64 callers: decisions/s, sluice to the fastest limiter", fastest(manyCallers, perSecond), true, 2.5},
-	{"64 callers: Redis CPU, sluice to the fastest limiter", fastest(manyCallers, redisCPU), false, 0.4},
-	{"64 callers: p99, sluice to the fastest limiter", fastest(manyCallers, p99), false, 0.6},
-	{"256 callers: decisions/s, sluice to incr-rueidis", network(mostCallers, sluice, incrRueidis, perSecond), true, 0.9},
-	{"256 callers: decisions/s, sluice to the fastest limiter", fastest(mostCallers, perSecond), true, 2.5},
-	{"256 callers: Redis CPU, sluice to the fastest limiter", fastest(mostCallers, redisCPU), false, 0.4},
-	{"256 callers: p99, sluice to the fastest limiter", fastest(mostCallers, p99), false, 0.6},
-	{"1 caller: p50, sluice to redis_rate", network(oneCaller, sluice, redisRate, p50), false, 0.95},
-	{"64 clients: Redis CPU, sluice to ulule", network(manyClients, sluice, ulule, redisCPU), false, 1},
-	{"64 clients: Redis CPU, sluice to redis_rate", network(manyClients, sluice, redisRate, redisCPU), false, 0.7},
-	{"64 clients: Redis CPU, sluice to incr", network(manyClients, sluice, incr, redisCPU), false, 2},
-	{"64 clients, hot keys: Redis CPU, sluice-credit to sluice", network(hotClients, sluiceCredit, sluice, redisCPU), false, 0.2},
-	{"64 clients, hot keys: p99 in us, sluice-credit", alone(hotClients, sluiceCredit, p99), false, 50},
-	{"three limits: Redis CPU, sluice to carlson", network(threeLimits, sluice, carlson, redisCPU), false, 0.25},
-	{"three limits after an hour: Redis CPU, sluice to carlson", network(longHistory, sluice, carlson, redisCPU), false, 0.25},
-	{"bytes per key, sluice to redis_rate", network(manyCallers, sluice, redisRate, bytesPerKey), false, 1},
-	{"bytes per key, sluice to github", network(manyCallers, sluice, github, bytesPerKey), false, 1},
-	{"leased, hot keys: Redis commands for a decision", alone(hotAllowed, sluiceLease, redisCommands), false, 0.01},
-	{"leased, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, false, sluiceLeaseBackend, sethvargo), false, 1.5},
-	{"leased, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, false, sluiceLeaseBackend), false, 0},
-	{"denied, hot keys: Redis commands for a decision", alone(hotDenied, sluiceLease, redisCommands), false, 0.001},
-	{"denied, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, true, sluiceLeaseBackend, sethvargo), false, 1.1},
-	{"denied, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, true, sluiceLeaseBackend), false, 0},
-	{"memory, parallel: time, sluice-backend to sethvargo", inMemory(false, false, sluiceBackend, sethvargo), false, 1},
-	{"memory, parallel: allocations, sluice-backend", inMemoryAllocs(false, false, sluiceBackend), false, 0},
-	{"ring of 10: lookups in the time of one rendezvous", ringSpeed(10), true, 3},
-	{"ring of 100: lookups in the time of one rendezvous", ringSpeed(100), true, 8},
-	{"ring of 10: allocations", ringFact(10, func(r *RingResult) float64 { return r.Allocs }), false, 0},
-	{"ring of 100: allocations", ringFact(100, func(r *RingResult) float64 { return r.Allocs }), false, 0},
-	{"ring of 10: max/mean load", ringFact(10, func(r *RingResult) float64 { return r.MaxMean }), false, 1.05},
-	{"ring of 10: moved keys to ideal", ringFact(10, func(r *RingResult) float64 { return r.Moved }), false, 1.05},
+	{"64 callers: decisions/s, sluice to incr-rueidis", network(manyCallers, sluice, incrRueidis, perSecond), true, 1, nil},
+	fastest("64 callers: decisions/s", manyCallers, perSecond, true, 2.5),
+	fastest("64 callers: Redis CPU", manyCallers, redisCPU, false, 0.4),
+	fastest("64 callers: p99", manyCallers, p99, false, 0.6),
+	{"256 callers: decisions/s, sluice to incr-rueidis", network(mostCallers, sluice, incrRueidis, perSecond), true, 0.9, nil},
+	fastest("256 callers: decisions/s", mostCallers, perSecond, true, 2.5),
+	fastest("256 callers: Redis CPU", mostCallers, redisCPU, false, 0.4),
+	fastest("256 callers: p99", mostCallers, p99, false, 0.6),
+	{"1 caller: p50, sluice to redis_rate", network(oneCaller, sluice, redisRate, p50), false, 0.95, nil},
+	{"64 clients: Redis CPU, sluice to ulule", network(manyClients, sluice, ulule, redisCPU), false, 1, nil},
+	{"64 clients: Redis CPU, sluice to redis_rate", network(manyClients, sluice, redisRate, redisCPU), false, 0.7, nil},
+	{"64 clients: Redis CPU, sluice to incr", network(manyClients, sluice, incr, redisCPU), false, 2, nil},
+	{"64 clients, hot keys: Redis CPU, sluice-credit to sluice", network(hotClients, sluiceCredit, sluice, redisCPU), false, 0.2, nil},
+	{"64 clients, hot keys: p99 in us, sluice-credit", alone(hotClients, sluiceCredit, p99), false, 50, nil},
+	{"three limits: Redis CPU, sluice to carlson", network(threeLimits, sluice, carlson, redisCPU), false, 0.25, nil},
+	{"three limits after an hour: Redis CPU, sluice to carlson", network(longHistory, sluice, carlson, redisCPU), false, 0.25, nil},
+	{"bytes per key, sluice to redis_rate", network(manyCallers, sluice, redisRate, bytesPerKey), false, 1, nil},
+	{"bytes per key, sluice to github", network(manyCallers, sluice, github, bytesPerKey), false, 1, nil},
+	{"leased, hot keys: Redis commands for a decision", alone(hotAllowed, sluiceLease, redisCommands), false, 0.01, nil},
+	{"leased, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, false, sluiceLeaseBackend, sethvargo), false, 1.5, nil},
+	{"leased, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, false, sluiceLeaseBackend), false, 0, nil},
+	{"denied, hot keys: Redis commands for a decision", alone(hotDenied, sluiceLease, redisCommands), false, 0.001, nil},
+	{"denied, parallel: time, sluice-lease-backend to sethvargo", inMemory(true, true, sluiceLeaseBackend, sethvargo), false, 1.1, nil},
+	{"denied, parallel: allocations, sluice-lease-backend", inMemoryAllocs(true, true, sluiceLeaseBackend), false, 0, nil},
+	{"memory, parallel: time, sluice-backend to sethvargo", inMemory(false, false, sluiceBackend, sethvargo), false, 1, nil},
+	{"memory, parallel: allocations, sluice-backend", inMemoryAllocs(false, false, sluiceBackend), false, 0, nil},
+	{"HTTP, allowed: time, sluice-httplimit to httprate", inHTTP(false, httpNanos), false, 1, nil},
+	{"HTTP, allowed: allocations, sluice-httplimit to httprate", inHTTP(false, httpAllocs), false, 1, nil},
+	{"HTTP, denied: time, sluice-httplimit to httprate", inHTTP(true, httpNanos), false, 1, nil},
+	{"HTTP, denied: allocations, sluice-httplimit to httprate", inHTTP(true, httpAllocs), false, 1, nil},
+	{"ring of 10, idle cache: lookups in the time of one rendezvous", ringSpeed(10, false), true, 3, nil},
+	{"ring of 10, busy cache: lookups in the time of one rendezvous", ringSpeed(10, true), true, 3, nil},
+	{"ring of 100, idle cache: lookups in the time of one rendezvous", ringSpeed(100, false), true, 8, nil},
+	{"ring of 100, busy cache: lookups in the time of one rendezvous", ringSpeed(100, true), true, 8, nil},
+	{"ring of 10: allocations", ringFact(10, func(r *RingResult) float64 { return r.Allocs }), false, 0, nil},
+	{"ring of 100: allocations", ringFact(100, func(r *RingResult) float64 { return r.Allocs }), false, 0, nil},
+	{"ring of 10: max/mean load", ringFact(10, func(r *RingResult) float64 { return r.MaxMean }), false, 1.05, nil},
+	{"ring of 10: moved keys to ideal", ringFact(10, func(r *RingResult) float64 { return r.Moved }), false, 1.05, nil},
 }
 
 // The metrics of one peer in one row.
@@ -85,8 +92,8 @@ func network(row Row, peer, reference string, metric func(*NetworkResult) float6
 }
 
 // fastest compares with the other limiter that makes the most decisions a second in the row.
-func fastest(row Row, metric func(*NetworkResult) float64) func(*Report) float64 {
-	return func(report *Report) float64 {
+func fastest(name string, row Row, metric func(*NetworkResult) float64, atLeast bool, bound float64) target {
+	peer := func(report *Report) string {
 		best, most := "", 0.0
 		for _, m := range networkPeers {
 			if m.name == sluice || m.name == sluiceBackend || m.name == incr || m.name == incrRueidis {
@@ -96,7 +103,11 @@ func fastest(row Row, metric func(*NetworkResult) float64) func(*Report) float64
 				best, most = m.name, rate
 			}
 		}
-		return network(row, sluice, best, metric)(report)
+		return best
+	}
+	return target{
+		name: name + ", sluice to the fastest limiter", atLeast: atLeast, bound: bound, against: peer,
+		measure: func(report *Report) float64 { return network(row, sluice, peer(report), metric)(report) },
 	}
 }
 
@@ -132,18 +143,33 @@ func inMemoryAllocs(hot, denied bool, peer string) func(*Report) float64 {
 	}
 }
 
-func ringOf(report *Report, members int, peer string) *RingResult {
+func httpNanos(r *MemoryResult) float64  { return r.Nanos }
+func httpAllocs(r *MemoryResult) float64 { return r.Allocs }
+
+func inHTTP(denied bool, metric func(*MemoryResult) float64) func(*Report) float64 {
+	return func(report *Report) float64 {
+		for i := range report.HTTP {
+			r := &report.HTTP[i]
+			if a, b := r.find(sluiceHTTP), r.find(httpRate); r.Denied == denied && a != nil && b != nil {
+				return ratio(metric(a), metric(b))
+			}
+		}
+		return math.NaN()
+	}
+}
+
+func ringOf(report *Report, members int, busy bool, peer string) *RingResult {
 	for i := range report.Rings {
-		if r := &report.Rings[i]; r.Members == members {
+		if r := &report.Rings[i]; r.Members == members && r.Busy == busy {
 			return r.find(peer)
 		}
 	}
 	return nil
 }
 
-func ringSpeed(members int) func(*Report) float64 {
+func ringSpeed(members int, busy bool) func(*Report) float64 {
 	return func(report *Report) float64 {
-		ours, theirs := ringOf(report, members, sluice), ringOf(report, members, rendezvous)
+		ours, theirs := ringOf(report, members, busy, sluice), ringOf(report, members, busy, rendezvous)
 		if ours == nil || theirs == nil {
 			return math.NaN()
 		}
@@ -153,7 +179,7 @@ func ringSpeed(members int) func(*Report) float64 {
 
 func ringFact(members int, metric func(*RingResult) float64) func(*Report) float64 {
 	return func(report *Report) float64 {
-		if r := ringOf(report, members, sluice); r != nil {
+		if r := ringOf(report, members, false, sluice); r != nil {
 			return metric(r)
 		}
 		return math.NaN()
@@ -174,6 +200,9 @@ func (t *target) verdict(report *Report) Verdict {
 		relation = ">="
 	}
 	v := Verdict{Name: t.name, Target: fmt.Sprintf("%s %v", relation, t.bound)}
+	if t.against != nil {
+		v.Name += ", " + t.against(report)
+	}
 	got := math.Round(t.measure(report)*1000) / 1000 // what the loops of a measurement allocate is no allocation of a decision
 	if math.IsNaN(got) {
 		return v

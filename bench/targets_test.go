@@ -22,28 +22,36 @@ func TestTargets(t *testing.T) {
 				{Peer: sluiceLeaseBackend, Nanos: 11, Allocs: 1}, {Peer: sethvargo, Nanos: 10},
 			}},
 		},
+		HTTP: []MemoryRow{
+			{Peers: []MemoryResult{{Peer: sluiceHTTP, Nanos: 11, Allocs: 4}, {Peer: httpRate, Nanos: 10, Allocs: 10}}},
+			{Denied: true, Peers: []MemoryResult{{Peer: sluiceHTTP, Nanos: 9, Allocs: 14}, {Peer: httpRate, Nanos: 10, Allocs: 13}}},
+		},
 		Rings: []RingRow{{Members: 10, Peers: []RingResult{
 			{Peer: sluice, Nanos: 10, Allocs: 1, MaxMean: 1.04, Moved: 1.06}, {Peer: rendezvous, Nanos: 29},
 		}}},
 	}
 	want := map[string]bool{
-		"64 callers: decisions/s, sluice to incr-rueidis":           false,
-		"64 callers: decisions/s, sluice to the fastest limiter":    true,
-		"64 callers: Redis CPU, sluice to the fastest limiter":      true,
-		"bytes per key, sluice to redis_rate":                       true,
-		"bytes per key, sluice to github":                           false,
-		"leased, hot keys: Redis commands for a decision":           true,
-		"leased, parallel: time, sluice-lease-backend to sethvargo": false,
-		"leased, parallel: allocations, sluice-lease-backend":       true,
-		"denied, hot keys: Redis commands for a decision":           false,
-		"denied, parallel: time, sluice-lease-backend to sethvargo": true,
-		"denied, parallel: allocations, sluice-lease-backend":       false,
-		"memory, parallel: time, sluice-backend to sethvargo":       true,
-		"memory, parallel: allocations, sluice-backend":             true,
-		"ring of 10: lookups in the time of one rendezvous":         false,
-		"ring of 10: allocations":                                   false,
-		"ring of 10: max/mean load":                                 true,
-		"ring of 10: moved keys to ideal":                           false,
+		"64 callers: decisions/s, sluice to incr-rueidis":               false,
+		"64 callers: decisions/s, sluice to the fastest limiter, ulule": true,
+		"64 callers: Redis CPU, sluice to the fastest limiter, ulule":   true,
+		"bytes per key, sluice to redis_rate":                           true,
+		"bytes per key, sluice to github":                               false,
+		"leased, hot keys: Redis commands for a decision":               true,
+		"leased, parallel: time, sluice-lease-backend to sethvargo":     false,
+		"leased, parallel: allocations, sluice-lease-backend":           true,
+		"denied, hot keys: Redis commands for a decision":               false,
+		"denied, parallel: time, sluice-lease-backend to sethvargo":     true,
+		"denied, parallel: allocations, sluice-lease-backend":           false,
+		"memory, parallel: time, sluice-backend to sethvargo":           true,
+		"memory, parallel: allocations, sluice-backend":                 true,
+		"ring of 10, idle cache: lookups in the time of one rendezvous": false,
+		"HTTP, allowed: time, sluice-httplimit to httprate":             false,
+		"HTTP, allowed: allocations, sluice-httplimit to httprate":      true,
+		"HTTP, denied: time, sluice-httplimit to httprate":              true,
+		"HTTP, denied: allocations, sluice-httplimit to httprate":       false,
+		"ring of 10: allocations":                                       false,
+		"ring of 10: max/mean load":                                     true,
+		"ring of 10: moved keys to ideal":                               false,
 	}
 	measured := make(map[string]bool)
 	for _, v := range verdicts(report) {
@@ -63,7 +71,8 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s was not measured", name)
 		}
 	}
-	if measured["256 callers: decisions/s, sluice to incr-rueidis"] || measured["ring of 100: allocations"] {
+	if measured["256 callers: decisions/s, sluice to incr-rueidis"] || measured["ring of 100: allocations"] ||
+		measured["ring of 10, busy cache: lookups in the time of one rendezvous"] {
 		t.Error("what is not in the report was measured")
 	}
 }

@@ -75,6 +75,18 @@ func Sliding(max int64, window, precision time.Duration) Limit {
 	return Limit{Algorithm: SlidingWindow, Max: max, Window: window, Precision: precision}
 }
 
+// Counter counts and doesn't deny: with Throttler.Usage it says how often a key did something within any time up to window, blurred
+// by precision. The idea is Chris O'Hara's add and count ("Rate limiting with Redis"). It stands alone in a policy, or beside
+// limits, and counts what passes those.
+//
+// It is a Sliding limit with the largest Max that one can have, 2^46 in a window: a thousand units a millisecond for two years. It
+// shares the counts of Sliding limits with the same window and precision. Headers don't show it, and NearLimit observers and
+// leases leave it out of account.
+func Counter(window, precision time.Duration) Limit { return Sliding(maxSliding, window, precision) }
+
+// IsCounter reports whether the limit is a [Counter].
+func (l *Limit) IsCounter() bool { return l.Algorithm == SlidingWindow && l.Max == maxSliding }
+
 // TokenBucket holds up to burst tokens, of which rate come back evenly per per. No interval T admits more than
 // burst + rate x T/per. It is exact GCRA: fractions of a microsecond are kept. Per is a whole number of
 // microseconds.

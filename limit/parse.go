@@ -15,6 +15,7 @@ import (
 //	100/1m@aligned     fixed, windows at multiples of a minute
 //	100/1m@staggered   fixed, aligned and shifted by a hash of the key
 //	240/1h~1m          sliding, in sub-buckets of a minute
+//	count/1h~1m        counter, in sub-buckets of a minute
 //	10/1s+20           token bucket, 10 a second, burst 20
 //	daily=1000/24h     any of them with a name
 //
@@ -46,8 +47,13 @@ func parse(s string) (Limit, error) {
 		return fail(`must look like 100/1m, 240/1h~1m or 10/1s+20`)
 	}
 	var err error
-	if l.Max, err = parseCount(max); err != nil {
-		return fail("the part before / must be a whole number")
+	if max == counted {
+		l.Max = maxSliding
+		if !strings.Contains(window, "~") {
+			return fail("a counter needs a precision, as in count/1h~1m")
+		}
+	} else if l.Max, err = parseCount(max); err != nil {
+		return fail("the part before / must be a whole number, or count")
 	}
 	if i := strings.IndexAny(window, "~+@"); i >= 0 {
 		suffix := window[i+1:]
@@ -80,6 +86,9 @@ func parse(s string) (Limit, error) {
 	return l, nil
 }
 
+// counted is the text of a counter in the place of Max.
+const counted = "count"
+
 // parseCount takes digits only: no sign, no underscore.
 func parseCount(s string) (int64, error) {
 	n, err := strconv.ParseUint(s, 10, 63)
@@ -100,7 +109,11 @@ func (l Limit) String() string {
 	if l.Name != "" {
 		b = append(append(b, l.Name...), '=')
 	}
-	b = strconv.AppendInt(b, l.Max, 10)
+	if l.IsCounter() {
+		b = append(b, counted...)
+	} else {
+		b = strconv.AppendInt(b, l.Max, 10)
+	}
 	b = append(b, '/')
 	b = durationtext.Append(b, l.Window)
 	switch {

@@ -24,6 +24,9 @@ func TestParse(t *testing.T) {
 		"100/1m@aligned":        limit.PerMinute(100).Aligned(),
 		"100/1m@staggered":      limit.PerMinute(100).Staggered(),
 		"240/1h~1m":             limit.Sliding(240, time.Hour, time.Minute),
+		"count/1h~1m":           limit.Counter(time.Hour, time.Minute),
+		"n=count/1h~1m":         limit.Counter(time.Hour, time.Minute).Named("n"),
+		"70368744177664/1h~1m":  limit.Counter(time.Hour, time.Minute),
 		"10/1s+20":              limit.TokenBucket(10, time.Second, 20),
 		"daily=1000/24h":        limit.PerDay(1000).Named("daily"),
 		"d-1_=5/1h30m":          limit.Fixed(5, 90*time.Minute).Named("d-1_"),
@@ -47,6 +50,7 @@ func TestParse(t *testing.T) {
 	for _, text := range []string{
 		"", "/", "100", "100/", "/1m", "100/1", "100/m", "x/1m", "-1/1m", "+1/1m", "1_000/1m", "1e3/1m", " 1/1m", "1/1m ",
 		"0x10/1m", "1.5/1m", "9223372036854775808/1m", "99999999999999999999/1m", "1/1m/1m", "100/-1m", "100/0s",
+		"count/1h", "count/1h+5", "count/1h@aligned", "count/~1m", "Count/1h~1m", "count",
 		"=1/1m", "A=1/1m", "a=b=1/1m", "a/b=1/1m", strings.Repeat("n", 33) + "=1/1m",
 		"1/1m@", "1/1m@first", "1/1m@Aligned", "1/1m@aligned@aligned", "1/1m~", "1/1m~1", "1/1m~1s~1s", "1/1m~7s", "1/1m~-1s",
 		"1/1m+", "1/1m+-1", "1/1m+0", "1/1m+1+1", "1/1m+1@aligned", "1/1m~1s@aligned", "1/1m~1s+1", "1/1us", "1/1ns+1",

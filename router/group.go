@@ -105,6 +105,10 @@ func (g *group) reset(ctx context.Context, req backend.Request) error {
 	return change(ctx, g, "reset", func(b backend.Resetter) error { return b.Reset(ctx, req) })
 }
 
+func (g *group) grant(ctx context.Context, req backend.Request, extra int64) error {
+	return change(ctx, g, "grant", func(b backend.Granter) error { return b.Grant(ctx, req, extra) })
+}
+
 func (g *group) seed(ctx context.Context, req backend.Request, st state.State) error {
 	return change(ctx, g, "seed", func(b backend.Seeder) error { return b.Seed(ctx, req, st) })
 }

@@ -73,7 +73,7 @@ func TestConformanceOfMigration(t *testing.T) {
 				}
 				return newDual(t, cfg)
 			}, backendtest.Contends(), backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](),
-				backendtest.Require[backend.Resetter](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder]())
+				backendtest.Require[backend.Resetter](), backendtest.Require[backend.Granter](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder]())
 		})
 	}
 }

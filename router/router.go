@@ -37,6 +37,7 @@ var (
 	_ backend.Refunder = (*Router)(nil)
 	_ backend.Charger  = (*Router)(nil)
 	_ backend.Resetter = (*Router)(nil)
+	_ backend.Granter  = (*Router)(nil)
 	_ backend.Pinger   = (*Router)(nil)
 	_ backend.Loader   = (*Router)(nil)
 	_ backend.Seeder   = (*Router)(nil)
@@ -200,6 +201,14 @@ func (r *Router) Refund(ctx context.Context, req backend.Request, receipt state.
 // Reset implements [backend.Resetter]; [backend.ErrUnsupported] if the primary can't.
 func (r *Router) Reset(ctx context.Context, req backend.Request) error {
 	return r.change(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.reset(ctx, req) })
+}
+
+// Grant implements [backend.Granter]; [backend.ErrUnsupported] if the primary can't.
+func (r *Router) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := req.CheckGrant(ctx, extra); err != nil && !r.closed.Load() {
+		return err
+	}
+	return r.change(ctx, req, func(ctx context.Context, g *group, req backend.Request) error { return g.grant(ctx, req, extra) })
 }
 
 // Seed implements [backend.Seeder]; [backend.ErrUnsupported] if the primary can't.

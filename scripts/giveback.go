@@ -29,14 +29,32 @@ func RefundArgs(now state.At, r *state.Receipt, amount int64, move state.Move) [
 	return args
 }
 
-// ResetArgs returns the arguments of Reset.
+// everything is the amount of a Reset that voids the receipts of what it gives back.
+const everything = -1
+
+// ResetArgs returns the arguments of Reset for everything.
 func ResetArgs(now state.At, p *limit.Policy, move state.Move) []any {
-	args := moveArgs(make([]any, 0, 4+2*len(p.Limits)), now, move)
+	return resetArgs(now, p, everything, move)
+}
+
+// GrantArgs returns the arguments of Reset for up to extra.
+func GrantArgs(now state.At, p *limit.Policy, extra int64, move state.Move) []any {
+	return resetArgs(now, p, extra, move)
+}
+
+func resetArgs(now state.At, p *limit.Policy, amount int64, move state.Move) []any {
+	args := moveArgs(make([]any, 0, 4+4*len(p.Limits)), now, move)
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		args = append(args, state.AppendID(nil, l))
-		if l.Algorithm == limit.Bucket {
-			args = append(args, l.Max)
+		switch {
+		case l.Algorithm != limit.Bucket:
+			args = append(args, amount)
+		case amount == everything:
+			args = append(args, everything, 0, l.Max)
+		default:
+			micros, fraction := l.Refill(min(amount, l.Burst))
+			args = append(args, micros, fraction, l.Max)
 		}
 	}
 	return args

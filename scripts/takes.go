@@ -2,43 +2,45 @@ package scripts
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Plan is the part of the arguments of Takes and TakesFixed that is the same for all takes under the same limits. It is
-// a copy: an abandoned call may be encoded when the caller has its policy back.
+// Plan is the part of the arguments of takes that is the same for all takes under the same limits. It is a copy: an
+// abandoned call may be encoded when the caller has its policy back.
 type Plan struct {
 	Limits []limit.Limit
-	Script *Script // nil if takes under these limits can't share a call
-	args   []any   // of each limit; nil in the place of what depends on the moment
+	Script *Script // for several keys in one call; nil if takes under these limits can't share one
+	args   []any   // of Script for each limit; nil in the place of what depends on the moment
 
-	pattern any // a string, the first argument of TakeOne; nil if it isn't for these limits
+	one     *Script // for a single take without a floor; nil if there is none for these limits
+	oneArgs []any   // its arguments, but for those that depend on the moment; for a cost of 1
 }
 
 func newPlan(limits []limit.Limit) *Plan {
 	p := &Plan{Limits: slices.Clone(limits)}
+	if len(limits) == 1 {
+		p.planOne(&p.Limits[0])
+	}
+	var args []any
 	for i := range p.Limits {
 		l := &p.Limits[i]
 		id := string(state.AppendID(nil, l))
 		switch {
 		case l.Algorithm == limit.FixedWindow && l.Alignment != limit.KeyStaggered:
-			p.args = append(p.args, id, l.Max, nil)
+			args = append(args, id, l.Max, nil)
 		case l.Algorithm == limit.SlidingWindow:
-			p.args = append(p.args, id, l.Max, nil, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
+			args = append(args, id, l.Max, nil, l.Precision.Milliseconds(), int64(l.Window/l.Precision))
 		default:
 			return p
 		}
 	}
-	p.Script = &Takes
+	p.Script, p.args = &Takes, args
 	if len(limits) == 1 && limits[0].Algorithm == limit.FixedWindow {
 		p.Script = &TakesFixed
-		p.pattern = "^" + string(state.AppendID(nil, &p.Limits[0])) + `:(%d+),()%d+;$`
 	}
 	return p
 }
@@ -51,37 +53,44 @@ type KeyTake struct {
 	Key   string // as it is stored
 	Cost  int64
 	Floor string // from FloorText
+	Phase uint64 // of [state.At]
 }
 
-// ScriptFor is the script for n keys, of which the first is given.
+// Args are the arguments of one call. Their memory can serve another one, once this has its reply.
+type Args struct {
+	List []any
+
+	text text // to which List refers
+}
+
+// text is an argument that go-redis writes without a copy.
+type text []byte
+
+func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
+
+// ScriptFor is the script for n keys, of which the first is given: n is 1 if the plan has no Script.
 func (p *Plan) ScriptFor(nowMicros int64, n int, first *KeyTake) *Script {
-	if n == 1 && p.pattern != nil && first.Cost == 1 && first.Floor == "" && hasMillisDigits(nowMicros) {
-		return &TakeOne
+	switch {
+	case n == 1 && p.one != nil && p.fitsOne(nowMicros, first):
+		return p.one
+	case p.Script != nil:
+		return p.Script
 	}
-	return p.Script
-}
-
-// hasMillisDigits reports whether now, and the reset of each window that begins now, have 13 digits as Unix milliseconds: from 2001 to
-// 2276. TakeOne compares them as text.
-func hasMillisDigits(nowMicros int64) bool {
-	const least, most = 1e15, 1e16 - int64(limit.MaxWindow/time.Microsecond)
-	return least <= nowMicros && nowMicros < most
-}
-
-// appendOne appends the key and the arguments of TakeOne.
-func (p *Plan) appendOne(args []any, nowMicros int64, take *KeyTake) []any {
-	l := &p.Limits[0]
-	moments := make([]byte, 0, 2*13+16)
-	moments = strconv.AppendInt(moments, nowMicros/1000, 10)
-	moments = strconv.AppendInt(moments, state.End(l, state.At{Micros: nowMicros}), 10)
-	return append(args, &take.Key, p.pattern, strconv.AppendInt(moments, l.Max, 10))
+	return &Take
 }
 
 // AppendArgs appends the keys and arguments of a call of script, from ScriptFor, for n keys.
-func (p *Plan) AppendArgs(script *Script, args []any, nowMicros int64, n int, take func(i int) *KeyTake) []any {
-	if script == &TakeOne {
-		return p.appendOne(args, nowMicros, take(0))
+func (p *Plan) AppendArgs(to *Args, script *Script, nowMicros int64, n int, take func(i int) *KeyTake) {
+	switch script {
+	case &TakeOne, &TakeBucket:
+		p.appendOne(to, nowMicros, take(0))
+		return
+	case &Take:
+		t := take(0)
+		to.List = append(append(to.List, &t.Key), p.TakeArgs(nowMicros, t)...)
+		return
 	}
+	args := to.List
 	costs, floors := false, false
 	for i := range n {
 		t := take(i)
@@ -110,18 +119,23 @@ func (p *Plan) AppendArgs(script *Script, args []any, nowMicros int64, n int, ta
 			args = append(args, &take(i).Floor)
 		}
 	}
-	return args
+	to.List = args
+}
+
+// TakeArgs are the arguments of Take, without the key.
+func (p *Plan) TakeArgs(nowMicros int64, take *KeyTake) []any {
+	return TakeArgs(p.Limits, state.At{Micros: nowMicros, Phase: take.Phase}, take.Cost, take.Floor, state.Move{})
 }
 
 // Size is how many arguments a call for n keys has at most.
-func (p *Plan) Size(n int) int { return 2 + len(p.args) + 3*n }
+func (p *Plan) Size(n int) int { return 3 + max(len(p.args), len(p.oneArgs)) + 3*n }
 
 // Replies are what a call of Takes answers, key by key.
 type Replies struct{ rest string }
 
 // ParseTakes decodes the reply of a script from ScriptFor for n keys.
 func ParseTakes(script *Script, reply string, n int) (Replies, error) {
-	if script == &TakeOne {
+	if !script.answersEach() {
 		if strings.Contains(reply, " ") || strings.HasPrefix(reply, "-") { // no reply of it, and Next would read more than one
 			return Replies{}, state.ErrCorruptState
 		}

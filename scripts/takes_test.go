@@ -3,16 +3,12 @@
 package scripts_test
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
-	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -50,72 +46,5 @@ func TestPlans(t *testing.T) {
 	}
 	if got := testing.AllocsPerRun(100, func() { all.Find(mine) }); got > 0 {
 		t.Errorf("a plan that is known costs %v allocations", got)
-	}
-}
-
-// TestTakeOneCounts: TakeOne, which compares and counts up text, does what package limit/state does wherever the number of digits
-// changes.
-func TestTakeOneCounts(t *testing.T) {
-	t.Parallel()
-	client := testserver.Redis(t).Client()
-	const now = 1_767_225_600_000_000
-	counts := []int64{1, 8, 9, 10, 19, 98, 99, 100, 199, 999, 123_456_789_012_349, 99_999_999_999_999, 1e15 - 1, limit.MaxCount - 2, limit.MaxCount - 1, limit.MaxCount}
-	for _, used := range counts {
-		for _, most := range counts {
-			for _, refunded := range []int64{0, 1, 10} {
-				for _, elapsed := range []int64{0, 3_599_999, 3_600_000} {
-					if refunded > used {
-						continue
-					}
-					policy := &limit.Policy{Limits: []limit.Limit{limit.Fixed(most, time.Hour)}}
-					stored := fmt.Sprintf("f1h:%d,%d;", now/1000+3_600_000, used)
-					if refunded > 0 {
-						stored = fmt.Sprintf("f1h:%d,%d-%d;", now/1000+3_600_000, used, refunded)
-					}
-					at := state.At{Micros: now + elapsed*1000}
-					plan := new(scripts.Plans).Find(policy.Limits)
-					one := &scripts.KeyTake{Key: "k", Cost: 1}
-					script := plan.ScriptFor(at.Micros, 1, one)
-					if script != &scripts.TakeOne {
-						t.Fatalf("a single take goes to %s", script.Name)
-					}
-					client.Set(t.Context(), "k", stored, time.Hour)
-					args := plan.AppendArgs(script, nil, at.Micros, 1, func(int) *scripts.KeyTake { return one })
-					reply, err := client.Eval(t.Context(), script.Source, []string{"k"}, args[1:]...).Text()
-					if err != nil {
-						t.Fatal(err)
-					}
-					charged, got, err := scripts.ParseTake(reply)
-					want, _ := state.ParseState(stored)
-					verdict := want.Take(policy, at, 1)
-					if left := client.Get(t.Context(), "k").Val(); err != nil || charged != verdict.Allowed || got.String() != left {
-						t.Errorf("%s of %d, %d ms later: %q, %v, stored is %q", stored, most, elapsed, reply, err, left)
-					} else if charged && !got.Equal(&want) {
-						t.Errorf("%s of %d, %d ms later: %s, want %s", stored, most, elapsed, got.String(), want.String())
-					}
-				}
-			}
-		}
-	}
-}
-
-// TestTakeOneLeaves: what isn't the state of one fixed limit is left to take, unchanged.
-func TestTakeOneLeaves(t *testing.T) {
-	t.Parallel()
-	client := testserver.Redis(t).Client()
-	const now = 1_767_225_600_000_000
-	at := fmt.Sprint(now/1000 + 1000)
-	one := &scripts.KeyTake{Key: "k", Cost: 1}
-	plan := new(scripts.Plans).Find([]limit.Limit{limit.PerHour(100)})
-	args := plan.AppendArgs(&scripts.TakeOne, nil, now, 1, func(int) *scripts.KeyTake { return one })[1:]
-	for _, stored := range []string{
-		"f1h:" + at + ",5;f1m:" + at + ",2;", "f1h:" + at + ",5-1;f1m:" + at + ",2;", "f1m:" + at + ",5;", "f1h:" + at + ",5-1-1-1;",
-		"f1h:" + at + "0,5;", "f1h:" + at + ",5", "f1h:" + at + ",-5;", "garbage", strings.Repeat("f1h:"+at+",5;", 20),
-	} {
-		client.Set(t.Context(), "k", stored, time.Hour)
-		reply, err := client.Eval(t.Context(), scripts.TakeOne.Source, []string{"k"}, args...).Text()
-		if left := client.Get(t.Context(), "k").Val(); err != nil || reply != "" || left != stored {
-			t.Errorf("%q: %q, %v, and leaves %q", stored, reply, err, left)
-		}
 	}
 }

@@ -150,6 +150,9 @@ func (c Config) validate() error {
 		bad("OpenCap", "none", "must be set for FailOpen: an outage must not admit without a bound")
 	case c.Failure == FailOpen:
 		within("OpenCap", c.OpenCap.Validate())
+		if c.OpenCap.IsCounter() {
+			bad("OpenCap", c.OpenCap.String(), "must be a limit: a counter bounds nothing")
+		}
 	case c.OpenCap != limit.Limit{}:
 		bad("OpenCap", c.OpenCap.String(), "is for FailOpen only")
 	}

@@ -19,6 +19,7 @@ type charge struct {
 	event   *Event  // of the take, until commit or free; nil without an Observer
 	settler Settler // after commit; nil if there is nothing to call
 
+	upTo      bool  // before a take: whether less than its cost may be taken
 	ownCalls  int32 // before a take: how many of the calls on the key belong to the same AllowAll
 	temporary bool  // after a denial: whether a provisional charge may be the reason
 }
@@ -44,7 +45,7 @@ func (t *Throttler) resolveObserved(
 	}
 	ctx, e := t.startEvent(ctx, OpTake, start, view, req)
 	err = t.resolve(ctx, view, req, err, d, c)
-	e.Decision = *d
+	e.Decision, e.Cost = *d, req.Cost
 	t.endEvent(ctx, e, err)
 	if c != nil {
 		c.event = e
@@ -65,7 +66,12 @@ func (t *Throttler) resolve(ctx context.Context, view PolicyView, req *backend.R
 	}
 	call, cancel := t.timeout(ctx)
 	defer cancel()
-	result, err := t.backend.Take(call, *req)
+	var result backend.Result
+	if c != nil && c.upTo {
+		result, err = takeUpTo(call, t.backend, req)
+	} else {
+		result, err = t.backend.Take(call, *req)
+	}
 	req.Trace = nil // it ends here: the charge may be given back much later
 	if err != nil {
 		return t.applyFailurePolicy(ctx, req, err, d, c)
@@ -95,13 +101,7 @@ func refusal(p *limit.Policy, err error) Decision {
 	if !errors.Is(err, limit.ErrCostExceedsLimit) {
 		return Decision{}
 	}
-	least := p.Limits[0]
-	for _, l := range p.Limits[1:] {
-		if l.Quota() < least.Quota() {
-			least = l
-		}
-	}
-	return Decision{Limit: least, RetryAfter: limit.Never}
+	return Decision{Limit: *least(p), RetryAfter: limit.Never}
 }
 
 // settle gives back what a charge is above the actual cost, or charges what that is above it.

@@ -27,7 +27,10 @@ func (d Decision) String() string {
 		fmt.Fprintf(&b, format, args...)
 		separator = ", "
 	}
-	if d.limited() {
+	switch {
+	case d.Limit.IsCounter():
+		part("counted by %s", d.Limit)
+	case d.limited():
 		part("%d left of %s", d.Remaining, d.Limit)
 	}
 	switch {

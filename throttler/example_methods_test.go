@@ -96,6 +96,31 @@ func ExampleThrottler_Usage() {
 	// 5m0s 7
 }
 
+// A Counter denies nothing: Usage says how often a key did something lately.
+func ExampleThrottler_Usage_counter() {
+	t, err := throttler.New(throttler.Config{
+		Policy: limit.Policy{Name: "failed-logins", Limits: []limit.Limit{limit.Counter(time.Hour, time.Minute)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer t.Close()
+	ctx := context.Background()
+
+	for range 12 {
+		if _, err := t.Allow(ctx, "account:42"); err != nil { // counts
+			log.Fatal(err)
+		}
+	}
+	failed, err := t.Usage(ctx, "account:42", 10*time.Minute)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(failed, "failed logins in ten minutes; ask for a second factor:", failed > 10)
+	// Output:
+	// 12 failed logins in ten minutes; ask for a second factor: true
+}
+
 // Wait is for work that may be late but not lost.
 func ExampleThrottler_Wait() {
 	t, err := throttler.New(throttler.Config{

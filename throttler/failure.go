@@ -62,8 +62,16 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 		return nil
 	}
 	t.outage(ctx, req.Policy, cause)
-	if local, ok := t.fallback.request(t.cfg.Failure, *req); ok {
-		result, err := t.fallback.memory.Take(ctx, local)
+	upTo := c != nil && c.upTo
+	if local, ok := t.fallback.request(t.cfg.Failure, *req, upTo); ok {
+		var result backend.Result
+		var err error
+		if upTo {
+			result, err = takeUpTo(ctx, t.fallback.memory, &local)
+			req.Cost = local.Cost
+		} else {
+			result, err = t.fallback.memory.Take(ctx, local)
+		}
 		if err != nil {
 			return fmt.Errorf("throttler: %w", errors.Join(cause, err))
 		}
@@ -107,8 +115,9 @@ func newFallback(cfg *Config) (f fallback, err error) {
 	return f, err
 }
 
-// request is the request to the fallback's memory. It reports false if the request is denied without one.
-func (f *fallback) request(how FailurePolicy, req backend.Request) (backend.Request, bool) {
+// request is the request to the fallback's memory; upTo is whether less than the cost may be taken. It reports false if the
+// request is denied without one.
+func (f *fallback) request(how FailurePolicy, req backend.Request, upTo bool) (backend.Request, bool) {
 	switch how {
 	case FailLocal:
 		req.Policy = f.share(req.Policy)
@@ -118,6 +127,9 @@ func (f *fallback) request(how FailurePolicy, req backend.Request) (backend.Requ
 		return req, false
 	}
 	req.Floor = nil
+	if upTo {
+		req.Cost = min(req.Cost, least(req.Policy).Quota())
+	}
 	return req, req.Policy.CheckCost(req.Cost) == nil
 }
 
@@ -128,6 +140,10 @@ func (f *fallback) share(p *limit.Policy) *limit.Policy {
 	}
 	part := limit.Policy{Name: p.Name, Limits: make([]limit.Limit, len(p.Limits))}
 	for i, l := range p.Limits {
+		if l.IsCounter() {
+			part.Limits[i] = l
+			continue
+		}
 		l.Max = ceilDiv(l.Max, f.processes)
 		l.Burst = ceilDiv(l.Burst, f.processes)
 		part.Limits[i] = l

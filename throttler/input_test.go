@@ -32,6 +32,13 @@ var operations = []struct {
 	{"AllowAll, second", true, func(ctx context.Context, th *throttler.Throttler, key string, cost int64) (throttler.Decision, error) {
 		return th.AllowAll(ctx, []string{"good", key}, cost)
 	}},
+	{"AllowUpTo", true, func(ctx context.Context, th *throttler.Throttler, key string, cost int64) (throttler.Decision, error) {
+		_, d, err := th.AllowUpTo(ctx, key, cost)
+		return d, err
+	}},
+	{"PeekN", true, func(ctx context.Context, th *throttler.Throttler, key string, cost int64) (throttler.Decision, error) {
+		return th.PeekN(ctx, key, cost)
+	}},
 	{"Peek", false, func(ctx context.Context, th *throttler.Throttler, key string, _ int64) (throttler.Decision, error) {
 		return th.Peek(ctx, key)
 	}},
@@ -48,6 +55,9 @@ var operations = []struct {
 	}},
 	{"Reset", false, func(ctx context.Context, th *throttler.Throttler, key string, _ int64) (throttler.Decision, error) {
 		return throttler.Decision{}, th.Reset(ctx, key)
+	}},
+	{"Grant", false, func(ctx context.Context, th *throttler.Throttler, key string, _ int64) (throttler.Decision, error) {
+		return throttler.Decision{}, th.Grant(ctx, key, 1)
 	}},
 }
 
@@ -99,7 +109,7 @@ func refuse(t *testing.T, b backend.Backend) {
 			{name: "cost 2^53-1", ctx: t.Context(), key: "k", cost: limit.MaxCount, field: "cost",
 				is: limit.ErrCostExceedsLimit},
 		} {
-			if test.cost != 1 && !op.costs {
+			if test.cost != 1 && !op.costs || op.name == "AllowUpTo" && test.is == limit.ErrCostExceedsLimit {
 				continue
 			}
 			if test.th == nil {
@@ -132,6 +142,11 @@ func refuse(t *testing.T, b backend.Backend) {
 	for _, interval := range []time.Duration{0, -time.Second, time.Minute + 1, math.MaxInt64} {
 		if _, err := open.Usage(t.Context(), "k", interval); strings.Join(fields(err), "") != "interval" {
 			t.Errorf("Usage over %v = %v", interval, err)
+		}
+	}
+	for _, extra := range []int64{0, -1, limit.MaxCount + 1} {
+		if err := open.Grant(t.Context(), "k", extra); strings.Join(fields(err), "") != "extra" {
+			t.Errorf("Grant of %d = %v", extra, err)
 		}
 	}
 	var none context.Context
@@ -173,7 +188,7 @@ func TestUnsupported(t *testing.T) {
 	for _, op := range operations {
 		d, err := op.call(t.Context(), th, "k", 1)
 		switch op.name {
-		case "Allow", "AllowN", "AllowAll", "Wait":
+		case "Allow", "AllowN", "AllowAll", "AllowUpTo", "Wait":
 			if err != nil || !d.Allowed {
 				t.Errorf("%s = %+v, %v, want it to pass", op.name, d, err)
 			}
@@ -183,8 +198,8 @@ func TestUnsupported(t *testing.T) {
 			}
 		}
 	}
-	if n := b.calls.Load(); n != 4 {
-		t.Errorf("%d calls reached the backend, want the 4 that it can", n)
+	if n := b.calls.Load(); n != 5 {
+		t.Errorf("%d calls reached the backend, want the 5 that it can", n)
 	}
 	if err := th.Ping(t.Context()); err != nil {
 		t.Errorf("Ping = %v, want nil for a backend that has none", err)

@@ -125,6 +125,16 @@ func (s *spy) Reset(ctx context.Context, req backend.Request) error {
 	return s.Memory.Reset(ctx, req)
 }
 
+func (s *spy) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := req.CheckGrant(ctx, extra); err != nil {
+		return err
+	}
+	if err := s.call("grant"); err != nil {
+		return err
+	}
+	return s.Memory.Grant(ctx, req, extra)
+}
+
 func (s *spy) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	if err := s.call("load"); err != nil {
 		return backend.Snapshot{}, err

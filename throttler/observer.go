@@ -53,7 +53,9 @@ type Event struct {
 	Key    string        // personal data, as a rule: don't export it, and copy it before keeping it
 	Policy *limit.Policy // of the key
 	Shadow *limit.Policy // of the policy, by Config.Policies; nil if it has none. Of OpShadow: the policy that decided
-	Cost   int64         // of the request; of OpRefund what is given back, of OpCharge what is charged on top
+	// Cost is that of the request; of AllowUpTo, in End and Commit, what it took or last tried; of OpRefund and OpGrant what is
+	// given back; of OpCharge what is charged on top.
+	Cost int64
 
 	Decision Decision      // of OpTake, OpPeek and OpShadow
 	Err      error         // nil after a verdict, including a denial
@@ -75,16 +77,17 @@ type Operation uint8
 // The operations.
 const (
 	OpTake   Operation = iota // a request: Allow, Reserve and the like
-	OpPeek                    // Peek
+	OpPeek                    // Peek and PeekN
 	OpUsage                   // Usage
 	OpReset                   // Reset
+	OpGrant                   // Grant
 	OpRefund                  // what Settle, Cancel and a denied AllowAll give back
 	OpCharge                  // what Settle charges above what was reserved
 	OpShadow                  // what a shadow policy decided about a request, in the background; see package insight
 )
 
 func (o Operation) String() string {
-	names := [...]string{"take", "peek", "usage", "reset", "refund", "charge", "shadow"}
+	names := [...]string{"take", "peek", "usage", "reset", "grant", "refund", "charge", "shadow"}
 	if int(o) < len(names) {
 		return names[o]
 	}

@@ -10,11 +10,17 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Peek looks without charging: Allowed is whether a request of cost 1 would pass. A replica that lags may answer it. In an
-// outage it fails: the failure policy decides requests only.
+// Peek is PeekN with a cost of 1.
 func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
+	return t.PeekN(ctx, key, 1)
+}
+
+// PeekN looks without charging: Allowed is whether AllowN with this cost would pass, Remaining what is left now. A replica that
+// lags may answer it. In an outage it fails: the failure policy decides requests only. A cost that a limit can never hold is a
+// limit.ErrCostExceedsLimit.
+func (t *Throttler) PeekN(ctx context.Context, key string, cost int64) (Decision, error) {
 	var d Decision
-	err := t.operate(ctx, OpPeek, key, &d, func(ctx context.Context, view PolicyView, req backend.Request) error {
+	err := t.operate(ctx, OpPeek, key, cost, &d, func(ctx context.Context, view PolicyView, req backend.Request) error {
 		if t.listed(view, key, nil, &d) {
 			return nil
 		}
@@ -32,7 +38,7 @@ func (t *Throttler) Peek(ctx context.Context, key string) (Decision, error) {
 // finest precision whose window covers the interval. It is blurred by that precision, and a replica may answer it. If no
 // sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate limiting with Redis").
 func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (used int64, err error) {
-	err = t.operate(ctx, OpUsage, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+	err = t.operate(ctx, OpUsage, key, 1, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		var nothing state.State
 		if _, _, ok := nothing.Usage(req.Policy, state.At{}, interval); !ok {
 			return &limit.Error{Field: "interval", Value: interval.String(),
@@ -50,7 +56,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 
 // Reset gives a key its full quota back, under the policy that it has now.
 func (t *Throttler) Reset(ctx context.Context, key string) error {
-	return t.operate(ctx, OpReset, key, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+	return t.operate(ctx, OpReset, key, 1, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		if err := backend.Reset(ctx, t.backend, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
@@ -61,12 +67,35 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 	})
 }
 
-// operate checks the input of an operation, bounds its call and calls the observer. D is what the call may fill in, or nil.
+// Grant lets a key spend up to extra more until its windows end, under each limit of the policy that it has now: what support
+// staff give a customer who is blocked. It gives back what was used, so the key never has more than its quota left: for more than
+// that raise the policy's Max, which applies at once. Of a sliding window the latest use is given back, which would have counted
+// longest; of a token bucket at most its burst. A window admits at most Max and what was granted in it. Extra is from 1 to
+// limit.MaxCount. The backend must be a backend.Granter.
+func (t *Throttler) Grant(ctx context.Context, key string, extra int64) error {
+	return t.operate(ctx, OpGrant, key, extra, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
+		if err := backend.Grant(ctx, t.backend, req, extra); err != nil {
+			return fmt.Errorf("throttler: %w", err)
+		}
+		if t.fallback.memory == nil {
+			return nil
+		}
+		return t.fallback.memory.Grant(ctx, req, ceilDiv(extra, t.fallback.processes))
+	})
+}
+
+// operate checks the input of an operation, bounds its call and calls the observer. D is the decision that the call makes, or nil.
 func (t *Throttler) operate(
-	ctx context.Context, op Operation, key string, d *Decision, call func(context.Context, PolicyView, backend.Request) error,
+	ctx context.Context, op Operation, key string, cost int64, d *Decision,
+	call func(context.Context, PolicyView, backend.Request) error,
 ) error {
 	start, view := t.now(), t.view()
-	req, err := t.request(ctx, view, key, 1)
+	checked := int64(1) // what is given back is not bounded by a quota
+	if op == OpPeek {
+		checked = cost
+	}
+	req, err := t.request(ctx, view, key, checked)
+	req.Cost = cost
 	var e *Event
 	if t.observer != nil && ctx != nil {
 		ctx, e = t.startEvent(ctx, op, start, view, &req)
@@ -75,6 +104,10 @@ func (t *Throttler) operate(
 		bounded, cancel := t.timeout(ctx)
 		err = call(bounded, view, req)
 		cancel()
+	} else if d != nil && t.listed(view, key, err, d) {
+		err = nil
+	} else if d != nil {
+		*d = refusal(req.Policy, err)
 	}
 	if e != nil {
 		if d != nil {

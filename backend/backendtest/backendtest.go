@@ -115,6 +115,7 @@ var parts = []struct {
 	{"Charge", testCharge},
 	{"ChargeMarks", testChargeMarks},
 	{"Reset", testReset},
+	{"Grant", testGrant},
 	{"Load", testLoad},
 	{"Seed", testSeed},
 	{"Floor", testFloor},
@@ -208,6 +209,10 @@ func (s *subject) refund(req backend.Request, receipt state.Receipt, amount int6
 
 func (s *subject) reset(req backend.Request) error {
 	return s.again(func() error { return s.Backend.(backend.Resetter).Reset(context.Background(), req) })
+}
+
+func (s *subject) grant(req backend.Request, extra int64) error {
+	return s.again(func() error { return s.Backend.(backend.Granter).Grant(context.Background(), req, extra) })
 }
 
 func (s *subject) seed(req backend.Request, st state.State) error {

@@ -25,7 +25,7 @@ func hash(key string) uint64 { return keyhash.Sum(key) }
 
 // all is every optional interface that memory has.
 var all = []backendtest.Option{
-	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](), backendtest.Require[backend.Resetter](),
+	backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](), backendtest.Require[backend.Resetter](), backendtest.Require[backend.Granter](),
 	backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
 	backendtest.Require[backend.Sealer](), backendtest.Require[control.Clock](), backendtest.Require[control.Publisher](),
 }
@@ -312,6 +312,24 @@ func (b *fragile) Reset(ctx context.Context, req backend.Request) error {
 		case "a reset does nothing":
 		default:
 			s.Reset(req.Policy, at)
+		}
+	})
+}
+
+func (b *fragile) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if (extra < 1 || extra > limit.MaxCount) && b.broken != "any grant will do" {
+		return req.CheckGrant(ctx, extra)
+	}
+	return b.update(ctx, req, func(s *state.State, at state.At) {
+		switch b.broken {
+		case "a grant resets":
+			s.Reset(req.Policy, at)
+		case "a grant counts twice":
+			s.Grant(req.Policy, at, extra)
+			s.Grant(req.Policy, at, extra)
+		case "a grant does nothing":
+		default:
+			s.Grant(req.Policy, at, extra)
 		}
 	})
 }
@@ -604,6 +622,11 @@ var breakages = []struct{ broken, part string }{
 	{"denials forget the floor", "History"},
 	{"refunds count twice", "History"},
 	{"a reset deletes", "History"},
+	{"a grant resets", "Grant"},
+	{"a grant counts twice", "Grant"},
+	{"a grant does nothing", "Grant"},
+	{"a grant does nothing", "History"},
+	{"any grant will do", "BadInput"},
 	{"a new policy starts afresh", "History"},
 	{"windows end early", "History"},
 	{"policies share keys", "History"},

@@ -190,6 +190,9 @@ func (s *subject) calls(req backend.Request, receipt state.Receipt, each func(op
 	if r, ok := s.Backend.(backend.Resetter); ok {
 		each("Reset", r.Reset(ctx, req))
 	}
+	if g, ok := s.Backend.(backend.Granter); ok {
+		each("Grant", g.Grant(ctx, req, 1))
+	}
 	if l, ok := s.Backend.(backend.Loader); ok {
 		_, err := l.Load(ctx, req)
 		each("Load", err)

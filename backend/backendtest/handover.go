@@ -240,6 +240,9 @@ func (m *mirror) refused(t *testing.T, move state.Move, receipt state.Receipt, r
 	if resetter, ok := m.Backend.(backend.Resetter); ok {
 		check("Reset", resetter.Reset(ctx, req), refusal)
 	}
+	if granter, ok := m.Backend.(backend.Granter); ok {
+		check("Grant", granter.Grant(ctx, req, 1), refusal)
+	}
 	m.compareLoad(t)
 }
 

@@ -110,12 +110,13 @@ func (w *world) step(t *rapid.T) {
 		w.see(&w.mirrors[i].model)
 	}
 	op := rapid.SampledFrom([]string{
-		"take", "take", "take", "take", "floor", "floor", "peek", "refund", "refund", "charge", "charge", "reset", "seed", "load", "policy",
+		"take", "take", "take", "take", "floor", "floor", "peek", "refund", "refund", "charge", "charge", "reset", "grant", "seed", "load", "policy",
 	}).Draw(t, "op")
 	_, peeks := w.Backend.(backend.Peeker)
 	_, refunds := w.Backend.(backend.Refunder)
 	_, charges := w.Backend.(backend.Charger)
 	_, resets := w.Backend.(backend.Resetter)
+	_, grants := w.Backend.(backend.Granter)
 	_, seeds := w.Backend.(backend.Seeder)
 	switch {
 	case op == "take":
@@ -142,6 +143,8 @@ func (w *world) step(t *rapid.T) {
 		w.keep(m, m.spend(t, mark, cost, floor))
 	case op == "reset" && resets:
 		m.reset(t)
+	case op == "grant" && grants:
+		m.grant(t, w.drawCost(t, m))
 	case op == "seed" && seeds:
 		st := w.drawState(t, m)
 		w.see(&st)

@@ -84,6 +84,9 @@ func testBadInput(t *testing.T, s *subject) {
 		if r, ok := s.Backend.(backend.Resetter); ok {
 			check("Reset", r.Reset(bad.ctx, bad.req))
 		}
+		if g, ok := s.Backend.(backend.Granter); ok {
+			check("Grant", g.Grant(bad.ctx, bad.req, 1))
+		}
 		if l, ok := s.Backend.(backend.Loader); ok {
 			_, err = l.Load(bad.ctx, bad.req)
 			check("Load", err)
@@ -100,6 +103,14 @@ func testBadInput(t *testing.T, s *subject) {
 		var typed *limit.Error
 		if _, err := l.Seal(ctx, good); !errors.As(err, &typed) {
 			t.Errorf("Seal without a version: %v, want a *limit.Error", err)
+		}
+	}
+	if g, ok := s.Backend.(backend.Granter); ok {
+		for _, extra := range []int64{0, -1, limit.MaxCount + 1} {
+			var typed *limit.Error
+			if err := g.Grant(ctx, good, extra); !errors.As(err, &typed) || typed.Field != "extra" {
+				t.Errorf("Grant of %d: %v, want a *limit.Error", extra, err)
+			}
 		}
 	}
 	m := &mirror{subject: s, key: key, policy: policy}
@@ -146,6 +157,9 @@ func testContext(t *testing.T, s *subject) {
 		if c, ok := s.Backend.(backend.Charger); ok {
 			_, err = c.Charge(ctx, m.request(1, nil), state.Mark{})
 			check("Charge", err)
+		}
+		if g, ok := s.Backend.(backend.Granter); ok {
+			check("Grant", g.Grant(ctx, m.request(1, nil), 1))
 		}
 		if p, ok := s.Backend.(backend.Pinger); ok {
 			check("Ping", p.Ping(ctx))

@@ -132,6 +132,14 @@ func (m *mirror) reset(t reporter) {
 	m.model.Reset(m.policy, m.at())
 }
 
+func (m *mirror) grant(t reporter, extra int64) {
+	t.Helper()
+	if err := m.subject.grant(m.request(0, nil), extra); err != nil {
+		t.Fatalf("Grant: %v", err)
+	}
+	m.model.Grant(m.policy, m.at(), extra)
+}
+
 func (m *mirror) seed(t reporter, st state.State) {
 	t.Helper()
 	before := st.Clone()

@@ -203,6 +203,48 @@ func testReset(t *testing.T, s *subject) {
 	one.play(t, step{0, 1, "ok 1@1h0m0s"})
 }
 
+// testGrant: a grant gives back up to extra of what is used, at once and for good, and leaves receipts and windows as they are.
+func testGrant(t *testing.T, s *subject) {
+	if _, ok := s.Backend.(backend.Granter); !ok {
+		return
+	}
+	s.eachAlgorithm(t, 10, func(t *testing.T, m *mirror) {
+		m.grant(t, 3) // nothing is known
+		m.compareLoad(t)
+		v := m.take(t, 10)
+		receipt := v.Receipt()
+		full := m.model.Clone()
+		m.grant(t, 3)
+		m.compareLoad(t)
+		if v := m.takeFloor(t, 4, &full); v.Allowed { // what an old copy knows can't undo it
+			t.Errorf("3 were granted, 4 admitted: %s", say(&v.Verdict))
+		}
+		v = m.takeFloor(t, 3, &full)
+		if !v.Allowed {
+			t.Errorf("denied after a grant: %s", say(&v.Verdict))
+		}
+		if v := m.take(t, 1); v.Allowed {
+			t.Errorf("3 were granted, 4 admitted: %s", say(&v.Verdict))
+		}
+		m.refund(t, receipt, 10)
+		m.compareLoad(t)
+		m.grant(t, limit.MaxCount) // no more than is used
+		m.compareLoad(t)
+		if v := m.take(t, 10); !v.Allowed {
+			t.Errorf("denied after everything was given back: %s", say(&v.Verdict))
+		}
+		if v := m.take(t, 1); v.Allowed {
+			t.Errorf("admitted above the quota after a grant: %s", say(&v.Verdict))
+		}
+		s.clock.set(10 * time.Hour)
+		m.grant(t, 3) // what was used is over
+		if v := m.take(t, 10); !v.Allowed {
+			t.Errorf("a grant after the end of the window: %s", say(&v.Verdict))
+		}
+		m.compareLoad(t)
+	})
+}
+
 func testLoad(t *testing.T, s *subject) {
 	loader, ok := s.Backend.(backend.Loader)
 	if !ok || s.withheld > 0 {

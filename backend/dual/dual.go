@@ -150,6 +150,7 @@ var (
 	_ backend.Refunder = (*Dual)(nil)
 	_ backend.Charger  = (*Dual)(nil)
 	_ backend.Resetter = (*Dual)(nil)
+	_ backend.Granter  = (*Dual)(nil)
 	_ backend.Pinger   = (*Dual)(nil)
 	_ backend.Loader   = (*Dual)(nil)
 	_ backend.Seeder   = (*Dual)(nil)
@@ -236,6 +237,16 @@ func (d *Dual) Refund(ctx context.Context, req backend.Request, receipt state.Re
 func (d *Dual) Reset(ctx context.Context, req backend.Request) error {
 	return d.change(ctx, req, func(ctx context.Context, b backend.Backend, req backend.Request) error {
 		return backend.Reset(ctx, b, req)
+	})
+}
+
+// Grant implements [backend.Granter]; [backend.ErrUnsupported] if the key's side can't.
+func (d *Dual) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := d.refuse(req.CheckGrant(ctx, extra)); err != nil {
+		return err
+	}
+	return d.change(ctx, req, func(ctx context.Context, b backend.Backend, req backend.Request) error {
+		return backend.Grant(ctx, b, req, extra)
 	})
 }
 

@@ -70,6 +70,7 @@ var (
 	_ backend.Refunder = (*Lease)(nil)
 	_ backend.Charger  = (*Lease)(nil)
 	_ backend.Resetter = (*Lease)(nil)
+	_ backend.Granter  = (*Lease)(nil)
 	_ backend.Pinger   = (*Lease)(nil)
 	_ backend.Loader   = (*Lease)(nil)
 	_ backend.Seeder   = (*Lease)(nil)
@@ -282,6 +283,18 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 		return err
 	}
 	err := backend.Reset(ctx, l.inner, req)
+	l.recheck(s, hash, name, err)
+	return err
+}
+
+// Grant implements [backend.Granter]; it fails with [backend.ErrUnsupported] if the inner backend can't grant. Other processes
+// may deny for Config.Recheck more.
+func (l *Lease) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := l.checkOpen(req.CheckGrant(ctx, extra)); err != nil {
+		return err
+	}
+	s, hash, name := l.shardOf(&req)
+	err := backend.Grant(ctx, l.inner, req, extra)
 	l.recheck(s, hash, name, err)
 	return err
 }

@@ -69,10 +69,12 @@ func (s *shard) evictLocked(now int64) bool {
 	return true
 }
 
-func minQuota(p *limit.Policy) int64 {
-	least := p.Limits[0].Quota()
+// minQuota is the least quota of a policy's limits; 0 if it has counters only, which a batch would falsify.
+func minQuota(p *limit.Policy) (least int64) {
 	for i := range p.Limits {
-		least = min(least, p.Limits[i].Quota())
+		if l := &p.Limits[i]; !l.IsCounter() && (least == 0 || l.Quota() < least) {
+			least = l.Quota()
+		}
 	}
 	return least
 }

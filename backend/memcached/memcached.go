@@ -97,6 +97,7 @@ var (
 	_ backend.Refunder = (*Memcached)(nil)
 	_ backend.Charger  = (*Memcached)(nil)
 	_ backend.Resetter = (*Memcached)(nil)
+	_ backend.Granter  = (*Memcached)(nil)
 	_ backend.Pinger   = (*Memcached)(nil)
 	_ backend.Loader   = (*Memcached)(nil)
 	_ backend.Seeder   = (*Memcached)(nil)
@@ -171,6 +172,14 @@ func (m *Memcached) Reset(ctx context.Context, req backend.Request) error {
 		return err
 	}
 	return m.update(ctx, "reset", &req, func(req *backend.Request, s *state.State, now state.At) { s.Reset(req.Policy, now) })
+}
+
+// Grant implements [backend.Granter].
+func (m *Memcached) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := req.CheckGrant(ctx, extra); err != nil {
+		return err
+	}
+	return m.update(ctx, "grant", &req, func(req *backend.Request, s *state.State, now state.At) { s.Grant(req.Policy, now, extra) })
 }
 
 // update changes the state of a key, if there is one.

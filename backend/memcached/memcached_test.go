@@ -39,7 +39,7 @@ func TestMemcachedConformance(t *testing.T) {
 	},
 		backendtest.Contends(),
 		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](),
-		backendtest.Require[backend.Resetter](), backendtest.Require[backend.Pinger](),
+		backendtest.Require[backend.Resetter](), backendtest.Require[backend.Granter](), backendtest.Require[backend.Pinger](),
 		backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](),
 		backendtest.Require[control.Clock](),
 	)

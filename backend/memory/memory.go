@@ -49,6 +49,7 @@ var (
 	_ backend.Refunder  = (*Memory)(nil)
 	_ backend.Charger   = (*Memory)(nil)
 	_ backend.Resetter  = (*Memory)(nil)
+	_ backend.Granter   = (*Memory)(nil)
 	_ backend.Pinger    = (*Memory)(nil)
 	_ backend.Loader    = (*Memory)(nil)
 	_ backend.Seeder    = (*Memory)(nil)
@@ -164,6 +165,14 @@ func (m *Memory) Refund(ctx context.Context, req backend.Request, receipt state.
 // Reset implements [backend.Resetter].
 func (m *Memory) Reset(ctx context.Context, req backend.Request) error {
 	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Reset(req.Policy, at) })
+}
+
+// Grant implements [backend.Granter].
+func (m *Memory) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := m.checkOpen(req.CheckGrant(ctx, extra)); err != nil {
+		return err
+	}
+	return m.update(ctx, &req, func(s *state.State, at state.At) { s.Grant(req.Policy, at, extra) })
 }
 
 // update changes the state of a key, if there is one.

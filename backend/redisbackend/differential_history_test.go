@@ -77,7 +77,7 @@ func drawHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "floor", "floor", "floor", "refund", "refund", "refund",
-		"charge", "charge", "charge", "charge floor", "reset", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "lose", "spoil",
+		"charge", "charge", "charge", "charge floor", "reset", "grant", "seed", "peek", "load", "copy", "copy", "copy refund", "copy reset", "copy grant", "lose", "spoil",
 	}
 	moving := rand.New(rand.NewPCG(n, seed))
 	moves := moving.IntN(3) == 0
@@ -149,8 +149,8 @@ func drawPlainHistory(seed, n uint64) *history {
 	}
 	kinds := []string{
 		"take", "take", "take", "take", "take", "take", "take", "take", "together", "together", "together", "together",
-		"together", "refund", "refund", "reset", "floor", "floor", "seed", "peek", "load", "copy", "copy refund", "copy reset",
-		"lose", "spoil",
+		"together", "refund", "refund", "reset", "grant", "floor", "floor", "seed", "peek", "load", "copy", "copy refund", "copy reset",
+		"copy grant", "lose", "spoil",
 	}
 	moves := r.IntN(3) == 0
 	if moves {

@@ -212,7 +212,9 @@ func (c *contest) together(op *operation) error {
 	plan := new(scripts.Plans).Find(c.policy.Limits)
 	if one := plan.ScriptFor(c.at.Micros, 1, &scripts.KeyTake{Cost: 1}); one == &scripts.TakeOne && op.pick2>>60 < 8 {
 		script, keys, costs, floors = one, keys[:1], []int64{1}, []string{""}
-		args = plan.AppendArgs(one, nil, c.at.Micros, 1, func(int) *scripts.KeyTake { return new(scripts.KeyTake) })[1:]
+		var made scripts.Args
+		plan.AppendArgs(&made, one, c.at.Micros, 1, func(int) *scripts.KeyTake { return new(scripts.KeyTake) })
+		args = made.List[1:]
 	}
 	replies, err := c.eval(ctx, script, keys, args)
 	if err != nil || len(replies) != len(keys) {

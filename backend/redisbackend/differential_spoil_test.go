@@ -29,7 +29,7 @@ func (c *contest) spoil(text string) error {
 	_, taken := c.redis.Take(ctx, c.request(1, nil))
 	_, charged := c.redis.Charge(ctx, c.request(1, nil), state.Mark{})
 	calls := map[string]error{
-		"take": taken, "charge": charged, "reset": c.redis.Reset(ctx, c.request(1, nil)), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
+		"take": taken, "charge": charged, "reset": c.redis.Reset(ctx, c.request(1, nil)), "grant": c.redis.Grant(ctx, c.request(1, nil), 1), "seed": c.redis.Seed(ctx, c.request(1, nil), state.State{}),
 	}
 	if r := c.receipt(&operation{}); r != nil {
 		calls["refund"] = c.redis.Refund(ctx, c.request(1, nil), *r, 1)

@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-go/sluice/internal/testtier"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
+	"github.com/sluice-go/sluice/scripts"
 )
 
 // The scripts and package limit/state are two programs for one thing. Here they run the same random histories, the scripts
@@ -405,6 +406,13 @@ func (c *contest) step(op *operation) error {
 			c.asks()
 			return c.enter(c.redis.Reset(ctx, c.request(0, nil)), func() { c.model.Reset(c.policy, c.at) })
 		}, false)
+	case "grant":
+		extra := c.extra(op)
+		c.note("grant %d", extra)
+		return c.lasting(func() error {
+			c.asks()
+			return c.enter(c.redis.Grant(ctx, c.request(0, nil), extra), func() { c.model.Grant(c.policy, c.at, extra) })
+		}, false)
 	case "seal":
 		c.note("seal")
 		return c.lasting(func() error {
@@ -452,6 +460,10 @@ func (c *contest) step(op *operation) error {
 		}
 		s.Reset(c.policy, c.at)
 		c.note("copy %d is reset: %s", op.pick%2, s.String())
+	case "copy grant":
+		s := &c.copies[op.pick%2]
+		s.Grant(c.policy, c.at, c.extra(op))
+		c.note("copy %d is granted %d: %s", op.pick%2, c.extra(op), s.String())
 	case "lose":
 		c.note("the server loses the key")
 		if c.lose(); op.pick%2 == 0 { // what a seal of nothing leaves behind
@@ -466,6 +478,17 @@ func (c *contest) step(op *operation) error {
 		panic(op.kind)
 	}
 	return nil
+}
+
+// extra is what is granted: up to a few times what fits.
+func (c *contest) extra(op *operation) int64 {
+	switch op.pick2 % 8 {
+	case 0:
+		return limit.MaxCount
+	case 1:
+		return 1
+	}
+	return min(1+int64(op.cost2>>12)%(3*c.cost(op)), limit.MaxCount)
 }
 
 // asks makes the move one of a refund or a reset, which have no floor to adopt with.
@@ -585,7 +608,9 @@ func (c *contest) take(cost int64, floor *state.State) error {
 	if floor != nil && floor.Until() > c.at.Micros {
 		told = floor.String()
 	}
-	if c.move.Version == 0 && isPlain(c.policy.Limits) && c.ours(was, told) && c.goesOn(was) {
+	script := new(scripts.Plans).Find(c.policy.Limits).ScriptFor(c.at.Micros, 1, &scripts.KeyTake{Cost: cost, Floor: told})
+	keeps := script != &scripts.Take && script != &scripts.TakeBucket
+	if c.move.Version == 0 && keeps && c.ours(was, told) && c.goesOn(was) {
 		return c.keepsExpiry(c.stored(), kept)
 	}
 	return c.checkExpiry(began, want.Allowed)

@@ -135,6 +135,17 @@ var mutants = []mutant{
 	{"reset", "if c >= MAX_CREDIT then return body end", ""},
 	{"reset", "count(spent, spent, spent)", "count(spent, spent, 0)"},
 	{"reset", "cf = math.min(cf, rate - 1)", ""},
+	{"reset", "count(spent, math.min(spent, back + amount), void)", "count(spent, back + amount, void)"},
+	{"reset", "count(spent, math.min(spent, back + amount), void)", "count(spent, math.min(spent, amount), void)"},
+	{"reset", "count(spent, math.min(spent, back + amount), void)", "count(spent, math.min(spent, back + amount), 0)"},
+	{"reset", "count(spent, math.min(spent, back + amount), void)", "count(spent, math.min(spent, back + amount), spent)"},
+	{"reset", "math.min(amount, spent[j] - back[j])", "math.min(amount, spent[j])"},
+	{"reset", "math.min(amount, spent[j] - back[j])", "spent[j] - back[j]"},
+	{"reset", "for j = 1, #spent do", "for j = #spent, 1, -1 do"},
+	{"reset", "back[j] + given, amount - given", "back[j] + given, amount"},
+	{"reset", "if us >= 0 and less(us, frac, owed, owed_frac) then owed, owed_frac = us, frac end", ""},
+	{"reset", "less(us, frac, owed, owed_frac)", "us < owed"},
+	{"reset", "if us >= 0 and less", "if less"},
 }
 
 var mutantsOf = flag.String("mutants.of", "", "only mutants of this script")
@@ -162,7 +173,7 @@ func TestMutants(t *testing.T) {
 		wg.Go(func() {
 			for i := range work {
 				m, draw := list[i], drawHistory
-				if strings.HasPrefix(m.script, scripts.Takes.Name) {
+				if strings.HasPrefix(m.script, scripts.Takes.Name) || m.script == scripts.TakeOne.Name {
 					draw = drawPlainHistory
 				}
 				name := strings.ReplaceAll(m.script+": "+m.old+" -> "+m.new, "\n", " ")

@@ -305,7 +305,7 @@ func TestPipelinerMixture(t *testing.T) {
 		{Name: "p", Limits: []limit.Limit{limit.TokenBucket(1, time.Hour, 10)}},
 		{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Hour), limit.Fixed(5, time.Minute)}},
 	}
-	kinds := []string{"take", "take 3", "floor", "adopt", "ask", "refund", "reset", "seed", "seal"}
+	kinds := []string{"take", "take 3", "floor", "adopt", "ask", "refund", "reset", "grant", "seed", "seal"}
 	type call struct {
 		name   string
 		req    backend.Request
@@ -378,6 +378,8 @@ func TestPipelinerMixture(t *testing.T) {
 			run = plainly(func() error { return g.Refund(ctx, c.req, c.before, 1) }, func() { c.model.Refund(at, &c.before, 1) })
 		case "reset":
 			run = plainly(func() error { return g.Reset(ctx, c.req) }, func() { c.model.Reset(p, at) })
+		case "grant":
+			run = plainly(func() error { return g.Grant(ctx, c.req, 2) }, func() { c.model.Grant(p, at, 2) })
 		case "seed":
 			run = plainly(func() error { return g.Seed(ctx, c.req, floor) }, func() { c.model.Join(p, at, &floor) })
 		case "seal":
@@ -508,20 +510,20 @@ func TestPipelinerForeignTail(t *testing.T) {
 func TestPipelinerFlush(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, redisbackend.Config{})
-	staggered := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour).Staggered()}}
+	bucket := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.TokenBucket(1000, time.Hour, 1000)}}
 	other := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(1000, time.Hour)}}
 	g.hold()
 	for i := range 30 {
 		g.queue(func() {
 			req := backendtesting.Request(fmt.Sprint("k", i))
-			req.Policy = []*limit.Policy{backendtesting.Hourly, staggered, other}[i%3]
+			req.Policy = []*limit.Policy{backendtesting.Hourly, bucket, other}[i%3]
 			if r, err := g.Take(context.Background(), req); err != nil || r.Binding().Remaining != req.Policy.Limits[0].Max-1 {
 				t.Errorf("%v: %d left, %v", req.Policy.Limits, r.Binding().Remaining, err)
 			}
 		})
 	}
 	do(t, g.server.Client(), "SCRIPT", "FLUSH")
-	// The call that holds the connection is made twice, and so are the ten that are not plain, and those of the two plain policies.
+	// The call that holds the connection is made twice, and so are the ten under a bucket, and those of the two plain policies.
 	if calls := g.release(); calls != 1+2*2+2*10 {
 		t.Errorf("30 takes were %d calls of scripts that were forgotten once", calls)
 	}
@@ -613,15 +615,19 @@ func TestPipelinerConfig(t *testing.T) {
 func TestPipelinerAllocs(t *testing.T) {
 	server := testserver.Redis(t)
 	b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{})
-	sliding := backendtesting.Request("sliding")
-	sliding.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Sliding(1_000_000, time.Hour, time.Minute)}}
+	under := func(l limit.Limit) backend.Request {
+		req := backendtesting.Request("single")
+		req.Policy = &limit.Policy{Name: l.Algorithm.String(), Limits: []limit.Limit{l}}
+		return req
+	}
 	for name, test := range map[string]struct {
 		ctx  context.Context
 		req  backend.Request
 		most float64
 	}{
-		"plain": {context.Background(), backendtesting.Request("plain"), 18}, "sliding": {context.Background(), sliding, 19},
-		"cancellable": {t.Context(), backendtesting.Request("plain"), 20},
+		"plain": {context.Background(), backendtesting.Request("plain"), 7}, "cancellable": {t.Context(), backendtesting.Request("plain"), 9},
+		"sliding": {context.Background(), under(limit.Sliding(1_000_000, time.Hour, time.Minute)), 8},
+		"bucket":  {context.Background(), under(limit.TokenBucket(1_000_000, time.Second, 1_000_000)), 7},
 	} {
 		take := func() {
 			if _, err := b.Take(test.ctx, test.req); err != nil {
@@ -652,8 +658,8 @@ func TestPipelinerAllocsManyPolicies(t *testing.T) {
 	for range policies {
 		take()
 	}
-	if got := testing.AllocsPerRun(len(policies), take); got > 18 && !backendtesting.Raced {
-		t.Errorf("a take allocates %v times, want 18 at most", got)
+	if got := testing.AllocsPerRun(len(policies), take); got > 7 && !backendtesting.Raced {
+		t.Errorf("a take allocates %v times, want 7 at most", got)
 	}
 }
 

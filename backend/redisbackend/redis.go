@@ -50,6 +50,7 @@ var (
 	_ backend.Refunder    = (*Redis)(nil)
 	_ backend.Charger     = (*Redis)(nil)
 	_ backend.Resetter    = (*Redis)(nil)
+	_ backend.Granter     = (*Redis)(nil)
 	_ backend.Pinger      = (*Redis)(nil)
 	_ backend.Loader      = (*Redis)(nil)
 	_ backend.Seeder      = (*Redis)(nil)
@@ -84,14 +85,12 @@ func (r *Redis) take(ctx context.Context, op string, req *backend.Request, cost 
 		return backend.Result{}, err
 	}
 	call := redispipe.Call{Script: &scripts.Take, NowMicros: at.micros}
-	call.Key, call.Cost, call.Floor = r.name(req), cost, scripts.FloorText(floor, at.micros)
+	moment := state.Moment(req.Policy, req.Key, at.micros)
+	call.Key, call.Cost, call.Floor, call.Phase = r.name(req), cost, scripts.FloorText(floor, at.micros), moment.Phase
 	if cost > 0 && req.Move.Version == 0 && r.pipe.Batches() {
-		if plan := r.plans.Find(req.Policy.Limits); plan.Script != nil {
-			call.Plan, call.Policy = plan, req.Policy.Name
-		}
-	}
-	if call.Plan == nil {
-		call.Args = scripts.TakeArgs(req.Policy.Limits, state.Moment(req.Policy, req.Key, at.micros), cost, call.Floor, req.Move)
+		call.Plan, call.Policy = r.plans.Find(req.Policy.Limits), req.Policy.Name
+	} else {
+		call.Args = scripts.TakeArgs(req.Policy.Limits, moment, cost, call.Floor, req.Move)
 	}
 	reply, err := r.eval(ctx, op, deadline, &call, req.Trace)
 	if err != nil {
@@ -101,7 +100,7 @@ func (r *Redis) take(ctx context.Context, op string, req *backend.Request, cost 
 	if err != nil {
 		return backend.Result{}, &backend.Error{Op: op, Node: r.node, Kind: backend.Corrupt, MayHaveCharged: charged, Err: err}
 	}
-	moment := state.Moment(req.Policy, req.Key, reply.NowMicros)
+	moment.Micros = reply.NowMicros
 	return r.decided(ctx, deadline, req, &reply, backend.Result{
 		Verdict: known.Taken(req.Policy, moment, cost, charged), Behind: at.behind, State: known,
 	}), nil
@@ -203,6 +202,17 @@ func (r *Redis) Reset(ctx context.Context, req backend.Request) error {
 	return err
 }
 
+// Grant implements [backend.Granter].
+func (r *Redis) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := req.CheckGrant(ctx, extra); err != nil {
+		return err
+	}
+	_, err := r.change(ctx, "grant", &scripts.Reset, &req, func(at state.At) []any {
+		return scripts.GrantArgs(at, req.Policy, extra, req.Move.GiveBack())
+	})
+	return err
+}
+
 // Seal implements [backend.Sealer].
 func (r *Redis) Seal(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	if err := req.CheckSeal(ctx); err != nil {
@@ -266,11 +276,7 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 		err = r.guard.Wrap(ctx, op, cmp.Or(redispipe.Redirect(err), err))
 	}
 	if t != nil {
-		script := cmp.Or(reply.Script, call.Script)
-		if script == nil {
-			script = call.Plan.Script
-		}
-		traced.Script, traced.Shared = script.Name, reply.Shared
+		traced.Script, traced.Shared = cmp.Or(reply.Script, call.Script).Name, reply.Shared
 		r.record(t, traced, err)
 	}
 	return reply, err

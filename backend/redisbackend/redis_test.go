@@ -31,7 +31,7 @@ func TestRedisConformance(t *testing.T) {
 	backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 		return backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Now: now, Prefix: backendtesting.NewPrefix()})
 	},
-		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](), backendtest.Require[backend.Resetter](),
+		backendtest.Require[backend.Peeker](), backendtest.Require[backend.Refunder](), backendtest.Require[backend.Charger](), backendtest.Require[backend.Resetter](), backendtest.Require[backend.Granter](),
 		backendtest.Require[backend.Pinger](), backendtest.Require[backend.Loader](), backendtest.Require[backend.Seeder](), backendtest.Require[backend.Sealer](), backendtest.Require[control.Publisher](),
 		backendtest.Require[control.Clock](), backendtest.Require[control.Heartbeater](),
 	)

@@ -6,6 +6,7 @@
 //	throttlectl peek alice --topology groups.json --policies policies.json # what is counted of a key
 //	throttlectl usage alice --redis redis://localhost:6379/0 --limit 240/1h~1m --interval 10m
 //	throttlectl reset alice --topology groups.json --policy api --limit 100/1m
+//	throttlectl grant alice 1000 --topology groups.json --policy api --limit 100/1m
 //	throttlectl owner alice --topology groups.json                         # where a key is counted
 //	throttlectl policies check policies.json                               # a file of named policies, before it is rolled out
 //	throttlectl topology check groups.json                                 # and push, which brings it into force

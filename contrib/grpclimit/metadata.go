@@ -39,10 +39,10 @@ func tell(w answer, limits metadata.MD, ok bool) {
 //	ratelimit-reset      seconds until there is more, rounded up; of a window that admits, until all is back
 //
 // A decision without the backend has none: another process, or the next moment, would say otherwise. One of an allow or
-// deny list is about no limit.
+// deny list, or of counters alone, is about no limit.
 func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	listed := d.Source == throttler.Listed
-	if i.cfg.NoMetadata || listed || withoutBackend(d) || d.RetryAfter == limit.Never {
+	if i.cfg.NoMetadata || listed || d.Limit.IsCounter() || withoutBackend(d) || d.RetryAfter == limit.Never {
 		return nil
 	}
 	reset := limitview.UntilMore(&limit.Status{
@@ -51,11 +51,11 @@ func (i *Interceptor) limits(d *throttler.Decision) metadata.MD {
 	if !d.Allowed {
 		reset = retryAfter(d)
 	}
-	return metadata.MD{
-		"ratelimit-limit":     {strconv.FormatInt(d.Limit.Quota(), 10)},
-		"ratelimit-remaining": {strconv.FormatInt(d.Remaining, 10)},
-		"ratelimit-reset":     {strconv.FormatInt(max(0, limitview.RoundUp(reset, time.Second)), 10)},
+	values := []string{ // of all fields, in one allocation
+		strconv.FormatInt(d.Limit.Quota(), 10), strconv.FormatInt(d.Remaining, 10),
+		strconv.FormatInt(max(0, limitview.RoundUp(reset, time.Second)), 10),
 	}
+	return metadata.MD{"ratelimit-limit": values[:1:1], "ratelimit-remaining": values[1:2:2], "ratelimit-reset": values[2:]}
 }
 
 // withoutBackend reports whether the backend gave no verdict.

@@ -234,6 +234,7 @@ func Each(b backend.Backend, req backend.Request, receipt state.Receipt, do func
 	_, err = backend.Charge(ctx, b, req, receipt.Mark())
 	do("charge", true, err)
 	do("reset", true, backend.Reset(ctx, b, req))
+	do("grant", true, backend.Grant(ctx, b, req, 1))
 	do("ping", false, backend.Ping(ctx, b))
 	if _, ok := b.(control.Heartbeater); ok {
 		_, err = control.HeartbeatOf(ctx, b)

@@ -80,6 +80,6 @@ func Wrap(ctx context.Context, op, node string, err error,
 			err = errors.Join(end, err)
 		}
 	}
-	counts := op == "take" || op == "charge" || op == "refund" || op == "reset"
+	counts := op == "take" || op == "charge" || op == "refund" || op == "reset" || op == "grant"
 	return &backend.Error{Op: op, Node: node, Kind: kind, MayHaveCharged: counts && mayHaveRun, Err: err}
 }

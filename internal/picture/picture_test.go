@@ -72,6 +72,22 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("no path %s in\n%s", path, svg)
 		}
 	}
+	line = picture.Timeline{
+		Duration: 2 * time.Second, Step: time.Second, OfferedName: "reserved", AdmittedName: "used",
+		Plots: []picture.Plot{
+			{Offered: []int64{1, 2}, Line: &picture.Line{Name: "budget", At: 4}}, {Line: &picture.Line{Name: "budget", At: 4}},
+		},
+	}
+	svg = line.SVG()
+	found, _ = texts(t, svg)
+	for text, want := range map[string]bool{"reserved": true, "used": true, "budget": true, "denied": false, "admitted": false} {
+		if found[text] != want {
+			t.Errorf("text %q: %t in\n%s", text, found[text], svg)
+		}
+	}
+	if !strings.Contains(string(svg), `"M62.0 108.0H842.0"`) || strings.Count(string(svg), ">budget<") != 1 { // at the top: the largest number
+		t.Errorf("no line, or no name, in\n%s", svg)
+	}
 	texts(t, picture.Timeline{Duration: time.Second, Step: time.Second, Plots: []picture.Plot{{}}}.SVG())
 }
 

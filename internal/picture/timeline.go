@@ -31,6 +31,8 @@ type Timeline struct {
 	Step        time.Duration // what one count covers
 	PlotHeight  float64       // 92 if zero
 	Plots       []Plot
+
+	OfferedName, AdmittedName string // what the areas show: "denied" and "admitted" if empty
 }
 
 // Plot is what one limit made of the traffic.
@@ -38,6 +40,13 @@ type Plot struct {
 	Name, Summary     string
 	Offered, Admitted []int64 // counts, one for each Step
 	Percent           *Percent
+	Line              *Line
+}
+
+// Line is a horizontal line at a number of counts in a second.
+type Line struct {
+	Name string
+	At   float64
 }
 
 // Percent is a line of steps from 0 to 100 on an axis of its own at the right.
@@ -73,6 +82,7 @@ type plotShape struct {
 	OfferedPath, AdmittedPath    string
 	Rates, Percents, PercentStep []tick
 	PercentPath                  string
+	LineAt                       float64
 }
 
 // SVG draws the plots.
@@ -88,6 +98,11 @@ func (t Timeline) SVG() []byte {
 		}
 	}
 	perSecond := float64(most) / t.Step.Seconds()
+	for _, p := range t.Plots {
+		if p.Line != nil {
+			perSecond = max(perSecond, p.Line.At)
+		}
+	}
 	unit := niceStep(perSecond / 3)
 	units := math.Ceil(perSecond/unit - 1e-9)
 	x := func(at float64) float64 { return left + (right-left)*at/t.Duration.Seconds() }
@@ -105,6 +120,9 @@ func (t Timeline) SVG() []byte {
 		one.OfferedPath, one.AdmittedPath = t.area(p.Offered, one.Bottom, scale), t.area(p.Admitted, one.Bottom, scale)
 		for n := range int(units) + 1 {
 			one.Rates = append(one.Rates, tick{one.Bottom - height*float64(n)/units, Number(float64(n) * unit)})
+		}
+		if p.Line != nil {
+			one.LineAt = one.Bottom - height*p.Line.At/(units*unit)
 		}
 		if p.Percent != nil {
 			one.percent(x, height)
@@ -224,10 +242,10 @@ var timelineTemplate = template.Must(template.New("timeline").Funcs(template.Fun
 <title id="title">{{html .Title}}: {{html .Note}}</title>
 <text x="{{f .Left}}" y="24" font-size="16" font-weight="600">{{html .Title}}</text>
 <text x="{{f .Right}}" y="24" text-anchor="end"{{with .NoteColor}} font-size="16" font-weight="600" fill="{{.}}"{{end}}>{{html .Note}}</text>
-<rect x="62" y="42" width="12" height="12" fill="#e16f24" fill-opacity="0.55"/><text x="80" y="52">denied</text>
-<rect x="140" y="42" width="12" height="12" fill="#2da44e"/><text x="158" y="52">admitted</text>
+<rect x="62" y="42" width="12" height="12" fill="#e16f24" fill-opacity="0.55"/><text x="80" y="52">{{html (or .OfferedName "denied")}}</text>
+<rect x="140" y="42" width="12" height="12" fill="#2da44e"/><text x="158" y="52">{{html (or .AdmittedName "admitted")}}</text>
 <text x="{{f .Right}}" y="52" text-anchor="end">{{html .Unit}}</text>
-{{- range .Plots}}
+{{- range $i, $plot := .Plots}}
 <g>
 <text x="{{f $.Left}}" y="{{f (add .Top -8)}}" font-size="13" font-weight="600" fill="#2da44e">{{html .Name}}</text>
 <text x="{{f $.Right}}" y="{{f (add .Top -8)}}" text-anchor="end">{{html .Summary}}</text>
@@ -239,8 +257,13 @@ var timelineTemplate = template.Must(template.New("timeline").Funcs(template.Fun
 <text x="{{f (add $.Left -8)}}" y="{{f (add .At 4)}}">{{.Label}}</text>
 {{- end}}
 </g>
+{{- if .Line}}
+{{- if eq $i 0}}
+<path d="M226 48H250" stroke="#a371f7" stroke-width="3"/><text x="256" y="52">{{html .Line.Name}}</text>
+{{- end}}
+<path d="M{{f $.Left}} {{f .LineAt}}H{{f $.Right}}" stroke="#a371f7" stroke-width="2"/>
+{{- end}}
 {{- if .Percent}}
-{{- $plot := .}}
 <path d="M226 48H250" stroke="#a371f7" stroke-width="3"/><text x="256" y="52">{{html .Percent.Name}}</text>
 <g font-weight="600">
 {{- range .PercentStep}}

@@ -13,6 +13,7 @@ type conn struct {
 	opts        *redis.Options // of that
 	interrupter *interrupter   // nil: the client may have several calls under way, and none can be interrupted
 
+	pipeline pipeline    // of the round trip under way
 	batch    []*evalCall // the calls that it has for others; guarded by pipeliner.mu
 	deadline time.Time   // when the last of their callers stops waiting
 	past     []*evalCall // memory for another batch
@@ -47,7 +48,7 @@ func ownConn(opts redis.Options) *conn {
 	if opts.Protocol == 0 {
 		opts.Protocol = 2 // nothing is pushed, and nothing has to look for it
 	}
-	return &conn{opts: &opts, interrupter: n}
+	return &conn{opts: &opts, interrupter: n, pipeline: pipeline{keepsCmd: true}}
 }
 
 // sharedConns makes conns that share a client with a pool of connections.
@@ -82,8 +83,8 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 		c.interrupter.start(ctx.deadline)
 	}
 	var end context.Context = ctx // converted once: each conversion allocates
+	p := &c.pipeline
 	for len(batch) > 0 {
-		var p pipeline
 		for _, e := range batch {
 			p.add(e)
 		}
@@ -93,6 +94,7 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 		for i := range p.commands {
 			batch = p.commands[i].deliver(batch)
 		}
+		p.reset()
 	}
 	if c.interrupter != nil {
 		c.interrupter.rest()

@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-go/sluice/scripts"
 )
 
-// pipeline is what goes to the server and back together.
+// pipeline is what goes to the server and back together. Its memory serves one round trip after the other.
 type pipeline struct {
 	commands []command
+	keepsCmd bool // no hook of an application sees the commands, so none may still hold one that is used again
 }
 
 // command is one script call: of one evalCall, or of several takes or charges under one plan.
@@ -25,27 +26,55 @@ type command struct {
 	calls     []*evalCall
 	loads     bool // it brings the script's source along
 	unshared  bool // no other call joins it
+	args      scripts.Args
 	cmd       *redis.Cmd
 }
 
 // add finds the command that a call can join, or makes one.
 func (p *pipeline) add(e *evalCall) {
 	if e.Plan == nil {
-		p.commands = append(p.commands, command{script: e.Script, unshared: e.unshared, calls: []*evalCall{e}})
+		c := p.next()
+		c.script, c.unshared, c.calls = e.Script, e.unshared, append(c.calls, e)
 		return
 	}
 	unshared := e.unshared || e.isolation.unshared()
+	joins := !unshared && (e.Mark != nil || e.Plan.Script != nil)
 	for i := range p.commands {
 		c := &p.commands[i]
-		if !unshared && !c.unshared && c.plan != nil && c.charges == (e.Mark != nil) && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
+		if joins && !c.unshared && c.plan != nil && c.charges == (e.Mark != nil) && (c.plan == e.Plan || c.plan.Covers(e.Plan.Limits)) {
 			c.calls = append(c.calls, e)
 			c.nowMicros = max(c.nowMicros, e.NowMicros)
 			return
 		}
 	}
-	p.commands = append(p.commands, command{
-		script: e.Plan.Script, plan: e.Plan, charges: e.Mark != nil, nowMicros: e.NowMicros, unshared: unshared, calls: []*evalCall{e},
-	})
+	c := p.next()
+	c.plan, c.charges, c.nowMicros, c.unshared, c.calls = e.Plan, e.Mark != nil, e.NowMicros, unshared, append(c.calls, e)
+}
+
+// next returns one more command, empty but for its memory.
+func (p *pipeline) next() *command {
+	n := len(p.commands)
+	if n == cap(p.commands) {
+		p.commands = append(p.commands, command{})
+	}
+	p.commands = p.commands[:n+1]
+	c := &p.commands[n]
+	*c = command{calls: c.calls, args: c.args, cmd: c.cmd}
+	return c
+}
+
+// reset empties the pipeline, and forgets the calls.
+func (p *pipeline) reset() {
+	for i := range p.commands {
+		c := &p.commands[i]
+		clear(c.calls)
+		c.calls = c.calls[:0]
+		clear(c.args.List)
+		if !p.keepsCmd {
+			c.args, c.cmd = scripts.Args{}, nil
+		}
+	}
+	p.commands = p.commands[:0]
 }
 
 // encode prepares the commands. The first command of each script that the server doesn't know brings its source along; an unshared
@@ -64,7 +93,7 @@ func (p *pipeline) encode(ctx context.Context) {
 				c.loads = false
 			}
 		}
-		c.cmd = redis.NewCmd(ctx, c.args()...)
+		c.encode(ctx)
 	}
 }
 
@@ -90,34 +119,40 @@ func (p *pipeline) exec(ctx context.Context, client *redis.Client) {
 	_, _ = pipe.Exec(ctx)
 }
 
-func (c *command) args() []any {
+// encode makes the command for the client, of the one before if that has as many arguments.
+func (c *command) encode(ctx context.Context) {
 	n := len(c.calls)
-	size := 4 + len(c.calls[0].Args)
-	if c.plan != nil {
-		size = 3 + c.plan.Size(n)
+	if c.args.List == nil {
+		size := 4 + len(c.calls[0].Args)
+		if c.plan != nil {
+			size = 3 + c.plan.Size(n)
+		}
+		c.args.List = make([]any, 0, size)
 	}
-	args := make([]any, 0, size)
-	if c.loads {
-		args = append(args, "eval", c.script.Source, n)
-	} else {
-		args = append(args, "evalsha", c.script.SHA, n)
-	}
+	before := c.args.List
+	c.args.List = c.script.AppendCall(before[:0], n, c.loads)
 	if c.charges {
-		return c.plan.AppendCharges(args, c.nowMicros, n, func(i int) (*scripts.KeyTake, *scripts.KeyMark) {
+		c.args.List = c.plan.AppendCharges(c.args.List, c.nowMicros, n, func(i int) (*scripts.KeyTake, *scripts.KeyMark) {
 			return &c.calls[i].KeyTake, c.calls[i].Mark
 		})
+	} else if c.plan != nil {
+		c.plan.AppendArgs(&c.args, c.script, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
+	} else {
+		c.args.List = append(append(c.args.List, c.calls[0].Key), c.calls[0].Args...)
 	}
-	if c.plan != nil {
-		return c.plan.AppendArgs(c.script, args, c.nowMicros, n, func(i int) *scripts.KeyTake { return &c.calls[i].KeyTake })
+	if c.cmd != nil && len(c.args.List) == len(before) && &c.args.List[0] == &before[0] {
+		c.cmd.SetVal(nil)
+		c.cmd.SetErr(nil)
+		return
 	}
-	return append(append(args, c.calls[0].Key), c.calls[0].Args...)
+	c.cmd = redis.NewCmd(ctx, c.args.List...)
 }
 
 // deliver gives each call its outcome, and appends to retry those that are to be sent once more.
 func (c *command) deliver(retry []*evalCall) []*evalCall {
 	reply, err := c.cmd.Result()
-	text, isText := reply.(string)
-	if err != nil && !IsReply(err) && isText && text != "" {
+	text, _ := reply.(string)
+	if err != nil && !IsReply(err) && text != "" {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
 	}
 	var replies scripts.Replies
@@ -147,7 +182,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 		case split:
 			e.unshared = true
 			retry = append(retry, e)
-		case err != nil || c.plan == nil:
+		case err != nil || c.plan == nil || c.script == &scripts.Take:
 			e.end(text, err)
 		default:
 			e.NowMicros = c.nowMicros
@@ -160,7 +195,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			case c.charges:
 				e.end("", state.ErrCorruptState)
 			default:
-				e.Args = scripts.TakeArgs(c.plan.Limits, state.At{Micros: c.nowMicros}, e.Cost, e.Floor, state.Move{})
+				e.Args = c.plan.TakeArgs(c.nowMicros, &e.KeyTake)
 				e.Plan, e.loads = nil, false
 				retry = append(retry, e)
 			}

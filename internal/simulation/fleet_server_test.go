@@ -25,7 +25,7 @@ import (
 func TestFleetServer(t *testing.T) {
 	rounds, each := 1, 256
 	if *fleetFlag { // measure rather than try
-		rounds, each = 5, 4096
+		rounds, each = 15, 4096
 	}
 	server := testserver.Redis(t)
 	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisbackend.Config{Timeout: time.Minute})
@@ -35,9 +35,11 @@ func TestFleetServer(t *testing.T) {
 	defer b.Close()
 	p := &limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(1_000_000)}}
 	two := &limit.Policy{Name: "two", Limits: []limit.Limit{limit.PerSecond(1_000_000), limit.PerMinute(10_000_000)}}
-	take := func(p *limit.Policy) func(int) error {
+	sliding := &limit.Policy{Name: "sliding", Limits: []limit.Limit{limit.Sliding(1_000_000, time.Hour, time.Minute)}}
+	bucket := &limit.Policy{Name: "bucket", Limits: []limit.Limit{limit.TokenBucket(100, time.Second, 1_000_000)}}
+	take := func(p *limit.Policy, cost int64) func(int) error {
 		return func(i int) error {
-			_, err := b.Take(context.Background(), backend.Request{Key: "user:" + strconv.Itoa(i%1000), Policy: p, Cost: 1})
+			_, err := b.Take(context.Background(), backend.Request{Key: "user:" + strconv.Itoa(i%1000), Policy: p, Cost: cost})
 			return err
 		}
 	}
@@ -51,9 +53,12 @@ func TestFleetServer(t *testing.T) {
 		callers int
 		call    func(int) error
 	}{
-		{"take, one limit", 1, take(p)},
-		{"take, two limits", 1, take(two)},
-		{"take, one limit, 64 callers of one process", 64, take(p)},
+		{"take, one limit", 1, take(p, 1)},
+		{"take of a batch, one limit", 1, take(p, 2)},
+		{"take, one sliding limit", 1, take(sliding, 1)},
+		{"take, one bucket", 1, take(bucket, 1)},
+		{"take, two limits", 1, take(two, 1)},
+		{"take, one limit, 64 callers of one process", 64, take(p, 1)},
 		{"refund", 1, func(int) error {
 			return b.Refund(context.Background(), backend.Request{Key: "lease", Policy: p}, r.Receipt(), 1)
 		}},

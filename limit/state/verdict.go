@@ -64,7 +64,7 @@ func (v *Verdict) wait(f *outcome) int64 {
 }
 
 // pickBinding picks the binding limit: of a denial the one that lets the request pass last; of an admission the one with
-// the least left, and of equals the one that resets last.
+// the least left, and of equals the one that resets last. A counter is it only alone.
 func (v *Verdict) pickBinding() {
 	for i := 1; i < len(v.policy.Limits); i++ {
 		f, b := v.outcome(i), v.outcome(int(v.binding))
@@ -72,6 +72,8 @@ func (v *Verdict) pickBinding() {
 		switch wait, bound := v.wait(f), v.wait(b); {
 		case wait != bound:
 			closer = wait > bound
+		case v.policy.Limits[i].IsCounter() != v.policy.Limits[v.binding].IsCounter():
+			closer = v.policy.Limits[v.binding].IsCounter()
 		case f.remaining != b.remaining:
 			closer = f.remaining < b.remaining
 		default:

@@ -77,7 +77,11 @@ func TestBindingRules(t *testing.T) {
 					t.Fatalf("admitted, and %s", sayAll(&v))
 				}
 				longest = max(longest, status.RetryAfter)
-				if v.Allowed && (status.Remaining < binding.Remaining ||
+				if status.Limit.IsCounter() != binding.Limit.IsCounter() {
+					if v.Allowed && binding.Limit.IsCounter() {
+						t.Fatalf("a counter binds: %s", sayAll(&v))
+					}
+				} else if v.Allowed && (status.Remaining < binding.Remaining ||
 					status.Remaining == binding.Remaining && status.ResetAt.After(binding.ResetAt)) {
 					t.Fatalf("%s binds: %s", binding.Limit, sayAll(&v))
 				}

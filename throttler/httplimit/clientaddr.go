@@ -83,7 +83,9 @@ func AddrKey(addr netip.Addr) string { return AddrConfig{}.AddrKey(addr) }
 // (2001::/32), whose clients share the prefix of their server. A 6to4 or Teredo address of an IPv4 address that is not global,
 // such as 10.0.0.1, stays IPv6, or it would match lists of private addresses.
 func (c AddrConfig) AddrKey(addr netip.Addr) string {
-	addr = standsFor(plain(addr))
+	if !addr.Is4() { // which stands for itself
+		addr = standsFor(plain(addr))
+	}
 	if !addr.IsValid() {
 		return ""
 	}

@@ -62,6 +62,26 @@ func TestHide(t *testing.T) {
 	}
 }
 
+// A counter is no limit that a client could see.
+func TestCountersAreNotShown(t *testing.T) {
+	t.Parallel()
+	counter := limit.Counter(time.Hour, time.Minute)
+	cfg := httplimit.Config{Headers: httplimit.Draft08 | httplimit.GitHub}
+	alone := get(wrap(t, throttlertesting.New(t, throttler.Config{Policy: policy(counter)}), cfg, ok)).Header()
+	for name := range alone {
+		if strings.Contains(strings.ToLower(name), "ratelimit") {
+			t.Errorf("a policy of a counter: %s: %s", name, alone.Get(name))
+		}
+	}
+	beside := get(wrap(t, throttlertesting.New(t, throttler.Config{Policy: policy(counter, limit.PerHour(9))}), cfg, ok)).Header()
+	if got := beside.Get("RateLimit-Policy"); got != `"9/1h";q=9;w=3600` {
+		t.Errorf("RateLimit-Policy: %s", got)
+	}
+	if got := beside.Get("X-RateLimit-Limit"); got != "9" {
+		t.Errorf("X-RateLimit-Limit: %s", got)
+	}
+}
+
 func TestQuotaUnit(t *testing.T) {
 	t.Parallel()
 	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(9), limit.PerDay(99))})

@@ -96,7 +96,7 @@ func (n *NearLimit) End(context.Context, *throttler.Event) {}
 // Commit implements [throttler.CommitObserver].
 func (n *NearLimit) Commit(_ context.Context, e *throttler.Event) throttler.Settler {
 	for s := range e.Decision.All() {
-		if float64(s.Remaining) <= n.share*float64(s.Limit.Quota()) {
+		if !s.Limit.IsCounter() && float64(s.Remaining) <= n.share*float64(s.Limit.Quota()) {
 			n.notify(e, s, e.Decision.At.UnixMicro())
 		}
 	}

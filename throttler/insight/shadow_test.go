@@ -399,9 +399,18 @@ func TestShadowGoesByName(t *testing.T) {
 	})
 }
 
-// A key that is given its full quota has it under the shadow, too.
+// A key that is given its full quota, or a part of it, has that under the shadow, too.
 func TestShadowIsReset(t *testing.T) {
 	t.Parallel()
+	testShadowGivesBack(t, (*throttler.Throttler).Reset)
+}
+
+func TestShadowIsGranted(t *testing.T) {
+	t.Parallel()
+	testShadowGivesBack(t, func(th *throttler.Throttler, ctx context.Context, key string) error { return th.Grant(ctx, key, 1) })
+}
+
+func testShadowGivesBack(t *testing.T, giveBack func(th *throttler.Throttler, ctx context.Context, key string) error) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistry(t, `{"policies": {"free": ["10/1h"], "stricter": ["3/1h"]}, "default": "free", "shadow": {"free": "stricter"}}`)
 		shared := throttlertesting.NewMemory(t, nil)
@@ -420,7 +429,7 @@ func TestShadowIsReset(t *testing.T) {
 			th := throttlertesting.New(t, cfg.throttler)
 			for i, want := range []insight.ShadowCounts{{Allowed: 1}, {Allowed: 1, Denied: 1}, {Allowed: 2, Denied: 1}} {
 				if i == 2 {
-					if err := th.Reset(t.Context(), "k"); err != nil {
+					if err := giveBack(th, t.Context(), "k"); err != nil {
 						t.Fatal(err)
 					}
 					synctest.Wait()

@@ -62,7 +62,7 @@ func (o *Observer) measure(ctx context.Context, p *policy, e *throttler.Event) {
 	if !d.Allowed {
 		return
 	}
-	if float64(d.Remaining) <= o.cfg.NearLimit*float64(d.Limit.Quota()) {
+	if !d.Limit.IsCounter() && float64(d.Remaining) <= o.cfg.NearLimit*float64(d.Limit.Quota()) {
 		i.near.Add(ctx, 1, p.near...)
 	}
 	if d.Guarantee != throttler.Exact {

@@ -54,11 +54,11 @@ type Call struct {
 	Op     throttler.Operation
 	Key    string
 	Policy string // its name
-	Cost   int64  // of OpRefund what is given back, of OpCharge the overrun; 0 for OpReset
+	Cost   int64  // of OpRefund and OpGrant what is given back, of OpCharge the overrun; 0 for OpReset
 }
 
 // Script is a backend that answers each take with its next step, and repeats the last one. Without steps it admits. A peek gets the
-// answer of the next take. Refunds, charges and resets succeed. It is safe for concurrent use.
+// answer of the next take. Refunds, charges, resets and grants succeed. It is safe for concurrent use.
 type Script struct {
 	closed atomic.Bool
 
@@ -74,6 +74,7 @@ var (
 	_ backend.Refunder = (*Script)(nil)
 	_ backend.Charger  = (*Script)(nil)
 	_ backend.Resetter = (*Script)(nil)
+	_ backend.Granter  = (*Script)(nil)
 )
 
 // NewScript returns a Script, as a Backend for throttler.New.
@@ -90,7 +91,7 @@ func (s *Script) Then(steps ...Step) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Calls returns the operations so far, in their order: takes, peeks, refunds, charges and resets. A key on an allow or deny list, and bad
+// Calls returns the operations so far, in their order: takes, peeks, refunds, charges, resets and grants. A key on an allow or deny list, and bad
 // input, make none.
 func (s *Script) Calls() []Call {
 	s.mu.Lock()
@@ -170,6 +171,14 @@ func (s *Script) Charge(ctx context.Context, req backend.Request, _ state.Mark) 
 // Reset implements [backend.Resetter].
 func (s *Script) Reset(ctx context.Context, req backend.Request) error {
 	return s.record(ctx, throttler.OpReset, &req, 0)
+}
+
+// Grant implements [backend.Granter].
+func (s *Script) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if err := s.check(req.CheckGrant(ctx, extra)); err != nil {
+		return err
+	}
+	return s.record(ctx, throttler.OpGrant, &req, extra)
 }
 
 func (s *Script) record(ctx context.Context, op throttler.Operation, req *backend.Request, cost int64) error {

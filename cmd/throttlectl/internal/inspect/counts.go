@@ -25,6 +25,7 @@ import (
 type keyBackend interface {
 	backend.Loader
 	backend.Resetter
+	backend.Granter
 	Close() error
 }
 

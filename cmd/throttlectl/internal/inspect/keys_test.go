@@ -50,6 +50,9 @@ func TestKeyCommands(t *testing.T) {
 			awaitBucket(t, key, 7, place.args)
 			do("peek", key)
 			do("usage", key, "--interval", "2h") // whatever full hour comes in between
+			do("grant", key, "3", "--dry-run")
+			do("grant", key, "3")
+			awaitBucket(t, key, 4, place.args)
 			do("reset", key, "--dry-run")
 			do("reset", key)
 			awaitBucket(t, key, 0, place.args)
@@ -194,6 +197,9 @@ func TestKeyCommandsFailures(t *testing.T) {
 		"exactly one of --topology and ":        on("peek", "k", "--redis", url, "--topology", file),
 		"KEY is empty":                          on("peek", "", "--redis", url),
 		"want KEY":                              on("reset", "--redis", url),
+		"want KEY EXTRA":                        on("grant", "k", "--redis", url),
+		"EXTRA = 0 must be":                     on("grant", "k", "0", "--redis", url),
+		"EXTRA = x must be":                     on("grant", "k", "x", "--redis", url),
 		"--limit or --policies is needed":       {"reset", "k", "--redis", url},
 		"policy name":                           {"peek", "k", "--redis", url, "--policy", "a:b"},
 		"--redis is given twice":                on("reset", "k", "--redis", url, "--redis", url),

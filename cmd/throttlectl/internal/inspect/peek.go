@@ -68,6 +68,10 @@ func (s keyState) Text(w io.Writer) {
 	fmt.Fprintf(w, "KEY\tPOLICY\tGROUP\n%s\t%s\t%s\n\n", cli.Cell(s.Key), cli.Cell(s.Policy), cli.Cell(s.Group))
 	fmt.Fprint(w, "LIMIT\tUSED\tREMAINING\tQUOTA\tRESET\n")
 	for _, l := range s.Limits {
+		if l.Limit.IsCounter() {
+			fmt.Fprintf(w, "%s\t%d\t-\t-\t%s\n", l.Limit, l.Used, l.Reset)
+			continue
+		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", l.Limit, l.Used, l.Remaining, l.Quota, l.Reset)
 	}
 }

@@ -51,8 +51,16 @@ func NewReset(f *cli.Factory) *cobra.Command {
 	return cmd
 }
 
-// reset gives back all that is used. Others may charge meanwhile: what is printed as given back is what was used before.
+// reset gives back all that is used.
 func (k *keyCounts) reset(ctx context.Context, req backend.Request, stored backend.Snapshot, dry bool) (keyReset, error) {
+	return k.giveBack(ctx, req, stored, dry, limit.MaxCount, func() error { return k.Reset(ctx, req) })
+}
+
+// giveBack calls do, which gives back up to most of what is used. Others may charge meanwhile: what is printed as given back
+// rests on what was used before.
+func (k *keyCounts) giveBack(
+	ctx context.Context, req backend.Request, stored backend.Snapshot, dry bool, most int64, do func() error,
+) (keyReset, error) {
 	r := keyReset{Key: req.Key, Policy: req.Policy.Name, Group: k.group, DryRun: dry}
 	before := limitStates(stored, req)
 	if !slices.ContainsFunc(before, func(l limitState) bool { return l.Used > 0 }) {
@@ -60,22 +68,24 @@ func (k *keyCounts) reset(ctx context.Context, req backend.Request, stored backe
 	}
 	after := before
 	if !dry {
-		if err := k.Reset(ctx, req); err != nil {
+		if err := do(); err != nil {
 			return r, err
 		}
 		stored, err := k.Load(ctx, req)
 		if err != nil {
-			return r, fmt.Errorf("reset, but can't be read back: %w", err)
+			return r, fmt.Errorf("given back, but can't be read back: %w", err)
 		}
 		after = limitStates(stored, req)
 	}
 	for i, l := range before {
-		r.Limits = append(r.Limits, limitReset{Limit: l.Limit, GivenBack: l.Used, Remaining: after[i].Remaining, Quota: l.Quota})
+		r.Limits = append(r.Limits, limitReset{
+			Limit: l.Limit, GivenBack: min(most, l.Used), Remaining: after[i].Remaining, Quota: l.Quota,
+		})
 	}
 	return r, nil
 }
 
-// keyReset is what a reset has done.
+// keyReset is what a reset or a grant has done.
 type keyReset struct {
 	Key    string       `json:"key"`
 	Policy string       `json:"policy"`

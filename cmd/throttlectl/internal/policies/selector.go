@@ -33,6 +33,7 @@ algorithm, window, precision and alignment tell which of them are its own.
   100/1m             fixed window, 100 a minute from the first request
   100/1m@aligned     fixed window, at multiples of a minute; @staggered: shifted by a hash of the key
   240/1h~1m          sliding window, in sub-buckets of a minute
+  count/1h~1m        counter, in sub-buckets of a minute: denies nothing
   10/1s+20           token bucket, 10 a second, burst 20
   daily=1000/24h     any of them with a name`
 

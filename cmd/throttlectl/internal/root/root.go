@@ -67,6 +67,7 @@ func newRoot(f *cli.Factory) *cobra.Command {
 		inspect.NewPeek(f),
 		inspect.NewUsage(f),
 		inspect.NewReset(f),
+		inspect.NewGrant(f),
 		inspect.NewRing(f),
 		topology.NewReshard(f),
 		topology.New(f),
