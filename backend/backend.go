@@ -96,10 +96,11 @@ const (
 	Leased                  // this process, from a batch that was charged in advance: see lease.Lease
 	LocalDeny               // this process, by the last known state of the key: see lease.Lease
 	Listed                  // an allow or deny list: no backend was called
+	OnCredit                // this process, before it is charged: see lease.Config.Slack
 )
 
 func (s Source) String() string {
-	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "leased", "local_deny", "listed"}
+	names := [...]string{"unknown", "local", "primary", "replica", "fallback", "leased", "local_deny", "listed", "on_credit"}
 	if int(s) < len(names) {
 		return names[s]
 	}

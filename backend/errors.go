@@ -27,6 +27,10 @@ var ErrReplicaMayLag = errors.New("sluice: answered by a replica, which may lag 
 // whose bound grows by the lease.
 var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucket")
 
+// ErrOnCredit is the cause of a decision that is not exact because it was made by a lease.Lease that admits requests before they
+// are charged: see lease.BoundError, which wraps it.
+var ErrOnCredit = errors.New("sluice: requests are admitted on credit")
+
 // ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not get the counts of the side
 // that a key comes from.
 var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")

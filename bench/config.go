@@ -102,7 +102,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 // peerNames are all that -peers knows, each once.
 func peerNames() []string {
 	var names []string
-	for _, m := range slices.Concat(networkPeers, hotPeers, attackPeers, memoryPeers, hotMemoryPeers) {
+	for _, m := range slices.Concat(networkPeers, hotPeers, creditPeers, attackPeers, memoryPeers, hotMemoryPeers) {
 		names = append(names, m.name)
 	}
 	for _, m := range ringPeers {

@@ -194,7 +194,7 @@ func TestFlags(t *testing.T) {
 	if err != nil || c.rounds != 3 || c.slice != 5*time.Millisecond || len(c.peers) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if c, err = parseFlags([]string{"-all"}, io.Discard); err != nil || len(c.rows) != 37 {
+	if c, err = parseFlags([]string{"-all"}, io.Discard); err != nil || len(c.rows) != 38 {
 		t.Errorf("%d rows, %v", len(c.rows), err)
 	}
 	for _, args := range [][]string{{"-rounds", "0"}, {"-slice", "-1s"}, {"-peers", "sluice,nobody"}, {"extra"}, {"-x"},

@@ -60,6 +60,7 @@ const (
 	sluiceBackend      = "sluice-backend"
 	sluiceLease        = "sluice-lease"
 	sluiceLeaseBackend = "sluice-lease-backend"
+	sluiceCredit       = "sluice-credit"
 	redisRate          = "redis_rate"
 	ulule              = "ulule"
 	incr               = "incr"

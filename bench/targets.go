@@ -28,6 +28,8 @@ var targets = []target{
 	{"64 clients: Redis CPU, sluice to ulule", network(manyClients, sluice, ulule, redisCPU), false, 1, nil},
 	{"64 clients: Redis CPU, sluice to redis_rate", network(manyClients, sluice, redisRate, redisCPU), false, 0.7, nil},
 	{"64 clients: Redis CPU, sluice to incr", network(manyClients, sluice, incr, redisCPU), false, 2, nil},
+	{"64 clients, hot keys: Redis CPU, sluice-credit to sluice", network(hotClients, sluiceCredit, sluice, redisCPU), false, 0.2, nil},
+	{"64 clients, hot keys: p99 in us, sluice-credit", alone(hotClients, sluiceCredit, p99), false, 50, nil},
 	{"three limits: Redis CPU, sluice to carlson", network(threeLimits, sluice, carlson, redisCPU), false, 0.25, nil},
 	{"three limits after an hour: Redis CPU, sluice to carlson", network(longHistory, sluice, carlson, redisCPU), false, 0.25, nil},
 	{"bytes per key, sluice to redis_rate", network(manyCallers, sluice, redisRate, bytesPerKey), false, 1, nil},

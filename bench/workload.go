@@ -65,6 +65,7 @@ var (
 	mostCallers = Row{Callers: 256, Limits: 1}
 	oneCaller   = Row{Callers: 1, Limits: 1}
 	manyClients = Row{Callers: 64, Limits: 1, Apart: true}
+	hotClients  = Row{Callers: 64, Limits: 1, Apart: true, Hot: true}
 	threeLimits = Row{Callers: 64, Limits: 3}
 	longHistory = Row{Callers: 64, Limits: 3, History: true}
 	denied      = Row{Callers: 64, Limits: 1, Denied: true}
@@ -75,7 +76,7 @@ var (
 )
 
 func defaultRows() []Row {
-	return []Row{manyCallers, mostCallers, oneCaller, manyClients, threeLimits, longHistory, denied, zipf, hotAllowed, hotDenied, attack}
+	return []Row{manyCallers, mostCallers, oneCaller, manyClients, hotClients, threeLimits, longHistory, denied, zipf, hotAllowed, hotDenied, attack}
 }
 
 // allRows is the full cross product, and the rows that are of their own kind.
@@ -90,7 +91,7 @@ func allRows() []Row {
 			}
 		}
 	}
-	return append(rows, manyClients, longHistory, hotAllowed, hotDenied, attack)
+	return append(rows, manyClients, hotClients, longHistory, hotAllowed, hotDenied, attack)
 }
 
 // plenty is never used up. It is also within what every peer can count: limiters multiplies a count with nanoseconds.
@@ -129,6 +130,8 @@ func (r Row) peers() []maker {
 	switch {
 	case r.Attack:
 		return attackPeers
+	case r.Hot && r.Apart:
+		return creditPeers
 	case r.Hot:
 		return hotPeers
 	}

@@ -26,12 +26,13 @@ import (
 // childEnv holds a job in JSON, in the environment of a process of this test binary that does that job and no tests.
 const childEnv = "SLUICE_INTEGRATION_CHILD"
 
-// job is what a child does: it asks for one all the time, with leases, and prints the decisions.
+// job is what a child does: it asks for one all the time, with leases or on credit, and prints the decisions.
 type job struct {
 	Groups []router.Group
 	Limit  string
 	Batch  int64
-	Among  int // processes
+	Slack  float64 // above 0: it asks on credit, without leases
+	Among  int     // processes
 	Pause  time.Duration
 }
 
@@ -59,11 +60,15 @@ func (j *job) run() error {
 	if err != nil {
 		return err
 	}
+	cfg := lease.Config{Batch: j.Batch, Steady: true, Processes: j.Among, Slack: j.Slack}
+	if j.Slack > 0 {
+		cfg.Batch = -1
+	}
 	r, err := router.Open(router.Topology{Groups: j.Groups}, router.Config{Backend: patient})
 	if err != nil {
 		return err
 	}
-	ls, err := lease.New(r, lease.Config{Batch: j.Batch, Steady: true, Processes: j.Among})
+	ls, err := lease.New(r, cfg)
 	if err != nil {
 		return err
 	}

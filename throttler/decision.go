@@ -63,7 +63,8 @@ const (
 	Leased    = backend.Leased    // this process, from a batch that was charged in advance
 	LocalDeny = backend.LocalDeny // this process, because it knows that the key is exhausted
 
-	Listed = backend.Listed // the allow or deny list of the Throttler: no limit was asked and nothing was charged
+	Listed   = backend.Listed   // the allow or deny list of the Throttler: no limit was asked and nothing was charged
+	OnCredit = backend.OnCredit // this process, before it is charged
 )
 
 // Guarantee says how far a decision can be off; see package backend.

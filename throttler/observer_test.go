@@ -205,6 +205,7 @@ func TestReason(t *testing.T) {
 		"counts_lost":        backend.ErrCountsLost,
 		"not_handed_over":    errors.Join(backend.ErrNotHandedOver, throttlertesting.Outage(false)),
 		"bucket_leased":      backend.ErrBucketLeased,
+		"on_credit":          fmt.Errorf("lease: %w", backend.ErrOnCredit),
 		"interrupted":        fmt.Errorf("throttler: %w", context.DeadlineExceeded),
 		"closed":             backend.ErrClosed,
 		"other":              errors.New("user:42"),

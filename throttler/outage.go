@@ -74,7 +74,7 @@ func (o *outages) record(logged bool) {
 // endOutage ends the outage if a verdict shows that it is over. Verdicts of this process alone show nothing about the backend.
 func (t *Throttler) endOutage(ctx context.Context, policy *limit.Policy, by Source) {
 	o := &t.outages
-	if by == Leased || by == LocalDeny || by == Replica || time.Since(o.born)-time.Duration(o.last.Load()) < outageOver {
+	if by == Leased || by == OnCredit || by == LocalDeny || by == Replica || time.Since(o.born)-time.Duration(o.last.Load()) < outageOver {
 		return
 	}
 	duration, requests, logged := o.end()

@@ -28,6 +28,7 @@ func Reason(err error) string {
 		{backend.ErrReplicaMayLag, "replica_may_lag"},
 		{backend.ErrEvicted, "evicted"},
 		{backend.ErrCountsLost, "counts_lost"},
+		{backend.ErrOnCredit, "on_credit"},
 		{ErrClosed, "closed"},
 		{ErrUnsupported, "unsupported"},
 		{state.ErrCorruptState, "corrupt"},

@@ -10,6 +10,11 @@
 // A Lease owns the backend that it holds, and is the outermost of those that hold another. Leases never exceed a limit, except
 // that the bound of a token bucket grows by the leases on it.
 //
+// With Config.Slack a Lease also admits on credit: it decides by what it knows to remain, without a call, and charges a little
+// later. A window may then hold more than its Max, by at most what [BoundError] says.
+//
+//	leased, err := lease.New(counts, lease.Config{Processes: 20, Slack: 0.05})
+//
 // # What it does not promise
 //
 // A process may deny although quota is left: the unspent part of another's batch is missing until it is returned, at most one
@@ -19,6 +24,6 @@
 //
 // # Concurrency
 //
-// A Lease is safe for concurrent use. One goroutine returns what is left of batches, until Close; one fetch at a time is under way
-// for a key, and no lock is held during it.
+// A Lease is safe for concurrent use. Until Close one goroutine returns what is left of batches, and with Config.Slack another one
+// charges what is owed. For a key one fetch and one charge at a time are under way, and no lock is held during them.
 package lease

@@ -81,12 +81,17 @@ func (l *Lease) fetchOrForwardLocked(ctx context.Context, s *shard, c *hashtable
 func (l *Lease) forwardLocked(ctx context.Context, s *shard, hash uint64, name, req *backend.Request,
 	floor *state.State) (backend.Result, error) {
 	s.stats.Forwarded++
+	sentAt, ahead := l.clock(), l.chargeAheadLocked(s, hash, name)
 	s.mu.Unlock()
 	trace(req.Trace, forwarded, nil)
 	req.Floor = floor
+	ahead.wait()
 	result, err := l.inner.Take(ctx, *req)
 	if err != nil {
 		return result, err
+	}
+	if result.Allowed {
+		result.Lower(l.cause)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +106,7 @@ func (l *Lease) forwardLocked(ctx context.Context, s *shard, hash uint64, name, 
 		return result, nil
 	}
 	v := &c.Value
-	v.mergeLocked(req, &result, now)
+	v.mergeLocked(req, &result, sentAt, now)
 	if f := v.fetch; !result.Allowed && f != nil { // the batch in flight may hold the quota that this request was denied
 		s.mu.Unlock()
 		select {
@@ -135,7 +140,7 @@ func (l *Lease) joinFetchLocked(ctx context.Context, s *shard, c *hashtable.Cell
 		return nil
 	}
 	size := v.nextSizeLocked(&l.cfg, req.Policy, idle, now)
-	if size <= req.Cost || s.closed {
+	if size <= req.Cost || size <= v.debt.most() || s.closed {
 		return nil
 	}
 	if v.policy == nil || !sameLimits(v.policy, req.Policy) {
@@ -207,9 +212,12 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 		return
 	}
 	l.recordLoss(result, now)
+	if result.Allowed {
+		result.Lower(l.cause)
+	}
 	f.charged = *result
 	f.charged.State = state.State{}
-	v.mergeLocked(req, result, now)
+	v.mergeLocked(req, result, f.sentAt, now)
 	if !result.Allowed {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/fielderrors"
@@ -50,11 +51,17 @@ type Lease struct {
 	shift  int // a hash shifted right by this is the index of its shard
 	shards []shard
 
-	lostAt  atomic.Int64 // when a reply last reported that counts of some keys may be missing
-	closed  atomic.Bool
-	stop    chan struct{}
-	wake    chan struct{}  // signals a pending return
-	running sync.WaitGroup // fetches, and the goroutine that sends returns
+	bound *BoundError // of what is on credit
+	cause error       // the bound if Config.Slack is set: no admission is exact
+
+	lostAt    atomic.Int64    // when a reply last reported that counts of some keys may be missing
+	uncharged atomic.Bool     // the inner backend refuses charges: nothing more is admitted on credit
+	flushing  context.Context // of flushes
+	abandon   context.CancelFunc
+	closed    atomic.Bool
+	stop      chan struct{}
+	wake      chan struct{}  // signals a pending return
+	running   sync.WaitGroup // fetches, flushes, and the goroutines that send returns and flushes
 }
 
 var (
@@ -69,18 +76,6 @@ var (
 	_ backend.Seeder   = (*Lease)(nil)
 	_ backend.Doubter  = (*Lease)(nil)
 )
-
-// Stats counts what a Lease has done so far, and what it holds.
-type Stats struct {
-	Leased    int64 `json:"leased"`    // takes admitted from a lease, without a call of their own
-	Denied    int64 `json:"denied"`    // takes denied by the local view, without a call
-	Forwarded int64 `json:"forwarded"` // takes that were forwarded
-	Fetches   int64 `json:"fetches"`   // batches requested
-	Returned  int64 `json:"returned"`  // cost of leases that was returned
-	Lost      int64 `json:"lost"`      // cost that may be charged but is neither leased nor returned: it counts until its windows end
-	Stranded  int64 `json:"stranded"`  // cost that is leased and unspent, or a pending return
-	Keys      int   `json:"keys"`      // views
-}
 
 // New returns a Lease over inner, and owns inner from then on.
 func New(inner backend.Backend, cfg Config) (*Lease, error) {
@@ -98,12 +93,20 @@ func New(inner backend.Backend, cfg Config) (*Lease, error) {
 		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
 		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
+	l.bound = &BoundError{Slack: cfg.Slack, Processes: cfg.Processes, Least: cfg.Least}
+	if cfg.Slack > 0 {
+		l.cause = l.bound
+	}
+	l.flushing, l.abandon = context.WithCancel(context.Background())
 	l.lostAt.Store(math.MinInt64)
 	l.clock = newSpanClock().now
 	if cfg.Now != nil {
 		l.clock = func() int64 { return cfg.Now().UnixNano() }
 	}
 	l.running.Go(l.sweep)
+	if cfg.Slack > 0 {
+		l.running.Go(l.flushLoop)
+	}
 	return l, nil
 }
 
@@ -129,9 +132,17 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 		s.mu.Unlock()
 		return result, nil
 	}
+	if s.oweLocked(c, &req, now, &result) {
+		s.mu.Unlock()
+		return result, nil
+	}
 	denied := l.cfg.Recheck >= 0 && v.wouldDenyLocked(&req, now, &result)
 	if denied && !v.doubt && now < v.recheck {
 		s.stats.Denied++
+		s.mu.Unlock()
+		return result, nil
+	}
+	if l.cfg.Slack > 0 && !denied && s.renewLocked(c, &req, now) && s.oweLocked(c, &req, now, &result) {
 		s.mu.Unlock()
 		return result, nil
 	}
@@ -172,6 +183,12 @@ func (l *Lease) peekLocked(s *shard, c *hashtable.Cell[view], req *backend.Reque
 		s.fillResultLocked(v, req, now, result)
 		return true
 	}
+	if d := v.debt; d != nil && d.coversLocked(req, now) {
+		g := &d.segments[d.current]
+		result.Verdict, result.Now, result.Behind = g.offer.Offer(1-d.owed), v.serverAt(now), time.Duration(v.serverBehind)
+		result.Source, result.Guarantee, result.Cause = backend.OnCredit, backend.Bounded, g.cause
+		return true
+	}
 	return l.cfg.Recheck >= 0 && now < v.recheck && v.denyLocked(req, now, result)
 }
 
@@ -187,14 +204,11 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 		return nil
 	}
 	s, hash, name := l.shardOf(&req)
-	s.mu.Lock()
-	c := s.cells.Find(hash, name.Policy.Name, name.Key)
-	unspent := c != nil && c.Value.putBackLocked(&receipt, amount, l.clock())
-	s.mu.Unlock()
-	if unspent {
-		return nil
+	done, err := l.putBack(ctx, s, hash, name, &receipt, amount)
+	if done || err != nil {
+		return err
 	}
-	err := backend.Refund(ctx, l.inner, req, receipt, amount)
+	err = backend.Refund(ctx, l.inner, req, receipt, amount)
 	l.recheck(s, hash, name, err)
 	return err
 }
@@ -216,17 +230,19 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 		}
 		s.mu.Unlock()
 	}
+	sentAt := l.clock()
 	result, err := backend.Charge(ctx, l.inner, req, mark)
 	if err != nil {
 		return result, err
 	}
+	result.Lower(l.cause)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.clock()
 	l.recordLoss(&result, now)
 	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
 		doubt := c.Value.doubt
-		c.Value.mergeLocked(&req, &result, now)
+		c.Value.mergeLocked(&req, &result, sentAt, now)
 		c.Value.doubt = doubt // a take settles it
 	}
 	return result, nil
@@ -257,11 +273,15 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 	}
 	s, hash, name := l.shardOf(&req)
 	s.mu.Lock()
-	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
+	c := s.cells.Find(hash, name.Policy.Name, name.Key)
+	if c != nil {
 		s.endAllLocked(c, l.clock())
 		c.Value.fetch = nil // its batch is returned
 	}
 	s.mu.Unlock()
+	if err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
+		return err
+	}
 	err := backend.Reset(ctx, l.inner, req)
 	l.recheck(s, hash, name, err)
 	return err
@@ -309,30 +329,8 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 // Doubt implements [backend.Doubter].
 func (l *Lease) Doubt(req backend.Request) error { return backend.Doubt(l.inner, req) }
 
-// Stats returns the counters of the Lease, summed over its shards.
-func (l *Lease) Stats() Stats {
-	var sum Stats
-	now := l.clock()
-	for i := range l.shards {
-		s := &l.shards[i]
-		s.mu.Lock()
-		sum.Leased += s.stats.Leased
-		sum.Denied += s.stats.Denied
-		sum.Forwarded += s.stats.Forwarded
-		sum.Fetches += s.stats.Fetches
-		sum.Returned += s.stats.Returned
-		sum.Lost += s.stats.Lost
-		sum.Keys += s.cells.Len
-		sum.Stranded += s.pendingCost
-		for c := range s.cells.All() {
-			sum.Stranded += c.Value.unspentLocked(now)
-		}
-		s.mu.Unlock()
-	}
-	return sum
-}
-
-// Close returns unspent leases, for at most 5 s, and closes the inner backend.
+// Close returns unspent leases and charges what is owed, for at most 5 s, and closes the inner backend. What could not be charged
+// is in Stats.LostCharges.
 func (l *Lease) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -344,8 +342,14 @@ func (l *Lease) Close() error {
 		s.mu.Unlock()
 	}
 	close(l.stop)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	context.AfterFunc(ctx, l.abandon)
 	l.running.Wait()
-	l.returnAll()
+	var busy sync.WaitGroup
+	busy.Go(func() { l.flushAtClose(ctx) })
+	l.returnAll(ctx)
+	busy.Wait()
 	return l.inner.Close()
 }
 

@@ -30,7 +30,7 @@ const (
 	maxPendingReturns = 1 << 12 // for each shard; further ones are lost
 	maxReturns        = 16      // concurrent calls
 	maxLastMoments    = 250 * time.Millisecond
-	closeTimeout      = 5 * time.Second // for returns
+	closeTimeout      = 5 * time.Second // for returns and flushes
 	maxReturnsAtClose = 64              // concurrent calls while closing
 
 	// A return that was certainly not sent is retried with exponential backoff.
@@ -175,10 +175,8 @@ func (l *Lease) requeue(all []pendingReturn) {
 	}
 }
 
-// returnAll ends all leases and sends all returns, within closeTimeout.
-func (l *Lease) returnAll() {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
+// returnAll ends all leases and sends all returns.
+func (l *Lease) returnAll(ctx context.Context) {
 	l.end(func(int64, int64) bool { return true })
 	all := l.takePending(math.MaxInt64)
 	var next atomic.Int64

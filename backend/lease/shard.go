@@ -21,14 +21,17 @@ type shard struct {
 	pending     []pendingReturn // not sent yet
 	pendingCost int64           // of pending returns and of those being sent
 	wake        chan struct{}
-	stats       Stats // without Stranded and Keys
+	owing       *hashtable.Cell[view] // keys with a pending debt, linked by debt.next
+	owingKeys   int
+	stats       Stats // without Stranded, Keys, Debt and DebtAge
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
 }
 
 const evictionSample = 16 // views that a full shard examines to evict one
 
-// addLocked adds a view, and evicts one if the shard is full. It returns nil if all views sampled have a fetch in flight.
+// addLocked adds a view, and evicts one if the shard is full. It returns nil if all views sampled have a fetch in flight
+// or owe.
 func (s *shard) addLocked(hash uint64, name *backend.Request, now int64) *hashtable.Cell[view] {
 	if s.cells.Len >= s.max && !s.evictLocked(now) {
 		return nil
@@ -49,7 +52,7 @@ func (s *shard) evictLocked(now int64) bool {
 			continue
 		}
 		seen++
-		if c.Value.fetch != nil {
+		if c.Value.fetch != nil || s.owesLocked(&c.Value, now) {
 			continue
 		}
 		slot, victim = i, c

@@ -21,6 +21,7 @@ type view struct {
 	state        state.State // last known
 	serverMicros int64       // the server's time in Unix microseconds, as of serverReadAt; 0 if unknown
 	serverReadAt int64
+	serverBehind int64 // by how much the server's time may have been ahead of serverMicros then
 	recheck      int64 // a local denial is checked from then on
 	doubt        bool  // this process may have refunded or reset since the last reply: the view denies nothing
 	remaining    int64 // of the binding limit at the last reply, until resetMicros
@@ -37,6 +38,8 @@ type view struct {
 	size           int64         // of the next batch
 	grantedAt      int64         // when the last batch was requested
 	life           int64         // and how long it could be held
+
+	debt *debt // nil unless the key was on credit
 }
 
 // batch is a lease: it was charged in advance, and may be spent until the deadline.
@@ -185,8 +188,8 @@ func (v *view) floorLocked() *state.State {
 	return &floor
 }
 
-// mergeLocked merges the result of a take.
-func (v *view) mergeLocked(req *backend.Request, result *backend.Result, now int64) {
+// mergeLocked merges the result of a take or a charge that was sent at sentAt.
+func (v *view) mergeLocked(req *backend.Request, result *backend.Result, sentAt, now int64) {
 	if !result.State.Empty() {
 		at := state.Moment(req.Policy, req.Key, result.Now)
 		v.state.Join(req.Policy, at, &result.State)
@@ -195,6 +198,10 @@ func (v *view) mergeLocked(req *backend.Request, result *backend.Result, now int
 	v.fetchFailed, v.doubt = false, false
 	if v.serverMicros == 0 || result.Now > v.serverAt(now) || now-v.serverReadAt > int64(time.Second) {
 		v.serverMicros, v.serverReadAt = result.Now, now
+		v.serverBehind = now - sentAt + int64(result.Behind)
+	}
+	if v.debt != nil {
+		v.debt.stale = true
 	}
 	binding := result.Binding()
 	v.remaining, v.resetMicros, v.halfLife = binding.Remaining, binding.ResetAt.UnixMicro(), int64(result.HalfLife(result.Now))

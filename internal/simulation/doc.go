@@ -20,5 +20,7 @@
 // Heartbeats and the tenth second's conference of the routers are not played: package router spreads them by the
 // runtime's own randomness, which no seed repeats.
 //
+// A [Credit] plays processes that admit before they charge, and checks P14: what a window may hold above its Max.
+//
 // A [Fleet] is another play: thousands of processes with leases, where nothing fails, to see what servers have to carry.
 package simulation

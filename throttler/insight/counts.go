@@ -40,7 +40,7 @@ const (
 	countedPolicies = 100
 	countShards     = 8
 
-	sources    = int(throttler.Listed) + 1
+	sources    = int(throttler.OnCredit) + 1
 	guarantees = int(throttler.Bounded) + 1
 )
 

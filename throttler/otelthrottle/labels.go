@@ -19,7 +19,7 @@ type policy struct {
 }
 
 const (
-	sources    = int(throttler.Listed) + 1
+	sources    = int(throttler.OnCredit) + 1
 	guarantees = int(throttler.Bounded) + 1
 )
 

@@ -108,6 +108,8 @@ func leaseUse(e *throttler.Event) string {
 	switch e.Decision.Source {
 	case throttler.Leased:
 		return "spent"
+	case throttler.OnCredit:
+		return "owed"
 	case throttler.LocalDeny:
 		return "denied"
 	}

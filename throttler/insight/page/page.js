@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const charts = {
   outcome: new Chart(byId("chart-outcome"), { allowed: "c0", denied: "c1", "no verdict": "c2" }),
   source: new Chart(byId("chart-source"), {
-    primary: "c0", replica: "c4", leased: "c3", local_deny: "c6", local: "c7", listed: "c5", unknown: "c1", fallback: "c2",
+    primary: "c0", replica: "c4", leased: "c3", on_credit: "c8", local_deny: "c6", local: "c7", listed: "c5", unknown: "c1", fallback: "c2",
   }),
   exposure: new Chart(byId("chart-exposure"), { bounded: "c6", unbounded: "c2" }),
 };
@@ -185,11 +185,13 @@ function showLease() {
   const l = last.lease;
   byId("lease").hidden = !l;
   if (!l) return;
-  const local = l.leased + l.denied, calls = l.forwarded + l.fetches;
+  const local = l.leased + l.denied + (l.on_credit || 0), calls = l.forwarded + l.fetches + (l.flushes || 0);
   facts(byId("lease"), [
     ["without a call", local + calls ? percent(local / (local + calls)) : "–"], ["admitted from a lease", l.leased], ["denied by the local view", l.denied],
     ["forwarded", l.forwarded], ["batches fetched", l.fetches], ["cost leased, unspent", l.stranded], ["cost returned", l.returned],
     ["cost lost", l.lost], ["keys in the local view", l.keys],
+    ...(l.on_credit ? [["admitted on credit", l.on_credit], ["charges sent", l.flushes || 0], ["cost owed", l.debt || 0],
+      ["most above Max", l.overshoot || 0], ["cost never charged", l.lost_charges || 0]] : []),
   ]);
 }
 

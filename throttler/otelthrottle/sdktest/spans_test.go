@@ -5,6 +5,7 @@ package sdktest
 import (
 	"net"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -76,13 +77,37 @@ func TestLeased(t *testing.T) {
 			t.Errorf("%s: %d calls, want %d", test.use, n, test.calls)
 		}
 	}
-	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot forwarded": 1})
+	s.want("sluice.lease.takes", map[string]float64{"hot spent": 1, "hot denied": 0, "hot owed": 0, "hot forwarded": 1})
 	s.want("sluice.lease.stranded", map[string]float64{"hot": 8})
 	s.want("sluice.lease.efficiency", map[string]float64{"hot": 1.0 / 3})
 	if err := s.observer.Close(); err != nil {
 		t.Error(err)
 	}
 	s.want("sluice.lease.keys", map[string]float64{})
+}
+
+// TestOnCredit: what is on credit, and next to it, is exposure of one source.
+func TestOnCredit(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	s := newTelemetry(t, otelthrottle.Config{})
+	ls, err := lease.New(newRouter(t, server, router.Config{}), lease.Config{Batch: -1, Slack: 0.5, Processes: 2, Flush: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ls.Close() })
+	if err := s.observer.WatchLease("hot", ls); err != nil {
+		t.Fatal(err)
+	}
+	th := s.throttler(throttler.Config{Backend: ls, Policy: api(limit.PerHour(100_000))})
+	for _, use := range []string{"forwarded", "owed"} {
+		_, made := s.request(th, 1)
+		made["ratelimit api"][0].has(t, map[string]string{"sluice.lease": use, "sluice.cause": "on_credit"})
+	}
+	s.want("sluice.exposure", map[string]float64{"bounded api on_credit": 2})
+	s.want("sluice.lease.takes", map[string]float64{"hot spent": 0, "hot denied": 0, "hot owed": 1, "hot forwarded": 1})
+	s.want("sluice.lease.debt", map[string]float64{"hot": 1})
+	s.want("sluice.lease.charges", map[string]float64{"hot": 0})
 }
 
 func TestFallback(t *testing.T) {

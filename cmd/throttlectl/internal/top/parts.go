@@ -59,6 +59,12 @@ func (p *parts) add(r *insight.Report) {
 		sum.Lost += s.Lost
 		sum.Stranded += s.Stranded
 		sum.Keys += s.Keys
+		sum.OnCredit += s.OnCredit
+		sum.Flushes += s.Flushes
+		sum.Debt += s.Debt
+		sum.DebtAge = max(sum.DebtAge, s.DebtAge)
+		sum.LostCharges += s.LostCharges
+		sum.Overshoot = max(sum.Overshoot, s.Overshoot)
 	}
 	if s := r.Dual; s != nil {
 		sum := orNew(&p.Dual)
@@ -183,12 +189,17 @@ func (p *parts) text(w io.Writer, now time.Time) {
 	}
 	if s := p.Lease; s != nil {
 		share := "-"
-		if all := s.Leased + s.Denied + s.Forwarded + s.Fetches; all > 0 {
-			share = cli.Percent(float64(s.Leased+s.Denied) / float64(all))
+		local := s.Leased + s.Denied + s.OnCredit
+		if all := local + s.Forwarded + s.Fetches + s.Flushes; all > 0 {
+			share = cli.Percent(float64(local) / float64(all))
 		}
 		fmt.Fprint(w, "\nLEASES\tADMITTED\tDENIED\tFORWARDED\tBATCHES\tUNSPENT\tRETURNED\tLOST\tKEYS\tWITHOUT A CALL\n")
 		fmt.Fprintf(w, "\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n",
 			s.Leased, s.Denied, s.Forwarded, s.Fetches, s.Stranded, s.Returned, s.Lost, s.Keys, share)
+		if s.Flushes > 0 || s.Debt > 0 {
+			fmt.Fprint(w, "\nON CREDIT\tADMITTED\tCHARGES\tOWED\tOLDEST\tLOST\tMOST ABOVE MAX\n")
+			fmt.Fprintf(w, "\t%d\t%d\t%d\t%s\t%d\t%d\n", s.OnCredit, s.Flushes, s.Debt, short(s.DebtAge), s.LostCharges, s.Overshoot)
+		}
 	}
 	p.migrationText(w)
 }
