@@ -60,7 +60,7 @@ func TestTraceOfRedis(t *testing.T) {
 		}
 	}
 	_, trace := follow(t, b, "other", &limit.Policy{Name: "b", Limits: []limit.Limit{limit.TokenBucket(1, time.Hour, 1)}}, 1)
-	call.Script = "take"
+	call.Script = "takebucket"
 	if got := onlyCall(t, trace); got != call {
 		t.Errorf("a bucket: %+v, want %+v", got, call)
 	}

@@ -74,7 +74,7 @@ func main() {
 	rate := flag.Float64("rate", 300, "requests a second of each process")
 	svg := flag.String("svg", "", "file to draw the processor time of Redis to")
 	flag.Parse()
-	rows, err := play(context.Background(), *span, *rate, os.Stderr)
+	rows, err := play(context.Background(), workloads(), *span, *rate, os.Stderr)
 	if err == nil {
 		_, err = fmt.Print(table(rows))
 	}
@@ -88,13 +88,13 @@ func main() {
 }
 
 // play plays everything.
-func play(ctx context.Context, span time.Duration, rate float64, progress io.Writer) (rows []row, err error) {
+func play(ctx context.Context, loads []workload, span time.Duration, rate float64, progress io.Writer) (rows []row, err error) {
 	server, err := startServer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer server.stop()
-	for _, w := range workloads() {
+	for _, w := range loads {
 		for _, by := range ways {
 			r, err := server.measure(ctx, &w, by, span, rate)
 			if err != nil {

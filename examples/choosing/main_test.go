@@ -1,19 +1,20 @@
 package main
 
 import (
-	"context"
 	"encoding/xml"
 	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/testtier"
 )
 
-// TestChoosing plays a window of each: what is exact or leased is never above Max, what is on credit within its bound, and where
-// keys are few fewer calls are made.
+// TestChoosing plays a window of each way, on the first workload or on all: what is exact or leased is never above Max, what is
+// on credit within its bound, and where keys are few fewer calls are made.
 func TestChoosing(t *testing.T) {
 	window = 2 * time.Second
-	rows, err := play(context.Background(), window, 60, io.Discard)
+	rows, err := play(t.Context(), workloads()[:testtier.Size(1, 4)], window, 60, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
