@@ -203,6 +203,9 @@ func (a *application) handler() http.Handler {
 		Cost:   func(*http.Request) int64 { return 3 },
 		Settle: httplimit.GiveBack(1, httplimit.Outcome.NotModified),
 	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })))
+	mux.Handle("GET /download", limited(a.search, "X-User", httplimit.Config{ // costs what it turned out to be
+		Settle: func(_ *http.Request, o httplimit.Outcome) int64 { return o.Cost + o.Written/1024 },
+	}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 2048)) })))
 	mux.HandleFunc("GET /usage", func(w http.ResponseWriter, r *http.Request) {
 		key, err := httplimit.Header("X-User", nil)(r)
 		if err != nil {

@@ -56,6 +56,8 @@ func ask(ctx context.Context, client *http.Client, url string, every time.Durati
 				path = "/export"
 			case 2:
 				path = "/usage"
+			case 3:
+				path = "/download"
 			}
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)
