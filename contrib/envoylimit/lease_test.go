@@ -1,6 +1,8 @@
 package envoylimit_test
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -9,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/contrib/envoylimit"
 	"github.com/sluice-go/sluice/internal/testserver"
+	"github.com/sluice-go/sluice/throttler"
 )
 
 // With leases few requests of a hot key are calls, and a local view denies an exhausted key without one.
@@ -39,5 +42,35 @@ func TestLeases(t *testing.T) {
 				t.Errorf("%d admitted in %d calls", admitted, calls)
 			}
 		})
+	}
+}
+
+// onCredit counts decisions by credit.
+type onCredit struct{ atomic.Int64 }
+
+func (*onCredit) Start(ctx context.Context, _ *throttler.Event) context.Context { return ctx }
+
+func (o *onCredit) End(_ context.Context, e *throttler.Event) {
+	if e.Decision.Source == throttler.OnCredit {
+		o.Add(1)
+	}
+}
+
+// A domain whose file has a slack admits on credit, at most Max and its share above Max.
+func TestCredit(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	b, err := redisbackend.Open(&redis.Options{Addr: server.Addr}, redisConfig(nil))
+	var seen onCredit
+	c, _ := open(t, closed(t, b, err), "domain: web\nsluice: {lease: {processes: 1, slack: 0.5}}\n"+
+		"descriptors: [{key: key, rate_limit: {unit: year, requests_per_unit: 200}}]", envoylimit.Config{Throttler: throttler.Config{Observer: &seen}})
+	admitted := 0
+	for range 400 {
+		if c.ask(desc("key=a")).GetOverallCode() == isOK {
+			admitted++
+		}
+	}
+	if admitted < 200 || admitted > 300 || seen.Load() < 50 {
+		t.Errorf("%d admitted, %d of them on credit", admitted, seen.Load())
 	}
 }

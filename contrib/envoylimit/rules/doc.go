@@ -19,7 +19,7 @@
 //
 //	domain: web
 //	sluice:
-//	  lease: {processes: 4, life: 5s}        # batches held by each process, see package lease
+//	  lease: {processes: 4, life: 5s}        # batches held by each process, see package lease; slack: 0.05 admits on credit
 //	descriptors:
 //	  - key: user
 //	    rate_limit: {unit: minute, requests_per_unit: 100}

@@ -78,12 +78,18 @@ func (p *parser) lease(d *Domain, n *yaml.Node) {
 	if s == nil {
 		return
 	}
-	m := p.members(s, "lease", "processes", "batch", "life", "recheck")
+	m := p.members(s, "lease", "processes", "batch", "life", "recheck", "slack", "flush", "least")
 	d.Lease = &Lease{
 		Processes: int(p.number(m["processes"], "processes")),
 		Batch:     int64(p.number(m["batch"], "batch")),
 		Life:      p.duration(m["life"], "life"),
 		Recheck:   p.duration(m["recheck"], "recheck"),
+		Slack:     p.fraction(m["slack"], "slack"),
+		Flush:     p.duration(m["flush"], "flush"),
+		Least:     int64(p.number(m["least"], "least")),
+	}
+	if d.Lease.Slack > 0 && d.Lease.Processes == 0 {
+		p.problem(m["slack"], "slack needs processes: how many share the limits")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-go/sluice/contrib/envoylimit/rules"
 )
@@ -69,6 +70,8 @@ func TestProblems(t *testing.T) {
 		{one("rate_limit: {unit: hour, requests_per_unit: 9}\nsluice: {sliding: {precision: 1m}, bucket: {burst: 1}}"), []string{"a.yaml:5: a limit is sliding or a bucket, not both"}},
 		{one("rate_limit: {unit: hour, requests_per_unit: 9}\nsluice: {window: 1}"), []string{`a.yaml:5: sluice has no member "window"`}},
 		{"domain: web\nsluice: {lease: {life: soon}}", []string{"a.yaml:2: life must be a positive duration"}},
+		{"domain: web\nsluice: {lease: {processes: 4, slack: 1}}", []string{"a.yaml:2: slack must be a number from 0 to below 1"}},
+		{"domain: web\nsluice: {lease: {slack: 0.1}}", []string{"a.yaml:2: slack needs processes"}},
 		{"domain: web\nsluice: {credit: {}}", []string{`a.yaml:2: sluice has no member "credit"`}},
 		{"domain: web\ndescriptors: [*a]", []string{"a.yaml:2: unknown anchor"}},
 	} {
@@ -183,7 +186,7 @@ func TestUnitsAndExtensions(t *testing.T) {
 			t.Errorf("%s: %q", text, got)
 		}
 	}
-	d := parse(t, "domain: Web.example/with a very long name indeed\nsluice: {lease: {processes: 3, batch: 5, life: 2s, recheck: 1s}}\n"+
+	d := parse(t, "domain: Web.example/with a very long name indeed\nsluice: {lease: {processes: 3, batch: 5, life: 2s, recheck: 1s, slack: 0.05, flush: 20ms, least: 2}}\n"+
 		"descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]")
 	for r := range d.All() {
 		if err := r.Policy.Validate(); err != nil {
@@ -191,7 +194,10 @@ func TestUnitsAndExtensions(t *testing.T) {
 		}
 	}
 	for d := range d.Domains() {
-		if d.Lease == nil || d.Lease.Processes != 3 || d.Lease.Batch != 5 || d.Lease.Life.String() != "2s" || d.Lease.Recheck.String() != "1s" {
+		want := rules.Lease{
+			Processes: 3, Batch: 5, Life: 2 * time.Second, Recheck: time.Second, Slack: 0.05, Flush: 20 * time.Millisecond, Least: 2,
+		}
+		if d.Lease == nil || *d.Lease != want {
 			t.Errorf("%+v", d.Lease)
 		}
 	}

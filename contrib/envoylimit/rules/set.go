@@ -34,6 +34,9 @@ type Lease struct {
 	Batch     int64
 	Life      time.Duration
 	Recheck   time.Duration
+	Slack     float64
+	Flush     time.Duration
+	Least     int64
 }
 
 // Rule is the limit of a descriptor.

@@ -179,6 +179,20 @@ func (r *reader) number(n *yaml.Node, what string) uint32 {
 	return 0
 }
 
+// fraction is a number from 0 to below 1; 0 of a nil node.
+func (r *reader) fraction(n *yaml.Node, what string) float64 {
+	if n == nil {
+		return 0
+	}
+	if n.Kind == yaml.ScalarNode {
+		if v, err := strconv.ParseFloat(n.Value, 64); err == nil && v >= 0 && v < 1 {
+			return v
+		}
+	}
+	r.problem(n, "%s must be a number from 0 to below 1", what)
+	return 0
+}
+
 // duration is a positive duration in Go's notation; 0 of a nil node.
 func (r *reader) duration(n *yaml.Node, what string) time.Duration {
 	if n == nil {
