@@ -3,6 +3,7 @@ package envoylimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,9 @@ func TestModel(t *testing.T) {
 			}
 			if refunds && twice(names) {
 				continue // refunds of a request run at once, and their statuses depend on the order
+			}
+			if shadowed := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name[0] != 's' }); twice(shadowed) {
+				continue // what a shadow doesn't hold together it doesn't count at all
 			}
 			res := c.ask(ds...)
 			// The model.

@@ -141,6 +141,15 @@ func (e *entry) chargeBucket(l *limit.Limit, now At, cost int64) {
 	}
 	e.lastCharge = max(e.lastCharge, now.Micros)
 	e.setPeak(maxSpan(e.peak(), next))
+	e.settleArrival()
+}
+
+// settleArrival makes the arrival of a bucket without credit its peak, as the encoding has it. They can differ by a fraction after
+// the rate was lowered.
+func (e *entry) settleArrival() {
+	if e.credit == (span{}) {
+		e.arrival = e.peak()
+	}
 }
 
 // refundBucket refunds the part of a charge that has not refilled.
@@ -168,6 +177,7 @@ func (e *entry) refill(l *limit.Limit, now At) {
 func (e *entry) addCredit(l *limit.Limit, s span) {
 	if credit := e.credit.rescale(l.Max).plus(s, l.Max); s.micros >= 0 && credit.micros < maxCredit {
 		e.credit = credit
+		e.settleArrival()
 	}
 }
 
