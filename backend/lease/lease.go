@@ -249,7 +249,7 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 }
 
 // recheck lets requests be forwarded although the view denies them, until a reply comes: a refund or a reset, which may have
-// succeeded as err tells, has made room. The view's own state changes only by merging replies: one merged since may already
+// succeeded as err tells, has made room, or a seed has brought a later window. The view's own state changes only by merging replies: one merged since may already
 // include the refund.
 func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error) {
 	if err != nil && outcome.NothingRefunded(err) {
@@ -323,7 +323,10 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 	if err := l.checkOpen(req.Check(ctx)); err != nil {
 		return err
 	}
-	return backend.Seed(ctx, l.inner, req, st)
+	s, hash, name := l.shardOf(&req)
+	err := backend.Seed(ctx, l.inner, req, st)
+	l.recheck(s, hash, name, err)
+	return err
 }
 
 // Doubt implements [backend.Doubter].

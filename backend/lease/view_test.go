@@ -14,7 +14,9 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/backend/redisbackend"
 	"github.com/sluice-go/sluice/internal/backendtesting"
+	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -413,3 +415,26 @@ func (i instant) Take(_ context.Context, req backend.Request) (backend.Result, e
 func (i instant) Refund(context.Context, backend.Request, state.Receipt, int64) error { return nil }
 
 func (i instant) Close() error { return nil }
+
+// After a seed of a later window a denial names the end of that.
+func TestViewAfterSeed(t *testing.T) {
+	t.Parallel()
+	clock := backendtesting.NewClock()
+	inner := backendtesting.OpenRedis(t, testserver.Redis(t).Addr, redisbackend.Config{Now: clock.Now})
+	ls := backendtesting.NewLease(t, inner, lease.Config{Now: clock.Now, Batch: -1})
+	req := backendtesting.Request("key")
+	req.Policy = backendtesting.Hour(1)
+	backendtesting.MustTake(t, ls, req)
+	clock.Step(time.Millisecond)
+	var later state.State
+	if v := later.Take(req.Policy, state.Moment(req.Policy, req.Key, clock.Now().UnixMicro()), 1); !v.Allowed {
+		t.Fatal("a new window admits")
+	}
+	if err := ls.Seed(t.Context(), req, later); err != nil {
+		t.Fatal(err)
+	}
+	got := backendtesting.MustTake(t, ls, req)
+	if want := clock.Now().Add(time.Hour); got.Allowed || !got.Binding().ResetAt.Equal(want) {
+		t.Errorf("allowed %t, reset at %v, want %v", got.Allowed, got.Binding().ResetAt, want)
+	}
+}
