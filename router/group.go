@@ -90,7 +90,9 @@ func (g *group) refund(ctx context.Context, req backend.Request, receipt state.R
 func (g *group) charge(ctx context.Context, req backend.Request, mark state.Mark) (result backend.Result, err error) {
 	tracing.Visit(req.Trace, g.name, g.primary.name, backend.Primary)
 	err = change(ctx, g, "charge", func(b backend.Charger) (err error) {
-		result, err = b.Charge(ctx, req, mark)
+		if result, err = b.Charge(ctx, req, mark); err == nil && countsNothing(result.Receipt()) {
+			return errNothingWritten
+		}
 		return err
 	})
 	if err != nil {
@@ -99,6 +101,19 @@ func (g *group) charge(ctx context.Context, req backend.Request, mark state.Mark
 	result.Source = asPrimary(result.Source)
 	result.Lower(g.primary.promotionDoubt(req.Policy))
 	return result, nil
+}
+
+// countsNothing reports whether all windows of a charge are over.
+func countsNothing(r state.Receipt) bool {
+	if r.Cost == 0 { // it met a bound
+		return false
+	}
+	for i := range r.Policy().Limits {
+		if _, position, fraction := r.Charge(i); position != 0 || fraction != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (g *group) reset(ctx context.Context, req backend.Request) error {

@@ -166,6 +166,9 @@ func file(group int, epoch uint64) []byte {
 func (p *plant) open(t testing.TB, topology router.Topology, cfg router.Config) *router.Router {
 	t.Helper()
 	cfg.Node = p.node
+	if cfg.Backend.Timeout == 0 {
+		cfg.Backend.Timeout = 5 * time.Second // the machine may be busy
+	}
 	if cfg.TopologyKeys == nil && cfg.AllowedAddresses == nil {
 		cfg.AllowedAddresses = []string{"10.0.0.0/24"}
 	}

@@ -30,7 +30,7 @@ func TestChargesShareCalls(t *testing.T) {
 	b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{})
 	client := server.Client()
 	p := &limit.Policy{Name: "p", Limits: []limit.Limit{
-		limit.Fixed(1000, time.Hour), limit.Fixed(1000, time.Hour).Staggered(), limit.Sliding(1000, time.Hour, time.Minute), limit.TokenBucket(10, time.Hour, 1000),
+		limit.Fixed(1000, time.Hour), limit.Fixed(1000, 30*24*time.Hour).Staggered(), limit.Sliding(1000, time.Hour, time.Minute), limit.TokenBucket(10, time.Hour, 1000),
 	}}
 	const keys = 1000
 	request := func(i int, cost int64) backend.Request {

@@ -14,10 +14,11 @@ import (
 func TestRedis6Errors(t *testing.T) {
 	const wrapped = "ERR Error running script (call to f_0123): @user_script:9: "
 	for text, want := range map[string]backend.Kind{
-		wrapped + "-READONLY You can't write against a read only replica.":    backend.Unavailable,
-		wrapped + "-OOM command not allowed when used memory > 'maxmemory'.":  backend.Unavailable,
-		wrapped + "-WRONGTYPE Operation against a key holding the wrong kind": backend.Misconfigured,
-		wrapped + "@user_script: 9: attempt to compare nil with number":       backend.Corrupt,
+		wrapped + "-READONLY You can't write against a read only replica.":          backend.Unavailable,
+		wrapped + "-OOM command not allowed when used memory > 'maxmemory'.":        backend.Unavailable,
+		wrapped + "-WRONGTYPE Operation against a key holding the wrong kind":       backend.Misconfigured,
+		wrapped + "@user_script: 9: attempt to compare nil with number":             backend.Corrupt,
+		"@user_script: 160: -READONLY You can't write against a read only replica.": backend.Unavailable,
 		"CORRUPT state":                       backend.Corrupt,
 		"READONLY You can't write":            backend.Unavailable,
 		"NOPERM this user has no permissions": backend.Misconfigured,

@@ -109,9 +109,10 @@ func Status(err error) string {
 }
 
 // cause is the error of a command within a script. Redis 6 wraps it: "ERR Error running script (call to f_...):
-// @user_script:9: -READONLY You can't write against a read only replica."
+// @user_script:9: -READONLY You can't write against a read only replica." What a script returns of redis.pcall begins with
+// @user_script.
 func cause(err error) error {
-	if !redis.HasErrorPrefix(err, "Error running script") {
+	if !redis.HasErrorPrefix(err, "Error running script") && !redis.HasErrorPrefix(err, "@user_script") {
 		return err
 	}
 	if _, inner, ok := strings.Cut(err.Error(), ": -"); ok {

@@ -69,8 +69,9 @@ func (p *pipeline) reset() {
 		c := &p.commands[i]
 		clear(c.calls)
 		c.calls = c.calls[:0]
-		clear(c.args.List)
-		if !p.keepsCmd {
+		if p.keepsCmd {
+			clear(c.args.List)
+		} else { // hooks of the application's client may hold the command
 			c.args, c.cmd = scripts.Args{}, nil
 		}
 	}
@@ -80,6 +81,9 @@ func (p *pipeline) reset() {
 // encode prepares the commands. The first command of each script that the server doesn't know brings its source along; an unshared
 // one brings its own, because another may be refused before the server has read the source.
 func (p *pipeline) encode(ctx context.Context) {
+	if p.keepsCmd { // longer than the caller's context
+		ctx = context.Background()
+	}
 	for i := range p.commands {
 		c := &p.commands[i]
 		if c.charges {
@@ -151,9 +155,12 @@ func (c *command) encode(ctx context.Context) {
 // deliver gives each call its outcome, and appends to retry those that are to be sent once more.
 func (c *command) deliver(retry []*evalCall) []*evalCall {
 	reply, err := c.cmd.Result()
-	text, _ := reply.(string)
+	text, isText := reply.(string)
 	if err != nil && !IsReply(err) && text != "" {
 		err = nil // the connection was lost after this reply, and the client says so of the whole pipeline
+	}
+	if err == nil && c.plan != nil && !isText {
+		err = state.ErrCorruptState
 	}
 	var replies scripts.Replies
 	if err == nil && c.charges {

@@ -60,19 +60,21 @@ func (l *pipeliner) run(ctx context.Context, deadline time.Time, e *evalCall) (s
 	if err := ctx.Err(); err != nil {
 		return "", callguard.Unsent(err)
 	}
-	e.deadline, e.until, e.since = deadline, deadline, deadline.Add(-l.timeout)
+	since := deadline.Add(-l.timeout)
+	if e.Script == &scripts.Charge {
+		if err := l.enterCharge(ctx, deadline); err != nil {
+			return "", callguard.Unsent(err)
+		}
+		defer func() { <-l.charging }()
+		since = time.Now()
+	}
+	e.deadline, e.until, e.since = deadline, deadline, since
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		if !time.Now().Before(end) { // its timer may not have fired
 			return "", callguard.Unsent(context.DeadlineExceeded)
 		}
 		// A server that is silent costs it the connection; a caller in a hurry doesn't.
 		e.deadline, e.until = end, later(end, e.since.Add(min(l.timeout, maxPatience)))
-	}
-	if e.Script == &scripts.Charge {
-		if err := l.enterCharge(ctx, e.deadline); err != nil {
-			return "", callguard.Unsent(err)
-		}
-		defer func() { <-l.charging }()
 	}
 	stays := ctx.Done() == nil && e.deadline.Equal(deadline)
 	l.mu.Lock()
@@ -119,6 +121,10 @@ func (l *pipeliner) enterCharge(ctx context.Context, end time.Time) error {
 	defer late.Stop()
 	select {
 	case l.charging <- struct{}{}:
+		if err := deadline.Ended(ctx); err != nil || !time.Now().Before(end) {
+			<-l.charging
+			return cmp.Or(err, ErrQueueFull)
+		}
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -85,10 +85,12 @@ func (m *Mark) At(i int) int64 {
 }
 
 // Under is where a charge at now counts under l, limit i of the policy: the end of a window or sub-bucket, as they can end, or 0
-// for that of now; of a bucket the moment. A mark of a clock that is ahead is now for a bucket.
+// for that of now; of a bucket the moment. The mark of a clock that is ahead is now: a later window would end this one.
 func (m *Mark) Under(l *limit.Limit, i int, now At) int64 {
 	at := max(m.At(i), 0)
 	switch {
+	case l.Algorithm != limit.Bucket && at > End(l, now)*1000:
+		return 0
 	case l.Algorithm == limit.SlidingWindow:
 		return floorTo(at, l.Precision.Microseconds())
 	case l.Algorithm != limit.Bucket:

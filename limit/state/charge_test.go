@@ -303,3 +303,33 @@ func TestChargeSaturates(t *testing.T) {
 		}
 	}
 }
+
+// A mark beyond the windows of now, by a clock that is ahead, charges them: it frees nothing.
+func TestChargeMarkAhead(t *testing.T) {
+	now := state.At{Micros: 1_767_225_600_000_000 + 30_000_000}
+	for _, l := range []limit.Limit{limit.PerMinute(10), limit.PerMinute(10).Aligned(), limit.Sliding(10, time.Minute, time.Second)} {
+		p := &limit.Policy{Name: "p", Limits: []limit.Limit{l}}
+		var s state.State
+		s.Take(p, now, 10)
+		mark, _ := state.MarkAt(&limit.Policy{Name: "p", Limits: []limit.Limit{l.Aligned()}}, state.At{Micros: now.Micros + 61_000_000})
+		if l.Algorithm == limit.SlidingWindow {
+			mark, _ = state.MarkAt(p, state.At{Micros: now.Micros + 61_000_000})
+		}
+		s.Charge(p, now, mark, 1)
+		if v := s.Peek(p, now, 1); v.Allowed || v.Binding().Remaining != 0 {
+			t.Errorf("%s: %d remain", l, v.Binding().Remaining)
+		}
+	}
+}
+
+// A mark has room for the buckets of a long policy.
+func TestAdmitLongPolicy(t *testing.T) {
+	p := &limit.Policy{Name: "p"}
+	for i := range 6 {
+		p.Limits = append(p.Limits, limit.TokenBucket(1, time.Duration(i+1)*time.Second, 10))
+	}
+	var m state.Mark
+	if m.Admit(p, 7); m.At(5) != 7 {
+		t.Errorf("%+v", m)
+	}
+}

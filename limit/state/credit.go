@@ -54,8 +54,8 @@ func (m *Mark) SameWindows(p *limit.Policy, o *Mark) bool {
 
 // Admit marks the buckets of a policy with the moment of an admission, in Unix microseconds.
 func (m *Mark) Admit(p *limit.Policy, micros int64) {
-	if len(m.more) > 0 {
-		m.more = append([]int64(nil), m.more...)
+	if more := len(p.Limits) - inlineLimits; more > 0 {
+		m.more = append(make([]int64, 0, more), m.more...)[:more]
 	}
 	for i := range p.Limits {
 		switch l := &p.Limits[i]; {
