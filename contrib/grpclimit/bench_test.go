@@ -44,15 +44,6 @@ func unary(t testing.TB, max int64) func() error {
 	return call
 }
 
-func TestUnaryAllocations(t *testing.T) { // not parallel: AllocsPerRun counts for the process
-	for most, max := range map[float64]int64{12: limit.MaxCount, 32: 1} {
-		call := unary(t, max)
-		if got := testing.AllocsPerRun(1000, func() { _ = call() }); got > most {
-			t.Errorf("a call under %d an hour: %v allocations, want at most %v", max, got, most)
-		}
-	}
-}
-
 // BenchmarkUnary is what the interceptor adds to a handler, with counts in memory and default metadata.
 func BenchmarkUnary(b *testing.B) {
 	for name, max := range map[string]int64{"admitted": limit.MaxCount, "denied": 1} {
