@@ -33,16 +33,17 @@ func (t *Throttler) AllowAll(ctx context.Context, keys []string, cost int64) (De
 	if _, ok := t.backend.(backend.Refunder); len(keys) > 1 && !ok {
 		return Decision{}, fmt.Errorf("throttler: allow all: %w", ErrUnsupported)
 	}
-	d, _, err := t.takeAll(ctx, keys, cost, false)
+	d, _, err := t.takeAll(ctx, t.view(), keys, cost, false)
 	return d, err
 }
 
 // takeAll charges every key, or none. Refundable is whether the charges may be given back later.
-func (t *Throttler) takeAll(ctx context.Context, keys []string, cost int64, refundable bool) (Decision, []charge, error) {
+func (t *Throttler) takeAll(
+	ctx context.Context, view PolicyView, keys []string, cost int64, refundable bool,
+) (Decision, []charge, error) {
 	if t.enter() {
 		defer t.calls.Done()
 	}
-	view := t.view()
 	var few [4]part
 	parts := few[:min(len(keys), len(few))]
 	if len(keys) > len(few) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluice-go/sluice/internal/throttlertesting"
@@ -215,6 +216,31 @@ func TestCommitContext(t *testing.T) {
 		th := throttlertesting.New(t, throttler.Config{Policy: throttlertesting.One(limit.PerHour(100)), Observer: c})
 		if err := call(th); err != nil || c.committed == 0 || c.committed != c.ended {
 			t.Errorf("%s: %v, %+v", name, err, *c)
+		}
+	}
+}
+
+// shrinking is a PolicySource whose limits become smaller with each view.
+type shrinking struct{ views atomic.Int64 }
+
+func (s *shrinking) View() throttler.PolicyView {
+	return view{policy: throttlertesting.One(limit.PerHour(100 / s.views.Add(1)))}
+}
+
+// A reservation that is clamped is charged to the policies that it was clamped to.
+func TestClampsToOneView(t *testing.T) {
+	t.Parallel()
+	for name, reserve := range map[string]func(*throttler.Throttler) (*throttler.Reservation, error){
+		"one key": func(th *throttler.Throttler) (*throttler.Reservation, error) {
+			return th.Reserve(t.Context(), "k", 200)
+		},
+		"several keys": func(th *throttler.Throttler) (*throttler.Reservation, error) {
+			return th.ReserveAll(t.Context(), []string{"a", "b"}, 200)
+		},
+	} {
+		th := throttlertesting.New(t, throttler.Config{Policies: new(shrinking), ClampReserve: true})
+		if r, err := reserve(th); err != nil || !r.Decision().Allowed || r.Cost() < 50 {
+			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
 }

@@ -40,8 +40,9 @@ func (t *Throttler) Reserve(ctx context.Context, key string, cost int64) (*Reser
 	}
 	var d Decision
 	var c charge
-	cost = t.clamp(ctx, cost, key)
-	err := t.decide(ctx, t.view(), key, cost, &d, &c)
+	view := t.view()
+	cost = t.clamp(ctx, view, cost, key)
+	err := t.decide(ctx, view, key, cost, &d, &c)
 	c.settler = t.commit(c.event, true)
 	if err != nil {
 		return nil, err
@@ -55,8 +56,9 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 	if _, ok := t.backend.(backend.Refunder); !ok {
 		return nil, fmt.Errorf("throttler: reserve all: %w", ErrUnsupported)
 	}
-	cost = t.clamp(ctx, cost, keys...)
-	d, charges, err := t.takeAll(ctx, keys, cost, true)
+	view := t.view()
+	cost = t.clamp(ctx, view, cost, keys...)
+	d, charges, err := t.takeAll(ctx, view, keys, cost, true)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +66,10 @@ func (t *Throttler) ReserveAll(ctx context.Context, keys []string, cost int64) (
 }
 
 // clamp returns the cost to reserve for each of the keys.
-func (t *Throttler) clamp(ctx context.Context, cost int64, keys ...string) int64 {
+func (t *Throttler) clamp(ctx context.Context, view PolicyView, cost int64, keys ...string) int64 {
 	if !t.cfg.ClampReserve {
 		return cost
 	}
-	view := t.view()
 	for _, key := range keys {
 		p, err := t.policy(ctx, view, key, cost)
 		if !errors.Is(err, limit.ErrCostExceedsLimit) {

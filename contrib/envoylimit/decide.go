@@ -44,7 +44,11 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		}
 	}
 	if err := c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.alone && !sl.shadow }, func(ctx context.Context, sl *slot) error {
-		return sl.take(ctx, t, counts)
+		err := sl.take(ctx, t, counts)
+		if sl.over { // which is the verdict, whether or not it could be charged
+			err = c.withoutVerdict(ctx, sl, err)
+		}
+		return err
 	}); err != nil {
 		return err
 	}
@@ -181,7 +185,7 @@ func (c *call) takeTogether(ctx context.Context, t *throttler.Throttler, counts 
 			continue
 		}
 		for i, r := range charged {
-			err = errors.Join(err, cancel(ctx, r, of[i]))
+			c.cancel(ctx, r, of[i])
 		}
 		c.denied = true
 		return err
@@ -262,16 +266,17 @@ func (sl *slot) returned() {
 	}
 }
 
-// cancel gives back what was charged, even if the caller is gone.
-func cancel(ctx context.Context, r *throttler.Reservation, group []*slot) error {
-	err := r.Cancel(context.WithoutCancel(ctx))
-	if err != nil {
-		return err
+// cancel gives back what was charged, even if the caller is gone. Where that fails the charge stays until its windows end; the
+// verdict on the request is known without it.
+func (c *call) cancel(ctx context.Context, r *throttler.Reservation, group []*slot) {
+	if err := r.Cancel(context.WithoutCancel(ctx)); err != nil {
+		c.service.stats.failed.Add(1)
+		c.service.cfg.Throttler.Logger.Warn("sluice: the charge of a denied request was not given back", "err", err)
+		return
 	}
 	for _, sl := range group {
 		sl.returned()
 	}
-	return nil
 }
 
 // groupKey is the key of the slots of a call to a Throttler in its context.

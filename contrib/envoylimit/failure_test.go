@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/contrib/envoylimit"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
 )
 
@@ -27,6 +28,7 @@ import (
 type away struct {
 	*memory.Memory
 	down atomic.Bool
+	keep atomic.Bool // refunds fail
 	held atomic.Pointer[chan struct{}]
 }
 
@@ -56,6 +58,20 @@ func (a *away) Load(ctx context.Context, req backend.Request) (backend.Snapshot,
 		return backend.Snapshot{}, errAway
 	}
 	return a.Memory.Load(ctx, req)
+}
+
+func (a *away) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
+	if a.down.Load() || a.keep.Load() {
+		return errAway
+	}
+	return a.Memory.Refund(ctx, req, receipt, amount)
+}
+
+func (a *away) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
+	if a.down.Load() {
+		return backend.Result{}, errAway
+	}
+	return a.Memory.Charge(ctx, req, mark)
 }
 
 var errAway = &backend.Error{Op: "peek", Node: "node", Kind: backend.Unavailable, Err: errors.New("away")}
@@ -121,6 +137,27 @@ func TestFailurePolicies(t *testing.T) {
 		c.ask(desc("tried=a", hits(0)), desc("tried=a", giveBack(1)))
 		if res := c.ask(desc("tried=a")); res.GetOverallCode() != isOK {
 			t.Errorf("%s: %v", tt.policy, res)
+		}
+	}
+}
+
+// A request that is over a limit is denied, also where what else it charged can't be given back, or its overrun not charged.
+func TestDenialsInOutages(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []throttler.FailurePolicy{throttler.FailClosed, throttler.FailError} {
+		b := newAway(t)
+		c, s := open(t, b, config+"  - key: spent\n    rate_limit: {unit: hour, requests_per_unit: 2}\n    sluice: {overrun: true}\n",
+			envoylimit.Config{Throttler: throttler.Config{Failure: policy, Logger: slog.New(slog.DiscardHandler)}})
+		want(t, c.ask(desc("tenant=t", hits(2))), isOK, "OK 0")
+		b.keep.Store(true)
+		want(t, c.ask(desc("user=ann", hits(3)), desc("tenant=t", hits(1))), over, "OK 17", "OVER_LIMIT 0")
+		if n := s.Stats().Failed; n != 1 {
+			t.Errorf("%d failed", n)
+		}
+		b.down.Store(true)
+		got, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "web", Descriptors: []*ratelimit.RateLimitDescriptor{desc("spent=a", hits(3))}})
+		if policy == throttler.FailClosed && got.GetOverallCode() != over || policy == throttler.FailError && status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: an overrun in an outage: %v, %v", policy, got, err)
 		}
 	}
 }

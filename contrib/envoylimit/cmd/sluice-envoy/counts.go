@@ -154,5 +154,12 @@ func verifyChain(certs []*x509.Certificate, roots *x509.CertPool, usage x509.Ext
 	return err
 }
 
-// ping reports whether what counts answers.
-func ping(ctx context.Context, b backend.Backend) bool { return backend.Ping(ctx, b) == nil }
+// ping reports whether what counts answers, of several nodes any: the loss of one must not take every process out of service.
+func ping(ctx context.Context, b backend.Backend, groups *router.Router) bool {
+	err := backend.Ping(ctx, b)
+	if err == nil || groups == nil {
+		return err == nil
+	}
+	silent, joined := err.(interface{ Unwrap() []error }) // one error a node; a router that has stopped has another one
+	return joined && len(silent.Unwrap()) < len(groups.Nodes())
+}

@@ -34,7 +34,7 @@ func (srv *server) watchHealth() (stop func()) {
 	}
 }
 
-// fit reports whether there is a domain and a server that answers, as far as the settings want these.
+// fit reports whether there is a domain, and a server that answers, as far as the settings want these.
 func (srv *server) fit(ctx context.Context) bool {
 	if srv.settings.oneConfig {
 		some := false
@@ -46,7 +46,7 @@ func (srv *server) fit(ctx context.Context) bool {
 			return false
 		}
 	}
-	return !srv.settings.redisHealth || ping(ctx, srv.counts)
+	return !srv.settings.redisHealth || ping(ctx, srv.counts, srv.groups)
 }
 
 func (srv *server) setHealth(healthy bool) {

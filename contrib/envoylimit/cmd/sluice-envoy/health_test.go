@@ -1,11 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
@@ -45,6 +48,27 @@ func TestHealth(t *testing.T) {
 	}
 	redis.Restart()
 	eventually(t, "unhealthy although the server is back", healthy(true))
+}
+
+// The loss of one node takes no process out of service.
+func TestHealthOfGroups(t *testing.T) {
+	root, _ := folder(t, limits)
+	primary, replica := testserver.Redis(t), testserver.Redis(t)
+	topology := filepath.Join(t.TempDir(), "groups.json")
+	write(t, topology, fmt.Sprintf(`{"epoch": 1, "groups": [{"name": "a", "primary": %q, "replicas": [%q]}]}`, primary.Addr, replica.Addr))
+	p := start(t, map[string]string{
+		"RUNTIME_ROOT": root, "BACKEND_TYPE": "redis", "SLUICE_TOPOLOGY": topology, "REDIS_TIMEOUT": "250ms",
+		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": "true",
+	})
+	code := func() int { code, _ := get(t, "http://"+p.http+"/healthcheck"); return code }
+	replica.Kill()
+	for deadline := time.Now().Add(2 * healthEvery); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if code() != 200 {
+			t.Fatal("unfit without a replica")
+		}
+	}
+	primary.Kill()
+	eventually(t, "healthy without a server", func() bool { return code() == 500 })
 }
 
 // A collector that the environment names gets metrics and spans.
