@@ -166,6 +166,29 @@ func TestStreams(t *testing.T) {
 	o.left(1000-2-3, 9)
 }
 
+// A client that leaves before the first word pays for its prompt, and for a request.
+func TestLeavesEarly(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	o := newTour(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(asked)
+		<-r.Context().Done()
+	}), 1000, 10)
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, o.url, strings.NewReader(`{"prompt": "of rivers and sluices", "max_tokens": 100}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Tenant", "acme")
+	go func() { <-asked; leave() }()
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		res.Body.Close()
+		t.Error("an answer")
+	}
+	o.left(1000-4, 9)
+}
+
 // However many come at once, no more is reserved than the budget has.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()

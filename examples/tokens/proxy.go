@@ -49,6 +49,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	response, err := p.ask(r.Context(), ask)
+	if err != nil && r.Context().Err() != nil { // the client has left: the model may have read the prompt
+		settled(c.settle(r.Context(), input))
+		return
+	}
 	if err != nil || response.StatusCode != http.StatusOK {
 		settled(c.cancel(r.Context()))
 		http.Error(w, "the model has failed, and nothing is charged", http.StatusBadGateway)

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,8 +39,9 @@ type Files struct {
 type FilesConfig struct {
 	Config
 
-	// Refresh is how often the files are read. Contents are compared: how a file is replaced, by writing, renaming or another
-	// symbolic link, doesn't matter. Zero: 1 s.
+	// Refresh is how long a change takes at most to be in force. The files are read twice in that time, and are in force once two
+	// reads in a row are equal: files half written are left alone. Contents are compared: how a file is replaced, by writing,
+	// renaming or another symbolic link, doesn't matter. Zero: 1 s.
 	Refresh time.Duration
 
 	// OnReload is called after the files have changed: err is nil once they are in force, or why they are refused, once for each
@@ -78,7 +80,7 @@ func (f *Files) Follow(use func(*Set) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.stop = cancel
 	f.running.Go(func() {
-		smallfile.Poll(ctx, f.cfg.Refresh, f.first, f.read, func(bundle []byte) error {
+		smallfile.Poll(ctx, max(1, f.cfg.Refresh/2), f.first, steady(f.first, f.read), func(bundle []byte) error {
 			set, err := f.parse(bundle)
 			if err != nil {
 				return err
@@ -103,6 +105,24 @@ func (f *Files) report(err error) {
 	}
 	if f.cfg.OnReload != nil {
 		f.cfg.OnReload(err)
+	}
+}
+
+// steady is a read that returns what it did before, at first data, until two reads in a row are equal.
+func steady(data []byte, read func() ([]byte, error)) func() ([]byte, error) {
+	type state struct {
+		data []byte
+		err  error
+	}
+	last := state{data: data}
+	known := last
+	return func() ([]byte, error) {
+		now, err := read()
+		if bytes.Equal(now, last.data) && fmt.Sprint(err) == fmt.Sprint(last.err) {
+			known = state{now, err}
+		}
+		last = state{now, err}
+		return known.data, known.err
 	}
 }
 

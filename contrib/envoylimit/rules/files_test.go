@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-go/sluice/contrib/envoylimit/rules"
@@ -115,6 +116,36 @@ func TestFiles(t *testing.T) {
 		t.Errorf("a missing folder is in force: %q", set)
 	default:
 	}
+}
+
+// A file half written is never in force; a whole one is within Refresh.
+func TestHalfWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "web.yaml")
+	write(t, file, web)
+	synctest.Test(t, func(t *testing.T) {
+		files, err := rules.Open(dir, rules.FilesConfig{Refresh: time.Second, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer files.Close()
+		var got []string
+		files.Follow(func(s *rules.Set) error { got = append(got, s.String()); return nil })
+		time.Sleep(400 * time.Millisecond) // before a read
+		write(t, file, "domain: web\n")
+		time.Sleep(200 * time.Millisecond)
+		write(t, file, web)
+		time.Sleep(300 * time.Millisecond)
+		write(t, file, "domain: api\n")
+		time.Sleep(200 * time.Millisecond)
+		write(t, file, strings.Replace(web, "unit: 1", "unit: 2", 1))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(got) != 1 || got[0] != "web.a: 2/24h@aligned, 2 per day\n" {
+			t.Errorf("%q", got)
+		}
+	})
 }
 
 func TestOpenFails(t *testing.T) {

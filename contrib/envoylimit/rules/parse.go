@@ -70,7 +70,7 @@ func (p *parser) domain(n *yaml.Node) {
 		}
 		p.lease(d, s)
 	}
-	p.descriptors(d, &d.root, m["descriptors"], name, false)
+	p.descriptors(d, &d.root, m["descriptors"], name, false, 1)
 }
 
 func (p *parser) lease(d *Domain, n *yaml.Node) {
@@ -93,8 +93,13 @@ func (p *parser) lease(d *Domain, n *yaml.Node) {
 	}
 }
 
-// descriptors reads the children of a node. Path is the node's in metrics; dynamic is whether values of requests stand in it.
-func (p *parser) descriptors(d *Domain, parent *node, n *yaml.Node, path string, dynamic bool) {
+// descriptors reads the children of a node. Path is the node's in metrics; dynamic is whether values of requests stand in it. Depth
+// is the level of the children, from 1.
+func (p *parser) descriptors(d *Domain, parent *node, n *yaml.Node, path string, dynamic bool, depth int) {
+	if n != nil && depth > maxDepth {
+		p.problem(n, "descriptors must be at most %d levels deep", maxDepth)
+		return
+	}
 	for _, element := range p.list(n, "descriptors") {
 		m := p.members(element, "the descriptor", "key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
 			"detailed_metric", "value_to_metric", "share_threshold", "sluice")
@@ -111,7 +116,7 @@ func (p *parser) descriptors(d *Domain, parent *node, n *yaml.Node, path string,
 		dynamic := dynamic || c.toMetric && !c.shared && (c.value == "" || wildcard)
 		itsPath := path + "." + c.name()
 		c.rule = p.rule(d, m, itsPath, dynamic)
-		p.descriptors(d, c, m["descriptors"], itsPath, dynamic)
+		p.descriptors(d, c, m["descriptors"], itsPath, dynamic, depth+1)
 		at := childKey{key: c.key, value: c.value, any: c.value == ""}
 		if other := parent.children[at]; other != nil {
 			p.problem(element, "the key and value are those of another descriptor, %s:%d", other.file, other.line)

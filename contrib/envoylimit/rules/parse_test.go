@@ -73,6 +73,8 @@ func TestProblems(t *testing.T) {
 		{"domain: web\nsluice: {lease: {processes: 4, slack: 1}}", []string{"a.yaml:2: slack must be a number from 0 to below 1"}},
 		{"domain: web\nsluice: {lease: {slack: 0.1}}", []string{"a.yaml:2: slack needs processes"}},
 		{"domain: web\nsluice: {credit: {}}", []string{`a.yaml:2: sluice has no member "credit"`}},
+		{"domain: web\ndescriptors: &a [{key: x, descriptors: *a}]", []string{"a.yaml:2: descriptors must be at most 64 levels deep"}},
+		{"domain: web\ndescriptors:\n - &a {key: x, <<: *a}", []string{"a.yaml:3: merges must be at most 64 deep"}},
 		{"domain: web\ndescriptors: [*a]", []string{"a.yaml:2: unknown anchor"}},
 	} {
 		set, err := parseFiles(rules.Config{}, tt.text)

@@ -13,6 +13,9 @@ import (
 // maxNodes bounds what aliases of one file may expand to.
 const maxNodes = 1 << 20
 
+// maxDepth bounds how deep descriptors and merges may be: an alias may stand in what it names.
+const maxDepth = 64
+
 // reader reads the nodes of one file. It reports problems and goes on.
 type reader struct {
 	file  string
@@ -63,7 +66,7 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // members are the members of an object, without those that are null. Unknown ones and ones given twice are problems.
 func (r *reader) members(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	members := make(map[string]*yaml.Node)
-	r.collect(r.target(n), what, known, members)
+	r.collect(r.target(n), what, known, members, 0)
 	for name, value := range members {
 		if value == nil {
 			delete(members, name)
@@ -73,8 +76,11 @@ func (r *reader) members(n *yaml.Node, what string, known ...string) map[string]
 }
 
 // collect adds members that are not there yet: those of an object go before those that it merges.
-func (r *reader) collect(n *yaml.Node, what string, known []string, into map[string]*yaml.Node) {
+func (r *reader) collect(n *yaml.Node, what string, known []string, into map[string]*yaml.Node, depth int) {
 	switch {
+	case depth > maxDepth:
+		r.problem(n, "merges must be at most %d deep", maxDepth)
+		return
 	case r.nodes >= maxNodes:
 		return
 	case n.Kind != yaml.MappingNode:
@@ -111,11 +117,11 @@ func (r *reader) collect(n *yaml.Node, what string, known []string, into map[str
 	}
 	for _, m := range merged {
 		if m.Kind != yaml.SequenceNode {
-			r.collect(m, "what is merged", known, into)
+			r.collect(m, "what is merged", known, into, depth+1)
 			continue
 		}
 		for _, element := range m.Content {
-			r.collect(r.target(element), "what is merged", known, into)
+			r.collect(r.target(element), "what is merged", known, into, depth+1)
 		}
 	}
 }

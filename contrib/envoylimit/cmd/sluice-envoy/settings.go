@@ -84,7 +84,7 @@ func (s *settings) register(set *flag.FlagSet) {
 	text(&s.directory, "RUNTIME_APPDIRECTORY", "config", "the `folder` in that with the files of limits, *.yaml and *.yml")
 	is(&s.mergeDomains, "MERGE_DOMAIN_CONFIG", "several files may have descriptors of one domain")
 	is(&s.oneConfig, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "be unhealthy without a domain")
-	span(&s.refresh, "SLUICE_REFRESH", time.Second, "how often files are read")
+	span(&s.refresh, "SLUICE_REFRESH", time.Second, "how long a change of files takes at most")
 
 	text(&s.backend, "BACKEND_TYPE", "redis", "what counts: redis, memory (this process alone) or memcache")
 	text(&s.topology, "SLUICE_TOPOLOGY", "", "the `file` of a topology of groups, in place of REDIS_URL; followed live")
