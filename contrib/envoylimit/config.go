@@ -52,8 +52,8 @@ type Config struct {
 	// MaxDescriptors bounds the descriptors of a request; more are INVALID_ARGUMENT. Zero: 64.
 	MaxDescriptors int
 
-	// MaxSeries bounds the names in Service.Stats: those of rules with detailed_metric or value_to_metric hold values of requests,
-	// which have no end. Further ones are counted as _OTHER. Zero: 10,000.
+	// MaxSeries bounds the names in Service.RuleStats that hold values of requests, those of overrides and of rules with
+	// detailed_metric or value_to_metric. Further ones are counted as _OTHER; the names of other rules never are. Zero: 10,000.
 	MaxSeries int
 }
 

@@ -1,6 +1,7 @@
 package envoylimit_test
 
 import (
+	"math"
 	"testing"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -79,14 +80,19 @@ descriptors:
   - key: path
     detailed_metric: true
     rate_limit: {unit: day, requests_per_unit: 10}
+  - key: late
+    rate_limit: {unit: day, requests_per_unit: 10}
 `, envoylimit.Config{MaxSeries: 3})
 	for range 4 {
 		c.ask(desc("user=ann", hits(3)))
 	}
 	c.ask(desc("user=bob", hits(0)))
 	c.ask(desc("user=ann"), desc("path=a", hits(11)))
-	for _, path := range []string{"path=a", "path=b", "path=c", "path=d"} { // more than there is room for
+	for _, path := range []string{"path=a", "path=b", "path=c", "path=d", "path=e"} { // more than there is room for
 		c.ask(desc(path))
+	}
+	for range 2 {
+		c.ask(desc("late=a", hits(math.MaxUint64)))
 	}
 	var got []envoylimit.RuleStats
 	for n := range s.RuleStats() {
@@ -94,8 +100,10 @@ descriptors:
 	}
 	want := []envoylimit.RuleStats{
 		{Domain: "web", Key1: "_OTHER", RequestsPerUnit: 10, Unit: "day", Total: 2, Within: 2},
+		{Domain: "web", Key1: "late", RequestsPerUnit: 10, Unit: "day", Total: 2 * math.MaxUint32, Over: 2 * math.MaxUint32},
 		{Domain: "web", Key1: "path_a", RequestsPerUnit: 10, Unit: "day", Total: 12, Within: 1, Over: 11},
 		{Domain: "web", Key1: "path_b", RequestsPerUnit: 10, Unit: "day", Total: 1, Within: 1},
+		{Domain: "web", Key1: "path_c", RequestsPerUnit: 10, Unit: "day", Total: 1, Within: 1},
 		{Domain: "web", Key1: "user", RequestsPerUnit: 10, Unit: "hour", Total: 13, Within: 9, Over: 3, Near: 1},
 	}
 	if len(got) != len(want) {

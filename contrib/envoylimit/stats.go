@@ -31,7 +31,7 @@ func (s *Service) Stats() Stats {
 }
 
 // RuleStats counts the hits of a rule, or with detailed_metric and value_to_metric of some of its descriptors. Hits are what
-// descriptors cost: several for hits_addend. What is given back doesn't count.
+// descriptors cost: several for hits_addend, 2^32-1 at most. What is given back doesn't count.
 type RuleStats struct {
 	Domain string
 	Key1   string // key_value of the first level, as the reference has it; _OTHER beyond Config.MaxSeries
@@ -69,8 +69,8 @@ func (s *Service) RuleStats() iter.Seq[RuleStats] {
 type statistics struct {
 	unknownDomain, invalid, shed, failed, shadowed atomic.Int64
 
-	series sync.Map // of *series, by seriesKey
-	size   atomic.Int64
+	series sync.Map     // of *series, by seriesKey
+	size   atomic.Int64 // of those with values of requests
 	most   int64
 }
 
@@ -86,15 +86,16 @@ type series struct {
 // other names the series of all that are beyond the bound.
 const other = "_OTHER"
 
-func (s *statistics) of(at seriesKey) *series {
+// of returns a series. Dynamic is whether its name holds values of requests.
+func (s *statistics) of(at seriesKey, dynamic bool) *series {
 	if found, ok := s.series.Load(at); ok {
 		return found.(*series)
 	}
-	if s.size.Load() >= s.most && at.key1 != other {
-		return s.of(seriesKey{domain: at.domain, key1: other})
+	if dynamic && s.size.Load() >= s.most {
+		return s.of(seriesKey{domain: at.domain, key1: other}, false)
 	}
 	made, loaded := s.series.LoadOrStore(at, &series{seriesKey: at})
-	if !loaded {
+	if !loaded && dynamic {
 		s.size.Add(1)
 	}
 	return made.(*series)
@@ -107,24 +108,25 @@ func (s *statistics) count(sl *slot, nearLimit float64) {
 	}
 	var at seriesKey
 	at.domain, at.key1, at.key2 = sl.match.Split()
-	n := s.of(at)
+	n := s.of(at, sl.match.Rule.Dynamic())
 	l := sl.match.Rule.Limit
 	if n.limit.Load() != l {
 		n.limit.Store(l)
 	}
-	n.total.Add(sl.hits)
+	hits := min(sl.hits, math.MaxUint32) // a few requests must not wrap a counter
+	n.total.Add(hits)
 	switch {
 	case sl.over:
-		n.over.Add(sl.hits)
+		n.over.Add(hits)
 		if sl.match.Rule.Shadow {
-			n.shadow.Add(sl.hits)
+			n.shadow.Add(hits)
 		}
 	case sl.charged:
-		n.within.Add(sl.hits)
+		n.within.Add(hits)
 		most := int64(l.GetRequestsPerUnit())
 		threshold := int64(math.Floor(float64(float32(most) * float32(nearLimit))))
 		if used := most - sl.decision.Remaining; used > threshold {
-			n.near.Add(min(sl.hits, used-threshold))
+			n.near.Add(min(hits, used-threshold))
 		}
 	}
 }

@@ -1,9 +1,12 @@
 package rules
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -19,8 +22,8 @@ type Match struct {
 	// that shares its threshold is the wildcard's.
 	Key string
 
-	// Path names the descriptor in metrics, with the domain before it. With detailed_metric and value_to_metric it holds values of
-	// the request.
+	// Path names the descriptor in metrics, with the domain before it. With detailed_metric and value_to_metric, and of an override,
+	// it holds values of the request: what is longer than 256 bytes beside the domain ends in a hash.
 	Path string
 
 	domain, first int // where the domain and the first level end in Path
@@ -129,7 +132,24 @@ func (d *Domain) path(entries []*ratelimit.RateLimitDescriptor_Entry, path []*no
 			first = b.Len()
 		}
 	}
-	return b.String(), first
+	return d.cut(b.String(), first)
+}
+
+// maxPath bounds the part of a Path that holds values of requests.
+const maxPath = 256
+
+// cut bounds a Path: what stands for the rest is its hash. First is where the first level ends.
+func (d *Domain) cut(path string, first int) (string, int) {
+	most := len(d.Name) + 1 + maxPath
+	if len(path) <= most {
+		return path, first
+	}
+	sum := sha256.Sum256([]byte(path))
+	short := strings.ToValidUTF8(path[:most], "") + "~" + hex.EncodeToString(sum[:8])
+	if first > most {
+		first = len(short)
+	}
+	return short, first
 }
 
 // overrides keeps the rules of limits that requests bring along, because a policy is recognised by its address.
@@ -154,20 +174,7 @@ func (d *Domain) Override(entries []*ratelimit.RateLimitDescriptor_Entry, o *rat
 	if window == 0 {
 		return Match{}, fmt.Errorf("the unit %d of a limit override is not known", at.unit)
 	}
-	d.overrides.mu.Lock()
-	defer d.overrides.mu.Unlock()
-	r := d.overrides.rules[at]
-	if r == nil {
-		r = &Rule{Limit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: at.most, Unit: at.unit}}
-		if at.most > 0 {
-			r.Policy = &limit.Policy{Name: d.policy, Limits: []limit.Limit{limit.Fixed(int64(at.most), window).Aligned()}}
-		}
-		if d.overrides.rules == nil || len(d.overrides.rules) >= maxOverrides {
-			d.overrides.rules = make(map[overrideKey]*Rule)
-		}
-		d.overrides.rules[at] = r
-	}
-	m := Match{Rule: r, Key: d.key(entries, nil), domain: len(d.Name), first: len(d.Name)}
+	m := Match{Rule: d.overrides.rule(at, window, d.policy), Key: d.key(entries, nil), domain: len(d.Name), first: len(d.Name)}
 	var b strings.Builder
 	b.WriteString(d.Name)
 	for i, e := range entries {
@@ -181,6 +188,24 @@ func (d *Domain) Override(entries []*ratelimit.RateLimitDescriptor_Entry, o *rat
 			m.first = b.Len()
 		}
 	}
-	m.Path = b.String()
+	m.Path, m.first = d.cut(b.String(), m.first)
 	return m, nil
+}
+
+// rule returns the rule of a limit.
+func (o *overrides) rule(at overrideKey, window time.Duration, policy string) *Rule {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.rules[at]
+	if r == nil {
+		r = &Rule{Limit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: at.most, Unit: at.unit}}
+		if at.most > 0 {
+			r.Policy = &limit.Policy{Name: policy, Limits: []limit.Limit{limit.Fixed(int64(at.most), window).Aligned()}}
+		}
+		if o.rules == nil || len(o.rules) >= maxOverrides {
+			o.rules = make(map[overrideKey]*Rule)
+		}
+		o.rules[at] = r
+	}
+	return r
 }

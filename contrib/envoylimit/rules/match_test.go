@@ -4,9 +4,12 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/sluice-go/sluice/contrib/envoylimit/rules"
 )
 
 // entries reads "key=value key=value".
@@ -239,5 +242,29 @@ func BenchmarkMatch(b *testing.B) {
 		if m := d.Match(es); m.Rule == nil {
 			b.Fatal(m)
 		}
+	}
+}
+
+// A name in metrics that holds values of requests is bounded, and two long ones differ.
+func TestLongPaths(t *testing.T) {
+	t.Parallel()
+	d := parse(t, one("detailed_metric: true\nrate_limit: {unit: day, requests_per_unit: 7}")).Domain("web")
+	names := make(map[string]bool)
+	for _, size := range []int{10, 1000, 1001} {
+		entries := []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: strings.Repeat("\u00fc", size)}}
+		brought, err := d.Override(entries, &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_DAY})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []rules.Match{d.Match(entries), brought} {
+			domain, first, below := m.Split()
+			if !m.Rule.Dynamic() || domain != "web" || !strings.HasPrefix(first, "user_") || below != "" || len(m.Path) > 300 || !utf8.ValidString(m.Path) {
+				t.Errorf("%q: %q, %q, %q", m.Path, domain, first, below)
+			}
+			names[m.Path] = true
+		}
+	}
+	if len(names) != 3 {
+		t.Errorf("%d names", len(names))
 	}
 }

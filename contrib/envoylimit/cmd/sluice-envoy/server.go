@@ -181,12 +181,19 @@ func (srv *server) openService() error {
 // viewBytes is about what a key of a local view takes.
 const viewBytes = 700
 
+// Bounds of what a client may make this process hold. The streams of a connection are more than SLUICE_MAX_REQUESTS, because beyond
+// that a request is to be refused at once.
+const (
+	maxMessage = 64 << 10
+	maxStreams = 10_000
+)
+
 // listen serves all ports.
 func (srv *server) listen() (at addresses, err error) {
 	s := srv.settings
 	opts := []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.maxAge, MaxConnectionAgeGrace: s.maxAgeGrace}),
-		grpc.ChainUnaryInterceptor(srv.metrics.unary),
+		grpc.ChainUnaryInterceptor(srv.metrics.unary), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(maxStreams),
 	}
 	if srv.telemetry.traces != nil {
 		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(
