@@ -70,6 +70,9 @@ type Headers struct {
 // DefaultHeaders are the names that the reference has by default.
 var DefaultHeaders = Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 
+// lists reports whether keys may be on a list.
+func (c *Config) lists() bool { return len(c.Throttler.Allow)+len(c.Throttler.Deny) > 0 }
+
 func (c Config) withDefaults() Config {
 	if c.NearLimit == 0 {
 		c.NearLimit = 0.8

@@ -26,8 +26,12 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 	}
 	for i := range c.slots {
 		sl := &c.slots[i]
-		never := sl.kind == charge && sl.hits > sl.match.Rule.Policy.Limits[0].Quota() && !sl.match.Rule.Overrun
-		if sl.over = sl.kind == blocked && sl.hits > 0 || never; sl.over && !sl.shadow {
+		if sl.over = sl.kind == blocked; sl.kind == charge && sl.tooMuch() && !sl.match.Rule.Overrun {
+			if err := c.ofLists(ctx, sl, t); err != nil {
+				return err
+			}
+		}
+		if sl.over && !sl.shadow {
 			c.denied = true
 		}
 	}
@@ -44,7 +48,7 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 		}
 	}
 	if err := c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.alone && !sl.shadow }, func(ctx context.Context, sl *slot) error {
-		err := sl.take(ctx, t, counts)
+		err := c.take(ctx, sl, t, counts)
 		if sl.over { // which is the verdict, whether or not it could be charged
 			err = c.withoutVerdict(ctx, sl, err)
 		}
@@ -65,7 +69,7 @@ func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backen
 	unknown := func(sl *slot) bool { return !sl.known && sl.kind == charge }
 	if !c.denied {
 		return c.each(ctx, func(sl *slot) bool { return sl.charges() && sl.shadow && unknown(sl) }, func(ctx context.Context, sl *slot) error {
-			_ = sl.take(ctx, t, counts) // without a verdict a shadow says nothing
+			_ = c.take(ctx, sl, t, counts) // without a verdict a shadow says nothing
 			return nil
 		})
 	}
@@ -92,8 +96,29 @@ func (c *call) withoutVerdict(ctx context.Context, sl *slot, err error) error {
 	return err
 }
 
+// tooMuch reports whether the limit can never hold what the slot costs.
+func (sl *slot) tooMuch() bool { return sl.hits > sl.match.Rule.Policy.Limits[0].Quota() }
+
+// ofLists decides a slot that costs too much: only an allow list admits it. No call is made.
+func (c *call) ofLists(ctx context.Context, sl *slot, t *throttler.Throttler) error {
+	if !c.service.cfg.lists() {
+		sl.over = true
+		return nil
+	}
+	d, err := t.AllowN(with(ctx, sl), sl.match.Key, sl.hits)
+	switch {
+	case errors.Is(err, limit.ErrCostExceedsLimit):
+		sl.over = true
+		return nil
+	case err == nil:
+		sl.settle(d, d.Allowed)
+		sl.over = !d.Allowed
+	}
+	return err
+}
+
 // charges reports whether the slot is still to be charged.
-func (sl *slot) charges() bool { return sl.kind == charge && !sl.over }
+func (sl *slot) charges() bool { return sl.kind == charge && !sl.over && !sl.known }
 
 // each calls f for some of the slots, concurrently if there are several.
 func (c *call) each(ctx context.Context, which func(*slot) bool, f func(context.Context, *slot) error) error {
@@ -134,10 +159,14 @@ func (sl *slot) peek(ctx context.Context, t *throttler.Throttler) error {
 }
 
 // take charges the slot by itself. With overrun what doesn't fit is charged all the same: it has been spent.
-func (sl *slot) take(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
+func (c *call) take(ctx context.Context, sl *slot, t *throttler.Throttler, counts backend.Backend) error {
 	ctx = with(ctx, sl)
 	rule := sl.match.Rule
-	if sl.over = sl.hits > rule.Policy.Limits[0].Quota(); !sl.over {
+	if sl.tooMuch() {
+		if err := c.ofLists(ctx, sl, t); err != nil || !sl.over {
+			return err
+		}
+	} else {
 		d, err := t.AllowN(ctx, sl.match.Key, sl.hits)
 		if err != nil {
 			return err
@@ -168,7 +197,7 @@ func (c *call) takeTogether(ctx context.Context, t *throttler.Throttler, counts 
 		}
 	}
 	if len(rest) == 1 {
-		if err := rest[0].take(ctx, t, counts); err != nil {
+		if err := c.take(ctx, rest[0], t, counts); err != nil {
 			return err
 		}
 		c.denied = rest[0].over

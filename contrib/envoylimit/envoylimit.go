@@ -26,10 +26,10 @@ type Service struct {
 	stats statistics
 
 	underWay atomic.Int64
+	closed   atomic.Bool
 
 	mu      sync.Mutex // guards what follows, and is held while held is replaced
 	engines map[engineKey]*engine
-	closed  bool
 	running sync.WaitGroup // engines that are being closed
 }
 
@@ -74,7 +74,7 @@ func (s *Service) SetRules(set *rules.Set) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return backend.ErrClosed
 	}
 	next := &snapshot{set: set, engines: make(map[string]*engine)}
@@ -112,7 +112,7 @@ func (s *Service) acquire(domain string) (*engine, *rules.Domain) {
 		if e == nil {
 			return nil, nil
 		}
-		if e.acquire() || s.held.Load() == held { // the Service is closed: its Throttler says so
+		if e.acquire() || s.held.Load() == held { // or the Service is closed, which its Throttler says, too
 			return e, held.set.Domain(domain)
 		}
 		e.release()
@@ -130,6 +130,10 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 	if err := s.check(req); err != nil {
 		s.stats.invalid.Add(1)
 		return nil, err
+	}
+	if s.closed.Load() {
+		s.stats.failed.Add(1)
+		return nil, noVerdict(ctx, backend.ErrClosed)
 	}
 	c := call{service: s, req: req}
 	e, d := s.acquire(req.GetDomain())
@@ -154,12 +158,11 @@ func (s *Service) ShouldRateLimit(ctx context.Context, req *pb.RateLimitRequest)
 func (s *Service) Close() error {
 	s.mu.Lock()
 	var all []*engine
-	if !s.closed {
+	if !s.closed.Swap(true) {
 		for _, e := range s.engines {
 			all = append(all, e)
 		}
 	}
-	s.closed = true
 	s.mu.Unlock()
 	var errs []error
 	for _, e := range all {

@@ -162,6 +162,23 @@ func TestDenialsInOutages(t *testing.T) {
 	}
 }
 
+// Lists go before limits, also for a cost that a limit never holds.
+func TestLists(t *testing.T) {
+	t.Parallel()
+	b := newAway(t)
+	c, _ := open(t, b, config+"  - key: spent\n    rate_limit: {unit: hour, requests_per_unit: 2}\n    sluice: {overrun: true}\n",
+		envoylimit.Config{Throttler: throttler.Config{
+			Allow: []string{"web|user=good", "web|spent=good", "web|tried=good"}, Deny: []string{"web|user=bad"},
+		}})
+	for _, d := range []string{"user=good", "spent=good", "tried=good"} {
+		want(t, c.ask(desc(d, hits(1000))), isOK, "OK 4294967295")
+	}
+	want(t, c.ask(desc("user=good", hits(1000)), desc("tenant=t")), isOK, "OK 4294967295", "OK 1")
+	want(t, c.ask(desc("user=good", hits(1000)), desc("user=bob", hits(1000))), over, "OK 4294967295", "OVER_LIMIT 0")
+	want(t, c.ask(desc("user=bad", hits(1000)), desc("tenant=t")), over, "OVER_LIMIT 0", "OK -")
+	want(t, c.ask(desc("spent=a", hits(1000))), over, "OVER_LIMIT 0")
+}
+
 // Beyond MaxRequests a request is refused at once, with a status that says why, and those under way are not disturbed.
 func TestShedding(t *testing.T) {
 	t.Parallel()
@@ -213,9 +230,13 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "web", Descriptors: []*ratelimit.RateLimitDescriptor{desc("user=ann")}})
-	if status.Code(err) != codes.Unavailable {
-		t.Error(err)
+	for domain, descriptors := range map[string][]string{"web": {"user=ann", "user=banned", "free=a", "unknown=a"}, "unknown": {"user=ann"}} {
+		for _, d := range descriptors {
+			res, err := c.ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: domain, Descriptors: []*ratelimit.RateLimitDescriptor{desc(d)}})
+			if status.Code(err) != codes.Unavailable {
+				t.Errorf("%s: %s: %v, %v", domain, d, res, err)
+			}
+		}
 	}
 	if err := s.SetRules(s.Rules()); !errors.Is(err, backend.ErrClosed) {
 		t.Error(err)

@@ -68,7 +68,7 @@ func (c *call) response() *pb.RateLimitResponse {
 func (sl *slot) status() *pb.RateLimitResponse_DescriptorStatus {
 	status := &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK}
 	switch {
-	case sl.kind == none, sl.kind != unlimited && sl.kind != blocked && !sl.known && !sl.over: // nothing is known of it
+	case sl.kind == none, sl.kind != unlimited && sl.kind != blocked && sl.kind != moot && !sl.known && !sl.over: // nothing is known of it
 		return status
 	case sl.kind == unlimited:
 		status.LimitRemaining = math.MaxUint32

@@ -37,6 +37,7 @@ const (
 	check   // hits_addend 0: is there anything left
 	giving  // negative hits
 	blocked // a limit of 0
+	moot    // negative hits of a limit of 0, which holds none
 )
 
 // call is one request.
@@ -117,6 +118,6 @@ func (c *call) fill(sl *slot, descriptor *ratelimit.RateLimitDescriptor) {
 		sl.kind = charge
 	}
 	if sl.kind == giving && r.Policy == nil {
-		sl.kind, sl.hits = blocked, 0
+		sl.kind = moot
 	}
 }

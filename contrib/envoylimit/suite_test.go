@@ -130,7 +130,8 @@ func TestMatching(t *testing.T) {
 		want(t, c.ask(desc("user=internal")), isOK, "OK -")
 		want(t, c.ask(desc("user=ann more=b")), isOK, "OK -")
 		want(t, c.ask(desc("user=banned")), over, "OVER_LIMIT 0")
-		want(t, c.ask(desc("user=banned", hits(0))), isOK, "OK 0")
+		want(t, c.ask(desc("user=banned", hits(0))), over, "OVER_LIMIT 0")
+		want(t, c.ask(desc("user=banned", giveBack(1))), isOK, "OK 0")
 
 		for i := range 3 { // each value of a wildcard has counts of its own, unless it shares them
 			want(t, c.ask(desc("account=a path=/reports/x")), isOK, fmt.Sprintf("OK %d", 2-i))
