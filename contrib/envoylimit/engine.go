@@ -44,10 +44,7 @@ func (s *Service) engineKey(d *rules.Domain) engineKey {
 func (s *Service) newEngine(key engineKey) (*engine, error) {
 	e := &engine{key: key, counts: s.inner, idle: make(chan struct{})}
 	if key.leased || key.common != nil {
-		leases := lease.Config{
-			Processes: key.own.Processes, Batch: key.own.Batch, Life: key.own.Life, Recheck: key.own.Recheck,
-			Slack: key.own.Slack, Flush: key.own.Flush, Least: key.own.Least,
-		}
+		leases := key.own.Config()
 		if key.common != nil {
 			leases = *key.common
 		}

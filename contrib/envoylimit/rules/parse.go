@@ -3,12 +3,15 @@ package rules
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"strings"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/limit"
 )
@@ -90,7 +93,28 @@ func (p *parser) lease(d *Domain, n *yaml.Node) {
 	}
 	if d.Lease.Slack > 0 && d.Lease.Processes == 0 {
 		p.problem(m["slack"], "slack needs processes: how many share the limits")
+		return
 	}
+	for _, bad := range fielderrors.All(checkLease(d.Lease.Config())) {
+		at, name := s, strings.ToLower(strings.TrimPrefix(bad.Field, "lease: "))
+		if m[name] != nil {
+			at = m[name]
+		}
+		p.problem(at, "%s = %s: %s", name, bad.Value, bad.Bound)
+	}
+}
+
+// checkLease returns what is wrong with a lease: what package lease says of one over a backend that can do everything.
+func checkLease(cfg lease.Config) error {
+	inner, err := memory.New(memory.Config{})
+	if err != nil {
+		return err
+	}
+	leases, err := lease.New(inner, cfg)
+	if err != nil {
+		return errors.Join(err, inner.Close())
+	}
+	return leases.Close()
 }
 
 // descriptors reads the children of a node. Path is the node's in metrics; dynamic is whether values of requests stand in it. Depth

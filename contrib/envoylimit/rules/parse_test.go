@@ -72,6 +72,9 @@ func TestProblems(t *testing.T) {
 		{"domain: web\nsluice: {lease: {life: soon}}", []string{"a.yaml:2: life must be a positive duration"}},
 		{"domain: web\nsluice: {lease: {processes: 4, slack: 1}}", []string{"a.yaml:2: slack must be a number from 0 to below 1"}},
 		{"domain: web\nsluice: {lease: {slack: 0.1}}", []string{"a.yaml:2: slack needs processes"}},
+		{"domain: web\nsluice:\n lease:\n  processes: 4294967295\n  flush: 1ns", []string{
+			"a.yaml:4: processes = 4294967295: must be from 0", "a.yaml:5: flush = 1ns: must be from",
+		}},
 		{"domain: web\nsluice: {credit: {}}", []string{`a.yaml:2: sluice has no member "credit"`}},
 		{"domain: web\ndescriptors: &a [{key: x, descriptors: *a}]", []string{"a.yaml:2: descriptors must be at most 64 levels deep"}},
 		{"domain: web\ndescriptors:\n - &a {key: x, <<: *a}", []string{"a.yaml:3: merges must be at most 64 deep"}},

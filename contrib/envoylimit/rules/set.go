@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/limit"
 )
 
@@ -37,6 +38,13 @@ type Lease struct {
 	Slack     float64
 	Flush     time.Duration
 	Least     int64
+}
+
+// Config returns what the file sets as a lease.Config.
+func (l Lease) Config() lease.Config {
+	return lease.Config{
+		Processes: l.Processes, Batch: l.Batch, Life: l.Life, Recheck: l.Recheck, Slack: l.Slack, Flush: l.Flush, Least: l.Least,
+	}
 }
 
 // Rule is the limit of a descriptor.

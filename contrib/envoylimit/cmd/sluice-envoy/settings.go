@@ -50,7 +50,7 @@ type settings struct {
 	instance                                   string
 	sampling                                   float64
 
-	unused []string // settings of the reference that are set and have no meaning here
+	unused []string // settings that are set and have no meaning here
 }
 
 // register declares every setting by its name in the environment. Its flag is that in small letters, with hyphens.
@@ -161,11 +161,16 @@ func parse(args []string, lookup func(string) (string, bool), out io.Writer) (*s
 	set.VisitAll(func(f *flag.Flag) {
 		if value, ok := lookup(envOf(f.Name)); ok && value != "" && !given[f.Name] {
 			if err := set.Set(f.Name, value); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", envOf(f.Name), err))
+				errs = append(errs, fmt.Errorf("%s = %q: %w", envOf(f.Name), value, err))
 			}
 		}
 	})
 	errs = append(errs, s.unsupported(lookup), s.validate())
+	set.Visit(func(f *flag.Flag) {
+		if env := envOf(f.Name); s.idle(env) && f.Value.String() != "" {
+			s.unused = append(s.unused, env)
+		}
+	})
 	return s, errors.Join(errs...)
 }
 
@@ -205,7 +210,36 @@ func (s *settings) validate() error {
 	if !(s.sampling >= 0 && s.sampling <= 1) {
 		errs = append(errs, fmt.Errorf("TRACING_SAMPLING_RATE = %v must be from 0 to 1", s.sampling))
 	}
+	if !s.redisTLS && (s.redisCA != "" || s.redisCert != "" || s.redisKey != "" || s.redisSkipVerify) && strings.EqualFold(s.backend, "redis") {
+		errs = append(errs, errors.New("REDIS_TLS must be true for REDIS_TLS_CACERT, REDIS_TLS_CLIENT_CERT and the like"))
+	}
+	if s.prometheus && (!strings.HasPrefix(s.prometheusPath, "/") || strings.ContainsAny(s.prometheusPath, "{} ")) {
+		errs = append(errs, fmt.Errorf("PROMETHEUS_PATH = %q must begin with / and have no braces or spaces", s.prometheusPath))
+	}
+	if s.localCache < 0 {
+		errs = append(errs, fmt.Errorf("LOCAL_CACHE_SIZE_IN_BYTES = %d must not be negative", s.localCache))
+	}
+	if !(s.nearLimit > 0 && s.nearLimit <= 1) {
+		errs = append(errs, fmt.Errorf("NEAR_LIMIT_RATIO = %v must be above 0 and at most 1", s.nearLimit))
+	}
 	return errors.Join(errs...)
+}
+
+// idle reports whether a setting has no meaning beside the others.
+func (s *settings) idle(env string) bool {
+	switch env {
+	case "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION": // of whatever counts
+		return false
+	case "REDIS_TYPE", "REDIS_SOCKET_TYPE":
+		return s.topology != "" || !strings.EqualFold(s.backend, "redis")
+	case "REDIS_TIMEOUT", "CACHE_KEY_PREFIX":
+		return strings.EqualFold(s.backend, "memory")
+	case "SLUICE_TOPOLOGY":
+		return !strings.EqualFold(s.backend, "redis")
+	case "MEMCACHE_HOST_PORT":
+		return !strings.EqualFold(s.backend, "memcache")
+	}
+	return strings.HasPrefix(env, "REDIS_") && !strings.EqualFold(s.backend, "redis")
 }
 
 // failurePolicy is what SLUICE_FAILURE names.
@@ -247,6 +281,13 @@ func (s *settings) unsupported(lookup func(string) (string, bool)) error {
 		"EXPIRATION_JITTER_MAX_SECONDS", "REDIS_PIPELINE_WINDOW", "REDIS_PIPELINE_LIMIT", "REDIS_POOL_ON_EMPTY_BEHAVIOR",
 		"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES",
 		"STATS_FLUSH_INTERVAL", "DISABLE_STATS", "STATSD_HOST", "STATSD_PORT", "MEMCACHE_MAX_IDLE_CONNS",
+		"MEMCACHE_TLS_CACERT", "MEMCACHE_TLS_CLIENT_CERT", "MEMCACHE_TLS_CLIENT_KEY", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+		"CONFIG_GRPC_XDS_NODE_ID", "CONFIG_GRPC_XDS_NODE_METADATA", "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN", "CONFIG_GRPC_XDS_SERVER_URL", "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+		"REDIS_PERSECOND_AUTH", "REDIS_PERSECOND_PIPELINE_LIMIT", "REDIS_PERSECOND_PIPELINE_WINDOW", "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+		"REDIS_PERSECOND_POOL_SIZE", "REDIS_PERSECOND_SENTINEL_AUTH", "REDIS_PERSECOND_SOCKET_TYPE", "REDIS_PERSECOND_TIMEOUT",
+		"REDIS_PERSECOND_TLS", "REDIS_PERSECOND_TYPE",
 	} {
 		if v, ok := lookup(env); ok && v != "" {
 			s.unused = append(s.unused, env)

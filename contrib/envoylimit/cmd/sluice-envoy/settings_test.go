@@ -39,6 +39,18 @@ func TestSettings(t *testing.T) {
 	if got := strings.Join(s.unused, " "); got != "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT RUNTIME_WATCH_ROOT" {
 		t.Errorf("%q", got)
 	}
+	for want, env := range map[string][]string{
+		"REDIS_TLS_CACERT REDIS_TYPE SLUICE_TOPOLOGY": {"BACKEND_TYPE", "memory", "REDIS_TYPE", "CLUSTER", "SLUICE_TOPOLOGY", "x", "REDIS_TLS_CACERT", "x"},
+		"REDIS_PERSECOND_TYPE REDIS_TYPE":             {"SLUICE_TOPOLOGY", "x", "REDIS_TYPE", "SINGLE", "REDIS_PERSECOND_TYPE", "SINGLE"},
+		"MEMCACHE_TLS_CACERT CONFIG_GRPC_XDS_NODE_ID": {"REDIS_URL", "a:1", "MEMCACHE_TLS_CACERT", "x", "CONFIG_GRPC_XDS_NODE_ID", "x"},
+		"REDIS_URL": {"BACKEND_TYPE", "memcache", "MEMCACHE_HOST_PORT", "a:1", "REDIS_TIMEOUT", "1s", "REDIS_URL", "x"},
+		"":          {"REDIS_URL", "a:1", "REDIS_TYPE", "CLUSTER", "REDIS_TLS", "true", "REDIS_TLS_CACERT", "x"},
+	} {
+		s, err := parse(nil, environment(env...), io.Discard)
+		if err != nil || strings.Join(s.unused, " ") != want {
+			t.Errorf("%v: %v, %q; want %q", env, err, s.unused, want)
+		}
+	}
 	if s, err := parse(nil, environment("REDIS_URL", "a:1"), io.Discard); err != nil || s.failurePolicy() != throttler.FailError {
 		t.Errorf("%v", err)
 	}
@@ -55,7 +67,7 @@ func TestBadSettings(t *testing.T) {
 		{nil, nil, []string{"REDIS_URL or SLUICE_TOPOLOGY must be set"}},
 		{nil, []string{"REDIS_URL", "a:1", "SLUICE_TOPOLOGY", "b"}, []string{"REDIS_URL or SLUICE_TOPOLOGY must be set, not both"}},
 		{[]string{"-redis-url", "a:1", "more"}, nil, []string{`arguments: ["more"] must be none`}},
-		{nil, []string{"REDIS_URL", "a:1", "GRPC_PORT", "many", "REDIS_TIMEOUT", "1"}, []string{"GRPC_PORT: ", "REDIS_TIMEOUT: "}},
+		{nil, []string{"REDIS_URL", "a:1", "GRPC_PORT", "many", "REDIS_TIMEOUT", "1"}, []string{`GRPC_PORT = "many": `, `REDIS_TIMEOUT = "1": `}},
 		{nil, []string{"BACKEND_TYPE", "memcache"}, []string{"MEMCACHE_HOST_PORT must be set"}},
 		{nil, []string{"BACKEND_TYPE", "file"}, []string{`BACKEND_TYPE = "file" must be one of redis, memory, memcache`}},
 		{nil, []string{"BACKEND_TYPE", "memory", "CONFIG_TYPE", "GRPC_XDS_SOTW"}, []string{`CONFIG_TYPE = "GRPC_XDS_SOTW" must be one of FILE`}},
@@ -64,8 +76,15 @@ func TestBadSettings(t *testing.T) {
 		}},
 		{nil, []string{"BACKEND_TYPE", "memory", "GRPC_SERVER_USE_TLS", "true"}, []string{"GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY must be set"}},
 		{nil, []string{"BACKEND_TYPE", "memory", "GRPC_CLIENT_TLS_CACERT", "x"}, []string{"GRPC_SERVER_USE_TLS must be true"}},
-		{nil, []string{"BACKEND_TYPE", "memory", "SLUICE_OPEN_CAP", "much"}, []string{"SLUICE_OPEN_CAP: "}},
+		{nil, []string{"BACKEND_TYPE", "memory", "SLUICE_OPEN_CAP", "much"}, []string{`SLUICE_OPEN_CAP = "much": `}},
 		{nil, []string{"BACKEND_TYPE", "memory", "TRACING_SAMPLING_RATE", "2"}, []string{"TRACING_SAMPLING_RATE = 2 must be from 0 to 1"}},
+		{nil, []string{"BACKEND_TYPE", "memory", "USE_PROMETHEUS", "true", "PROMETHEUS_PATH", "metrics"}, []string{`PROMETHEUS_PATH = "metrics" must begin with /`}},
+		{nil, []string{"BACKEND_TYPE", "memory", "USE_PROMETHEUS", "true", "PROMETHEUS_PATH", "/{"}, []string{`PROMETHEUS_PATH = "/{" must begin with /`}},
+		{nil, []string{"BACKEND_TYPE", "memory", "LOCAL_CACHE_SIZE_IN_BYTES", "-1", "NEAR_LIMIT_RATIO", "0"}, []string{
+			"LOCAL_CACHE_SIZE_IN_BYTES = -1 must not be negative", "NEAR_LIMIT_RATIO = 0 must be above 0",
+		}},
+		{nil, []string{"REDIS_URL", "a:1", "REDIS_TLS_CACERT", "x"}, []string{"REDIS_TLS must be true"}},
+		{nil, []string{"REDIS_URL", "a:1", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"}, []string{"REDIS_TLS must be true"}},
 	} {
 		_, err := parse(tt.args, environment(tt.env...), io.Discard)
 		for _, want := range tt.want {
