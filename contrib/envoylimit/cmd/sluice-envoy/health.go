@@ -4,8 +4,37 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
+
+// healthServer is a health service whose Watches end: a graceful stop would wait for them.
+type healthServer struct {
+	*health.Server
+	ended context.Context
+	end   func() // ends the Watches
+}
+
+func newHealthServer() *healthServer {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &healthServer{Server: health.NewServer(), ended: ctx, end: cancel}
+}
+
+// watch is the stream of a Watch.
+type watch struct {
+	healthpb.Health_WatchServer
+	ctx context.Context
+}
+
+func (w *watch) Context() context.Context { return w.ctx }
+
+// Watch implements the protocol.
+func (h *healthServer) Watch(req *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(h.ended, cancel)()
+	return h.Server.Watch(req, &watch{stream, ctx})
+}
 
 // healthEvery is how often the health is determined.
 const healthEvery = time.Second
@@ -63,6 +92,7 @@ func (srv *server) setHealth(healthy bool) {
 func (srv *server) drain() {
 	srv.setHealth(false)
 	time.Sleep(srv.settings.drainDelay)
+	srv.health.end()
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

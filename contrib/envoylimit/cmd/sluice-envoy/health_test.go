@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,6 +70,37 @@ func TestHealthOfGroups(t *testing.T) {
 	}
 	primary.Kill()
 	eventually(t, "healthy without a server", func() bool { return code() == 500 })
+}
+
+// A gateway that watches the health learns of the stop, and doesn't hold it up. A request that is too large is refused.
+func TestWatchedStop(t *testing.T) {
+	root, _ := folder(t, limits)
+	p := start(t, map[string]string{"RUNTIME_ROOT": root, "SLUICE_DRAIN_DELAY": "50ms", "SLUICE_DRAIN": "1m"})
+	conn := p.dial(t)
+	_, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), request("user", strings.Repeat("a", maxMessage)))
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Error(err)
+	}
+	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: serviceName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := watch.Recv(); err != nil || now.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("%v, %v", now, err)
+	}
+	begin := time.Now()
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("the stop took %s", took)
+	}
+	if now, err := watch.Recv(); err != nil || now.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("%v, %v", now, err)
+	}
+	if now, err := watch.Recv(); err == nil {
+		t.Errorf("%v after the end", now)
+	}
 }
 
 // A collector that the environment names gets metrics and spans.

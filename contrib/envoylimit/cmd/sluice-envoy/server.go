@@ -20,7 +20,6 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -58,7 +57,7 @@ type server struct {
 	service   *envoylimit.Service
 
 	grpc    *grpc.Server
-	health  *health.Server
+	health  *healthServer
 	healthy atomic.Bool
 }
 
@@ -206,7 +205,7 @@ func (srv *server) listen() (at addresses, err error) {
 		}
 		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg)))
 	}
-	srv.grpc, srv.health = grpc.NewServer(opts...), health.NewServer()
+	srv.grpc, srv.health = grpc.NewServer(opts...), newHealthServer()
 	pb.RegisterRateLimitServiceServer(srv.grpc, srv.service)
 	healthpb.RegisterHealthServer(srv.grpc, srv.health)
 	reflection.Register(srv.grpc)
@@ -221,7 +220,7 @@ func (srv *server) listen() (at addresses, err error) {
 			srv.failed <- err
 		}
 	})
-	srv.owns(func() error { srv.grpc.Stop(); running.Wait(); return nil })
+	srv.owns(func() error { srv.health.end(); srv.grpc.Stop(); running.Wait(); return nil })
 	if at.http, err = srv.serve(net.JoinHostPort(s.host, strconv.Itoa(s.port)), public(srv.service, &srv.healthy)); err != nil {
 		return at, err
 	}
