@@ -24,8 +24,9 @@
 //
 // # What it does not promise
 //
-// The charge of several descriptors is not atomic: one that is given back is missing to others for two round trips. With leases a
-// refund may count what a process holds as charged. Without a verdict the failure policy of the Throttler decides; under
+// The charge of several descriptors is not atomic: one that is given back is missing to others for two round trips. With leases what
+// processes hold counts as charged: negative hits above what was used give that back, too, each time, and as many requests are
+// admitted above the limit. Without a verdict the failure policy of the Throttler decides; under
 // throttler.FailError the call fails with UNAVAILABLE, and Envoy's failure_mode_deny decides.
 //
 // A Service is safe for concurrent use by any number of servers.

@@ -74,3 +74,30 @@ func TestCredit(t *testing.T) {
 		t.Errorf("%d admitted, %d of them on credit", admitted, seen.Load())
 	}
 }
+
+// With leases, too, hits that were charged are given back, and no more is admitted than the limit and those.
+func TestLeasesGiveBack(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"", "sluice: {sliding: {precision: 1m}}", "sluice: {bucket: {burst: 300}}"} {
+		c, _ := open(t, backends["memory"](t, newClock()), "domain: web\nsluice: {lease: {processes: 1, batch: 16}}\n"+
+			"descriptors:\n  - key: key\n    rate_limit: {unit: hour, requests_per_unit: 300}\n    "+kind+"\n", envoylimit.Config{})
+		admitted, given := 0, 0
+		for range 5 {
+			for range 20 {
+				if c.ask(desc("key=a")).GetOverallCode() == isOK {
+					admitted++
+				}
+			}
+			c.ask(desc("key=a", giveBack(20)))
+			given += 20
+		}
+		for range 500 {
+			if c.ask(desc("key=a")).GetOverallCode() == isOK {
+				admitted++
+			}
+		}
+		if admitted > 300+given || admitted < 300+given-20 {
+			t.Errorf("%q: %d admitted, and %d given back", kind, admitted, given)
+		}
+	}
+}
