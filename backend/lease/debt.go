@@ -119,7 +119,7 @@ func (d *debt) coversLocked(req *backend.Request, now int64) bool {
 func (s *shard) oweLocked(c *hashtable.Cell[view], req *backend.Request, now int64, result *backend.Result) bool {
 	v := &c.Value
 	d := v.debt
-	if d == nil || !d.coversLocked(req, now) {
+	if d == nil || s.closed || !d.coversLocked(req, now) {
 		return false
 	}
 	g := &d.segments[d.current]
@@ -157,7 +157,7 @@ func (l *Lease) creditCause(req *backend.Request) error {
 // is not known.
 func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now int64) bool {
 	v := &c.Value
-	if s.closed || s.lease.uncharged.Load() || v.serverMicros == 0 || v.state.Empty() || len(req.Key) > keyhash.Longest {
+	if s.closed || s.lease.uncharged.Load() || v.serverMicros == 0 || v.stateless || v.state.Empty() || len(req.Key) > keyhash.Longest {
 		return false
 	}
 	d := v.debt
@@ -166,7 +166,8 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 	}
 	earliest, latest := v.serverSpan(now)
 	var offer state.Verdict
-	mark, ok := v.state.Credit(&offer, req.Policy, state.Moment(req.Policy, req.Key, earliest))
+	p := d.policyLocked(c, req)
+	mark, ok := v.state.Credit(&offer, p, state.Moment(p, req.Key, earliest))
 	if !ok {
 		return false
 	}
@@ -187,13 +188,22 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 		}
 		d.current, g = 1-d.current, other
 	}
-	if g.policy == nil || !sameLimits(g.policy, req.Policy) {
-		g.policy = &limit.Policy{Name: c.Policy(), Limits: slices.Clone(req.Policy.Limits)}
-	}
-	g.offer, g.mark, g.until = offer, mark, now+(end-latest)*999
+	g.policy, g.offer, g.mark, g.until = p, offer, mark, now+(end-latest)*999
 	g.checked, g.cause = now, s.lease.creditCause(req)
 	d.allowance, d.stale = s.lease.bound.least(&offer), false
 	return d.coversLocked(req, now)
+}
+
+// policyLocked returns a copy of the policy of a request: its caller may change it later.
+func (d *debt) policyLocked(c *hashtable.Cell[view], req *backend.Request) *limit.Policy {
+	if d != nil {
+		for _, i := range [...]int{d.current, 1 - d.current} {
+			if p := d.segments[i].policy; p != nil && sameLimits(p, req.Policy) {
+				return p
+			}
+		}
+	}
+	return &limit.Policy{Name: c.Policy(), Limits: slices.Clone(req.Policy.Limits)}
 }
 
 // unchangedLocked reports whether a renewal would change nothing.

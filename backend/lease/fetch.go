@@ -221,10 +221,10 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 	if !result.Allowed {
 		return
 	}
-	// The lease is shortened by the round trip, and by how far the server's clock may be ahead of its reading: other
-	// processes may begin the next window by the server's true time.
+	// The lease is shortened by the round trip, by how far the server's clock may be ahead of its reading, and by a drift of a
+	// thousandth: other processes may begin the next window by the server's true time.
 	took := now - f.sentAt
-	f.deadline = f.sentAt + min(l.cfg.life(v.halfLife), (result.SpendBefore(result.Now)-result.Now)*1000-took-int64(result.Behind))
+	f.deadline = f.sentAt + min(l.cfg.life(v.halfLife), (result.SpendBefore(result.Now)-result.Now)*999-took-int64(result.Behind))
 	f.unreserved = f.size - f.reserved
 	if !current || s.closed {
 		s.queueReturnLocked(c, &f.charged, f.policy, f.unreserved, now)

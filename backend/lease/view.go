@@ -23,6 +23,7 @@ type view struct {
 	serverReadAt int64
 	serverBehind int64 // by how much the server's time may have been ahead of serverMicros then
 	recheck      int64 // a local denial is checked from then on
+	stateless    bool  // the last reply carried no state: what is known lags for good
 	doubt        bool  // this process may have refunded or reset since the last reply: the view denies nothing
 	remaining    int64 // of the binding limit at the last reply, until resetMicros
 	resetMicros  int64 // Unix microseconds
@@ -190,7 +191,7 @@ func (v *view) floorLocked() *state.State {
 
 // mergeLocked merges the result of a take or a charge that was sent at sentAt.
 func (v *view) mergeLocked(req *backend.Request, result *backend.Result, sentAt, now int64) {
-	if !result.State.Empty() {
+	if v.stateless = result.State.Empty(); !v.stateless {
 		at := state.Moment(req.Policy, req.Key, result.Now)
 		v.state.Join(req.Policy, at, &result.State)
 		v.state.Forget(at)
