@@ -44,6 +44,7 @@ type debt struct {
 	lost      []lostCharge
 
 	notBefore, backoff int64 // of the next flush, after one that was not executed
+	refusedUntil       int64 // no credit before that: the inner backend refuses charges to the key
 	next               *hashtable.Cell[view]
 	queued             bool // in the shard's list, where next is the one behind
 }
@@ -55,7 +56,9 @@ type segment struct {
 	mark     state.Mark
 	until    int64 // the server's time is certainly within the segment before that
 	admitted int64 // server's time, at the latest, of the last admission; Unix microseconds
+	offered  int64 // position of the offer under the first limit
 	pending  int64 // not sent yet
+	first    int64 // lowest position of that under the first limit
 	since    int64 // when the first of that was admitted
 	underWay int64 // sent, and not answered
 	checked  int64 // when loss of counts was last checked
@@ -125,7 +128,7 @@ func (s *shard) oweLocked(c *hashtable.Cell[view], req *backend.Request, now int
 	g := &d.segments[d.current]
 	d.owed += req.Cost
 	if g.pending == 0 {
-		g.since = now
+		g.since, g.first = now, g.offered
 		s.queueDebtLocked(c)
 	}
 	g.pending += req.Cost
@@ -161,7 +164,7 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 		return false
 	}
 	d := v.debt
-	if d != nil && d.unchangedLocked(req, now) {
+	if d != nil && (now < d.refusedUntil || d.unchangedLocked(req, now)) {
 		return false
 	}
 	earliest, latest := v.serverSpan(now)
@@ -189,6 +192,8 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 		d.current, g = 1-d.current, other
 	}
 	g.policy, g.offer, g.mark, g.until = p, offer, mark, now+(end-latest)*999
+	receipt := offer.Receipt()
+	_, g.offered, _ = receipt.Charge(0)
 	g.checked, g.cause = now, s.lease.creditCause(req)
 	d.allowance, d.stale = s.lease.bound.least(&offer), false
 	return d.coversLocked(req, now)
@@ -269,29 +274,40 @@ func (s *shard) owesLocked(v *view, now int64) bool {
 	return v.debt.owed > 0
 }
 
-// forgiveLocked gives back part of what is owed, without a call, if a receipt is for the same windows. If the charge is not made
-// yet, wait is true. Where a charge was lost the server is not asked: it may never have been charged.
-func (d *debt) forgiveLocked(receipt *state.Receipt, amount int64) (done, wait bool) {
-	p, mark := receipt.Policy(), receipt.Mark()
+// forgiveLocked gives back what is owed, without a call, if a receipt is for the same windows, and returns the rest of amount. If
+// the charge is not made yet, wait is true; with settled it is. A receipt of a lower position than all that a segment owes was
+// charged before, such as ahead of a reset. Where a charge was lost the server is not asked: it may never have been charged.
+func (d *debt) forgiveLocked(receipt *state.Receipt, amount int64, settled bool) (rest int64, wait bool) {
+	p, mark, bucket := receipt.Policy(), receipt.Mark(), hasBucket(receipt.Policy())
+	_, position, _ := receipt.Charge(0)
 	for i := range d.segments {
 		g := &d.segments[i]
-		if g.empty() || !sameLimits(g.policy, p) || !g.mark.SameWindows(p, &mark) {
+		if settled || g.empty() || !sameLimits(g.policy, p) || !g.mark.SameWindows(p, &mark) {
 			continue
 		}
-		if g.pending < amount || hasBucket(p) { // what a bucket gives back depends on when it was charged
-			return false, true
+		if bucket { // what it gives back depends on when it was charged
+			return amount, true
 		}
-		g.pending -= amount
-		d.owed -= amount
-		return true, false
+		if position >= g.first && g.pending >= amount {
+			g.pending -= amount
+			d.owed -= amount
+			return 0, false
+		}
+		if position >= g.first || g.underWay > 0 && position >= d.flush.first {
+			return amount, true
+		}
+	}
+	if bucket { // its receipt names no charge
+		return amount, false
 	}
 	for i := range d.lost {
 		if c := &d.lost[i]; sameLimits(c.policy, p) && c.mark.SameWindows(p, &mark) {
 			given := min(amount, c.cost)
 			c.cost -= given
 			d.owed -= given
-			return true, false
+			amount -= given
 		}
 	}
-	return false, false
+	d.lost = slices.DeleteFunc(d.lost, func(c lostCharge) bool { return c.cost == 0 })
+	return amount, false
 }

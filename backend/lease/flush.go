@@ -20,8 +20,10 @@ type flush struct {
 	mark    state.Mark
 	amount  int64
 	since   int64 // when the first of it was admitted
+	first   int64 // its lowest position under the first limit
 	sentAt  int64
 	done    chan struct{}
+	err     error // read it only once done is closed
 }
 
 // dueFlush is a flush that is to be sent.
@@ -40,6 +42,8 @@ const (
 	// A charge that was certainly not executed is retried with exponential backoff.
 	minFlushBackoff = int64(50 * time.Millisecond)
 	maxFlushBackoff = int64(time.Second)
+
+	refusedFor = int64(10 * time.Second) // no credit for a key of which the inner backend refused a charge
 )
 
 // queueDebtLocked adds a key to those of the shard that owe.
@@ -66,7 +70,10 @@ func (s *shard) startFlushLocked(c *hashtable.Cell[view], now int64) *dueFlush {
 	if g.pending == 0 {
 		return nil
 	}
-	f := &flush{segment: g, policy: g.policy, mark: g.mark, amount: g.pending, since: g.since, sentAt: now, done: make(chan struct{})}
+	f := &flush{
+		segment: g, policy: g.policy, mark: g.mark, amount: g.pending, since: g.since, first: g.first, sentAt: now,
+		done: make(chan struct{}),
+	}
 	f.mark.Admit(f.policy, g.admitted)
 	g.pending, g.underWay = 0, f.amount
 	d.flush = f
@@ -91,7 +98,7 @@ func (l *Lease) send(ctx context.Context, due *dueFlush) {
 func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 	v, f, now := &due.cell.Value, due.flush, s.lease.clock()
 	d := v.debt
-	d.flush = nil
+	d.flush, f.err = nil, err
 	f.segment.underWay = 0
 	defer close(f.done)
 	switch {
@@ -107,12 +114,15 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		s.stats.Overshoot = max(s.stats.Overshoot, result.State.Excess(f.policy, v.at(&due.req, now)))
 	case outcome.Retryable(err):
 		f.segment.pending += f.amount
-		f.segment.since = f.since
+		f.segment.since, f.segment.first = f.since, f.first
 		d.backoff = min(max(2*d.backoff, minFlushBackoff), maxFlushBackoff)
 		d.notBefore = now + d.backoff
 	default:
-		if outcome.NothingRefunded(err) { // nor will any other charge be executed
-			s.lease.uncharged.Store(true)
+		if outcome.NothingRefunded(err) { // nor will the next one be executed
+			d.refusedUntil, d.allowance, d.stale = now+refusedFor, 0, true
+			if errors.Is(err, backend.ErrClosed) {
+				s.lease.uncharged.Store(true)
+			}
 		}
 		s.stats.LostCharges += f.amount
 		d.loseLocked(f.policy, &f.mark, f.amount)
@@ -217,55 +227,76 @@ func (l *Lease) sendLocked(s *shard, c *hashtable.Cell[view]) started {
 	return begun
 }
 
-// chargeNow sends what a key owes, and waits for the replies. Of a charge that was not executed it makes one attempt.
-func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]) error {
+// chargeNow sends what a key owes, and waits for the replies. Of a charge that was not executed it makes one attempt, and charged
+// is false.
+func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]) (charged bool, err error) {
 	if c == nil {
-		return nil
+		return true, nil
 	}
-	for range 3 { // two segments, and one that was under way
-		var f *flush
+	var owes [2]bool // by segment, since before the call
+	var before *flush
+	for try := range 4 { // two segments, one that was under way, and one that began meanwhile
 		s.mu.Lock()
-		l.sendLocked(s, c)
-		if d := c.Value.debt; d != nil {
-			f = d.flush
+		d := c.Value.debt
+		if d == nil {
+			s.mu.Unlock()
+			return true, nil
 		}
+		if try == 0 {
+			before, owes = d.flush, [2]bool{d.segments[0].pending > 0, d.segments[1].pending > 0}
+		}
+		l.sendLocked(s, c)
+		f, left := d.flush, d.segments[0].pending+d.segments[1].pending
 		s.mu.Unlock()
 		if f == nil {
-			return nil
+			return left == 0, nil
 		}
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		}
-	}
-	return nil
-}
-
-// putBack gives a refund to the current batch, or takes it from what is owed. What is under way is awaited: afterwards it is the
-// server's.
-func (l *Lease) putBack(ctx context.Context, s *shard, hash uint64, name *backend.Request, receipt *state.Receipt, amount int64) (bool, error) {
-	for range 3 {
-		s.mu.Lock()
-		c := s.cells.Find(hash, name.Policy.Name, name.Key)
-		if c == nil || c.Value.putBackLocked(receipt, amount, l.clock()) {
-			s.mu.Unlock()
-			return c != nil, nil
-		}
-		if c.Value.debt == nil {
-			s.mu.Unlock()
+		if outcome.Retryable(f.err) {
 			return false, nil
 		}
-		done, wait := c.Value.debt.forgiveLocked(receipt, amount)
-		s.mu.Unlock()
-		if done || !wait {
-			return done, nil
+		for i := range owes {
+			owes[i] = owes[i] && (f == before || f.segment != &d.segments[i])
 		}
-		if err := l.chargeNow(ctx, s, c); err != nil {
-			return false, err
+		if !owes[0] && !owes[1] {
+			return true, nil
 		}
 	}
-	return false, errNotCharged
+	return false, nil
+}
+
+// putBack gives a refund to the current batch, or takes it from what is owed, and returns the rest, which is the server's. What
+// is not charged yet is awaited.
+func (l *Lease) putBack(ctx context.Context, s *shard, hash uint64, name *backend.Request, receipt *state.Receipt, amount int64) (rest int64, err error) {
+	for settled := false; ; settled = true {
+		s.mu.Lock()
+		c := s.cells.Find(hash, name.Policy.Name, name.Key)
+		switch {
+		case c == nil:
+			s.mu.Unlock()
+			return amount, nil
+		case c.Value.putBackLocked(receipt, amount, l.clock()):
+			s.mu.Unlock()
+			return 0, nil
+		case c.Value.debt == nil:
+			s.mu.Unlock()
+			return amount, nil
+		}
+		rest, wait := c.Value.debt.forgiveLocked(receipt, amount, settled)
+		s.mu.Unlock()
+		if !wait {
+			return rest, nil
+		}
+		if charged, err := l.chargeNow(ctx, s, c); err != nil {
+			return amount, err
+		} else if !charged {
+			return amount, errNotCharged
+		}
+	}
 }
 
 // errNotCharged is the error of a refund of what could not be charged yet.

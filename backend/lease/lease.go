@@ -55,7 +55,7 @@ type Lease struct {
 	cause error       // the bound if Config.Slack is set: no admission is exact
 
 	lostAt    atomic.Int64    // when a reply last reported that counts of some keys may be missing
-	uncharged atomic.Bool     // the inner backend refuses charges: nothing more is admitted on credit
+	uncharged atomic.Bool     // the inner backend is closed: nothing more is admitted on credit
 	flushing  context.Context // of flushes
 	abandon   context.CancelFunc
 	closed    atomic.Bool
@@ -204,8 +204,8 @@ func (l *Lease) Refund(ctx context.Context, req backend.Request, receipt state.R
 		return nil
 	}
 	s, hash, name := l.shardOf(&req)
-	done, err := l.putBack(ctx, s, hash, name, &receipt, amount)
-	if done || err != nil {
+	amount, err := l.putBack(ctx, s, hash, name, &receipt, amount)
+	if amount == 0 || err != nil {
 		return err
 	}
 	err = backend.Refund(ctx, l.inner, req, receipt, amount)
@@ -279,7 +279,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 		c.Value.fetch = nil // its batch is returned
 	}
 	s.mu.Unlock()
-	if err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
+	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
 		return err
 	}
 	err := backend.Reset(ctx, l.inner, req)
