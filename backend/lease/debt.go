@@ -105,11 +105,11 @@ func (e *BoundError) allowance(l *limit.Limit, remaining int64) int64 {
 	return share
 }
 
-// serverSpan returns two moments, in Unix microseconds, that the server's time is between. A clock that drifts by a thousandth
-// is allowed for.
-func (v *view) serverSpan(now int64) (earliest, latest int64) {
+// serverSpan returns two moments, in Unix microseconds, that the server's time is between. It allows for a clock that drifts by a
+// thousandth, and for jumps of the wall clock that may be steps or suspensions.
+func (s *shard) serverSpan(v *view, now int64) (earliest, latest int64) {
 	at, drift := v.serverAt(now), (now-v.serverReadAt)/1e6
-	return at - drift, at + drift + v.serverBehind/1000 + 1
+	return at - drift - (s.lease.jumped()-v.serverJumped)/1000, at + drift + v.serverBehind/1000 + 1
 }
 
 // coversLocked reports whether a request can be admitted on credit by what is at hand.
@@ -167,7 +167,7 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 	if d != nil && (now < d.refusedUntil || d.unchangedLocked(req, now)) {
 		return false
 	}
-	earliest, latest := v.serverSpan(now)
+	earliest, latest := s.serverSpan(v, now)
 	var offer state.Verdict
 	p := d.policyLocked(c, req)
 	mark, ok := v.state.Credit(&offer, p, state.Moment(p, req.Key, earliest))
@@ -269,7 +269,7 @@ func (s *shard) owesLocked(v *view, now int64) bool {
 	if v.debt == nil || v.debt.owed == 0 {
 		return false
 	}
-	earliest, _ := v.serverSpan(now)
+	earliest, _ := s.serverSpan(v, now)
 	s.forgetDebtLocked(v.debt, earliest)
 	return v.debt.owed > 0
 }

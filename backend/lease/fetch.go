@@ -106,7 +106,7 @@ func (l *Lease) forwardLocked(ctx context.Context, s *shard, hash uint64, name, 
 		return result, nil
 	}
 	v := &c.Value
-	v.mergeLocked(req, &result, sentAt, now)
+	s.mergeLocked(v, req, &result, sentAt)
 	if f := v.fetch; !result.Allowed && f != nil { // the batch in flight may hold the quota that this request was denied
 		s.mu.Unlock()
 		select {
@@ -217,7 +217,7 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 	}
 	f.charged = *result
 	f.charged.State = state.State{}
-	v.mergeLocked(req, result, f.sentAt, now)
+	s.mergeLocked(v, req, result, f.sentAt)
 	if !result.Allowed {
 		return
 	}

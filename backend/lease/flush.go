@@ -107,7 +107,7 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		d.backoff, d.notBefore = 0, 0
 		s.lease.recordLoss(result, now)
 		doubt := v.doubt
-		v.mergeLocked(&due.req, result, f.sentAt, now)
+		s.mergeLocked(v, &due.req, result, f.sentAt)
 		v.doubt = doubt // a take settles it
 		result.State.Forget(state.Moment(f.policy, due.cell.Key(), result.Now))
 		d.floor = !v.state.Equal(&result.State)

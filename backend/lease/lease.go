@@ -47,6 +47,7 @@ type Lease struct {
 	cfg    Config
 	inner  backend.Backend
 	clock  func() int64 // nanoseconds since an arbitrary time
+	jumped func() int64 // nanoseconds of that which the wall clock jumped forward: a step, or a suspension
 	seed   maphash.Seed
 	shift  int // a hash shifted right by this is the index of its shard
 	shards []shard
@@ -99,9 +100,11 @@ func New(inner backend.Backend, cfg Config) (*Lease, error) {
 	}
 	l.flushing, l.abandon = context.WithCancel(context.Background())
 	l.lostAt.Store(math.MinInt64)
-	l.clock = newSpanClock().now
+	span := newSpanClock()
+	l.clock, l.jumped = span.now, span.extra.Load
 	if cfg.Now != nil {
 		l.clock = func() int64 { return cfg.Now().UnixNano() }
+		l.jumped = func() int64 { return 0 }
 	}
 	l.running.Go(l.sweep)
 	if cfg.Slack > 0 {
@@ -242,7 +245,7 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 	l.recordLoss(&result, now)
 	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
 		doubt := c.Value.doubt
-		c.Value.mergeLocked(&req, &result, sentAt, now)
+		s.mergeLocked(&c.Value, &req, &result, sentAt)
 		c.Value.doubt = doubt // a take settles it
 	}
 	return result, nil

@@ -21,6 +21,7 @@ type view struct {
 	state        state.State // last known
 	serverMicros int64       // the server's time in Unix microseconds, as of serverReadAt; 0 if unknown
 	serverReadAt int64
+	serverJumped int64 // sum of the clock's jumps then
 	serverBehind int64 // by how much the server's time may have been ahead of serverMicros then
 	recheck      int64 // a local denial is checked from then on
 	stateless    bool  // the last reply carried no state: what is known lags for good
@@ -190,7 +191,9 @@ func (v *view) floorLocked() *state.State {
 }
 
 // mergeLocked merges the result of a take or a charge that was sent at sentAt.
-func (v *view) mergeLocked(req *backend.Request, result *backend.Result, sentAt, now int64) {
+func (s *shard) mergeLocked(v *view, req *backend.Request, result *backend.Result, sentAt int64) {
+	jumped := s.lease.jumped()
+	now := s.lease.clock() // a jump in between counts as later
 	if v.stateless = result.State.Empty(); !v.stateless {
 		at := state.Moment(req.Policy, req.Key, result.Now)
 		v.state.Join(req.Policy, at, &result.State)
@@ -198,7 +201,7 @@ func (v *view) mergeLocked(req *backend.Request, result *backend.Result, sentAt,
 	}
 	v.fetchFailed, v.doubt = false, false
 	if v.serverMicros == 0 || result.Now > v.serverAt(now) || now-v.serverReadAt > int64(time.Second) {
-		v.serverMicros, v.serverReadAt = result.Now, now
+		v.serverMicros, v.serverReadAt, v.serverJumped = result.Now, now, jumped
 		v.serverBehind = now - sentAt + int64(result.Behind)
 	}
 	if v.debt != nil {
