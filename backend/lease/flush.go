@@ -155,10 +155,10 @@ func (l *Lease) flushLoop() {
 			continue // all were flushed
 		}
 		for i := part; i < len(l.shards); i += step {
-			for _, due := range l.shards[i].dueFlushes(false) {
+			for _, c := range l.shards[i].takeDue(false) {
 				slots <- struct{}{} // a flush in a slot returns by the inner backend's timeout
 				busy.Go(func() {
-					l.send(l.flushing, due)
+					l.flushDue(l.flushing, &l.shards[i], c)
 					<-slots
 				})
 			}
@@ -166,8 +166,9 @@ func (l *Lease) flushLoop() {
 	}
 }
 
-// dueFlushes begins a flush of each key that owes.
-func (s *shard) dueFlushes(all bool) (due []*dueFlush) {
+// takeDue takes the keys that owe, and whose next flush is due, off the shard's list. Their flushes begin once there is room for
+// the calls: others may begin them before.
+func (s *shard) takeDue(all bool) (due []*hashtable.Cell[view]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, c := s.lease.clock(), s.owing
@@ -176,17 +177,28 @@ func (s *shard) dueFlushes(all bool) (due []*dueFlush) {
 		d := c.Value.debt
 		next := d.next
 		d.queued, d.next = false, nil
-		if all || now >= d.notBefore {
-			if f := s.startFlushLocked(c, now); f != nil {
-				due = append(due, f)
-			}
-		}
-		if d.segments[0].pending > 0 || d.segments[1].pending > 0 {
+		switch {
+		case d.flush == nil && (all || now >= d.notBefore):
+			due = append(due, c)
+		case d.segments[0].pending > 0 || d.segments[1].pending > 0:
 			s.queueDebtLocked(c)
 		}
 		c = next
 	}
 	return due
+}
+
+// flushDue flushes a key that takeDue has returned.
+func (l *Lease) flushDue(ctx context.Context, s *shard, c *hashtable.Cell[view]) {
+	s.mu.Lock()
+	due := s.startFlushLocked(c, l.clock())
+	if d := c.Value.debt; d.segments[0].pending > 0 || d.segments[1].pending > 0 {
+		s.queueDebtLocked(c)
+	}
+	s.mu.Unlock()
+	if due != nil {
+		l.send(ctx, due)
+	}
 }
 
 // chargeAheadLocked sends what a key owes before a call that is about to be made for it. The caller unlocks the shard, and waits
@@ -309,11 +321,11 @@ func (l *Lease) flushAtClose(ctx context.Context) {
 		slots := make(chan struct{}, maxFlushes)
 		left := false
 		for i := range l.shards {
-			for _, due := range l.shards[i].dueFlushes(true) {
+			for _, c := range l.shards[i].takeDue(true) {
 				left = true
 				slots <- struct{}{}
 				busy.Go(func() {
-					l.send(ctx, due)
+					l.flushDue(ctx, &l.shards[i], c)
 					<-slots
 				})
 			}
