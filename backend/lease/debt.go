@@ -65,6 +65,11 @@ type segment struct {
 	cause    error // of its admissions
 }
 
+// isFor reports whether a segment is for a policy's limits, and for the windows of a mark.
+func (g *segment) isFor(p *limit.Policy, mark *state.Mark) bool {
+	return g.policy != nil && sameLimits(g.policy, p) && g.mark.SameWindows(p, mark)
+}
+
 func (g *segment) empty() bool { return g.pending == 0 && g.underWay == 0 }
 
 // lostCharge is a charge of unknown outcome.
@@ -184,18 +189,18 @@ func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now i
 	}
 	s.forgetDebtLocked(d, earliest)
 	g := &d.segments[d.current]
-	if !g.empty() && !(sameLimits(g.policy, req.Policy) && g.mark.SameWindows(g.policy, &mark)) {
-		other := &d.segments[1-d.current]
-		if !other.empty() { // a third one has to wait
-			return false
-		}
+	switch other := &d.segments[1-d.current]; {
+	case g.isFor(p, &mark):
+	case other.isFor(p, &mark), !g.empty() && other.empty():
 		d.current, g = 1-d.current, other
+	case !g.empty(): // a third one has to wait
+		return false
 	}
 	g.policy, g.offer, g.mark, g.until = p, offer, mark, now+(end-latest)*999
 	receipt := offer.Receipt()
 	_, g.offered, _ = receipt.Charge(0)
 	g.checked, g.cause = now, s.lease.creditCause(req)
-	d.allowance, d.stale = s.lease.bound.least(&offer), false
+	d.allowance, d.stale = s.lease.bound.leastAllowance(&offer), false
 	return d.coversLocked(req, now)
 }
 
@@ -218,8 +223,8 @@ func (d *debt) unchangedLocked(req *backend.Request, now int64) bool {
 		sameLimits(g.policy, req.Policy) && !hasBucket(req.Policy)
 }
 
-// least is the least allowance of a policy's limits, by what remains after an admission of 1.
-func (e *BoundError) least(offer *state.Verdict) int64 {
+// leastAllowance is the least of a policy's limits, by what remains after an admission of 1.
+func (e *BoundError) leastAllowance(offer *state.Verdict) int64 {
 	least := int64(limit.MaxCount)
 	for status := range offer.All() {
 		least = min(least, e.allowance(&status.Limit, status.Remaining+1))
@@ -227,8 +232,8 @@ func (e *BoundError) least(offer *state.Verdict) int64 {
 	return least
 }
 
-// most is how much the key may owe.
-func (d *debt) most() int64 {
+// allowanceOrZero is how much the key may owe.
+func (d *debt) allowanceOrZero() int64 {
 	if d == nil {
 		return 0
 	}
@@ -282,7 +287,7 @@ func (d *debt) forgiveLocked(receipt *state.Receipt, amount int64, settled bool)
 	_, position, _ := receipt.Charge(0)
 	for i := range d.segments {
 		g := &d.segments[i]
-		if settled || g.empty() || !sameLimits(g.policy, p) || !g.mark.SameWindows(p, &mark) {
+		if settled || g.empty() || !g.isFor(p, &mark) {
 			continue
 		}
 		if bucket { // what it gives back depends on when it was charged

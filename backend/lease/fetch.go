@@ -140,7 +140,7 @@ func (l *Lease) joinFetchLocked(ctx context.Context, s *shard, c *hashtable.Cell
 		return nil
 	}
 	size := v.nextSizeLocked(&l.cfg, req.Policy, idle, now)
-	if size <= req.Cost || size <= v.debt.most() || s.closed {
+	if size <= req.Cost || size <= v.debt.allowanceOrZero() || s.closed {
 		return nil
 	}
 	if v.policy == nil || !sameLimits(v.policy, req.Policy) {

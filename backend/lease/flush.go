@@ -110,7 +110,7 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		s.mergeLocked(v, &due.req, result, f.sentAt)
 		v.doubt = doubt // a take settles it
 		result.State.Forget(state.Moment(f.policy, due.cell.Key(), result.Now))
-		d.floor = !v.state.Equal(&result.State)
+		d.floor = !v.state.Within(&result.State)
 		s.stats.Overshoot = max(s.stats.Overshoot, result.State.Excess(f.policy, v.at(&due.req, now)))
 	case outcome.Retryable(err):
 		f.segment.pending += f.amount

@@ -101,9 +101,10 @@ func (s *State) Until() int64 {
 func (s *State) Empty() bool { return s.Until() == 0 }
 
 // Equal reports whether both hold the same entries, in any order.
-func (s *State) Equal(o *State) bool { return s.within(o) && o.within(s) }
+func (s *State) Equal(o *State) bool { return s.Within(o) && o.Within(s) }
 
-func (s *State) within(o *State) bool {
+// Within reports whether o holds all entries of s as they are. It may hold others.
+func (s *State) Within(o *State) bool {
 	for i := range s.entries {
 		e := &s.entries[i]
 		if e.end == 0 {
