@@ -157,8 +157,8 @@ func TestRefundOfCredit(t *testing.T) {
 			t.Errorf("sent %q, %d used", sent, used)
 		}
 		take(t, ls, p, 2)
-		large := take(t, ls, p, 20)
 		inner.trip = 20 * time.Millisecond
+		large := take(t, ls, p, 20)
 		time.Sleep(52 * time.Millisecond)
 		refund(large, 20)
 		if sent, used := inner.sent(), inner.used(t, p); sent != "charge 22, refund" || used != 9 {
