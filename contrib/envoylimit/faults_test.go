@@ -106,14 +106,15 @@ func (tr *traffic) total() (n int64) {
 	return n
 }
 
+// openGroups opens groups whose servers tell of a newer topology, as those of a deployment do.
 func openGroups(t *testing.T, topology router.Topology) *router.Router {
 	t.Helper()
-	r, err := router.Open(topology, router.Config{Backend: redisConfig(nil)})
+	r, err := router.Open(topology, router.Config{Backend: redisConfig(nil), AllowedAddresses: []string{"127.0.0.1"}})
 	closed(t, r, err)
 	return r
 }
 
-// TestReshard adds a group under load, and removes it again; two processes learn of it one after the other. No key is admitted more
+// TestReshard adds a group under load, and removes it again; one process is told, the other meets the change. No key is admitted more
 // than its limit, and none loses quota.
 func TestReshard(t *testing.T) {
 	t.Parallel()
@@ -137,7 +138,7 @@ func TestReshard(t *testing.T) {
 			t.Errorf("key %d: %d admitted", key, n)
 		}
 	}
-	if moved := a.Stats().Handovers + b.Stats().Handovers; moved == 0 || tr.errors.Load() > tr.calls.Load()/5 { // contended while the two disagree
+	if moved := a.Stats().Handovers + b.Stats().Handovers; moved == 0 || tr.errors.Load() > tr.calls.Load()/50 {
 		t.Errorf("%d handovers, %d of %d calls without a verdict", moved, tr.errors.Load(), tr.calls.Load())
 	}
 }
