@@ -88,8 +88,8 @@ func run(ctx context.Context, c *config, out io.Writer) (report *Report, err err
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.stop()) }()
-	info, err := s.info(ctx, "server")
+	defer func() { err = errors.Join(err, s.Stop()) }()
+	info, err := s.Info(ctx, "server")
 	if err != nil {
 		return nil, err
 	}

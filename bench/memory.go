@@ -84,7 +84,7 @@ func memoryName(hot, parallel, denied bool) string {
 const ample = 1_000_000_000
 
 func memorySetup(s *server, c *config, hot, denied bool) Setup {
-	setup := Setup{Addr: s.addr, Quotas: Row{Limits: 1, Denied: denied}.Quotas(), Conns: c.conns}
+	setup := Setup{Addr: s.Addr, Quotas: Row{Limits: 1, Denied: denied}.Quotas(), Conns: c.conns}
 	if hot && !denied {
 		setup.Quotas[0].Max = ample
 	}

@@ -98,7 +98,7 @@ type turn struct {
 }
 
 func (t *turn) setup() Setup {
-	return Setup{Addr: t.server.addr, Quotas: t.row.Quotas(), Conns: t.conns}
+	return Setup{Addr: t.server.Addr, Quotas: t.row.Quotas(), Conns: t.conns}
 }
 
 // run empties the server, opens the peer, lets it meet every key once, and measures.

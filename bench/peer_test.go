@@ -35,7 +35,7 @@ func TestPeersAdmitMax(t *testing.T) {
 	} {
 		for _, m := range makers {
 			for _, max := range []int64{1, 20} { // 1 is what exhausted keys have
-				setup := Setup{Addr: s.addr, Conns: 4, Quotas: []Quota{{Max: max, Window: time.Hour}}}
+				setup := Setup{Addr: s.Addr, Conns: 4, Quotas: []Quota{{Max: max, Window: time.Hour}}}
 				t.Run(kind+"/"+m.name, func(t *testing.T) {
 					p, err := m.open(setup)
 					if err != nil {
@@ -67,7 +67,7 @@ func TestPeersCheckEveryLimit(t *testing.T) {
 					{Max: 100, Window: 4 * time.Hour, Precision: 5 * time.Minute},
 				}
 				quotas[tightest].Max = 20
-				p, err := m.open(Setup{Addr: s.addr, Conns: 4, Quotas: quotas})
+				p, err := m.open(Setup{Addr: s.Addr, Conns: 4, Quotas: quotas})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -88,7 +88,7 @@ func TestPast(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
-			p, err := m.open(Setup{Addr: s.addr, Conns: 4,
+			p, err := m.open(Setup{Addr: s.Addr, Conns: 4,
 				Quotas: []Quota{{Max: 20, Window: time.Hour, Precision: time.Minute}}})
 			if err != nil {
 				t.Fatal(err)
@@ -139,7 +139,7 @@ func TestPeersLease(t *testing.T) {
 	const max = 10_000 // a batch is ten
 	for _, m := range hotPeers[:2] {
 		t.Run(m.name, func(t *testing.T) {
-			p, err := m.open(Setup{Addr: s.addr, Conns: 4, Quotas: []Quota{{Max: max, Window: 24 * time.Hour}}})
+			p, err := m.open(Setup{Addr: s.Addr, Conns: 4, Quotas: []Quota{{Max: max, Window: 24 * time.Hour}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +197,7 @@ func TestAttack(t *testing.T) {
 // A row's callers meet every key, and what they count is what the server has counted.
 func TestWork(t *testing.T) {
 	s := newServer(t)
-	p, err := openIncr(Setup{Addr: s.addr, Conns: 4, Quotas: []Quota{{Max: plenty, Window: time.Hour}}})
+	p, err := openIncr(Setup{Addr: s.Addr, Conns: 4, Quotas: []Quota{{Max: plenty, Window: time.Hour}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-go/sluice/internal/redisserver"
 )
 
 // A Slice is what was measured while one peer did one row's work for a while, or the medians of several. Shares are of
@@ -152,18 +154,18 @@ type usage struct {
 	mallocs                     uint64
 }
 
-func (s *server) usage(ctx context.Context) (usage, map[string]string, error) {
+func (s *server) usage(ctx context.Context) (usage, redisserver.Info, error) {
 	var self syscall.Rusage
 	var memory runtime.MemStats
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
 		return usage{}, nil, err
 	}
 	runtime.ReadMemStats(&memory)
-	info, err := s.info(ctx, "cpu", "commandstats")
+	info, err := s.Info(ctx, "cpu", "commandstats")
 	if err != nil {
 		return usage{}, nil, err
 	}
-	redisSeconds, err := cpuSeconds(info)
+	redisSeconds, err := info.CPUSeconds()
 	client := time.Duration(self.Utime.Nano() + self.Stime.Nano()).Seconds()
 	return usage{redisSeconds: redisSeconds, clientSeconds: client, mallocs: memory.Mallocs}, info, err
 }
@@ -172,7 +174,7 @@ func (s *server) usage(ctx context.Context) (usage, map[string]string, error) {
 // first call that failed.
 func (s *server) measure(ctx context.Context, all callers, p Peer, keys []string, order []uint32,
 	d time.Duration, background bool) (slice Slice, failure, err error) {
-	if err := s.admin.ConfigResetStat(ctx).Err(); err != nil {
+	if err := s.Admin.ConfigResetStat(ctx).Err(); err != nil {
 		return Slice{}, nil, err
 	}
 	runtime.GC()
@@ -185,9 +187,13 @@ func (s *server) measure(ctx context.Context, all callers, p Peer, keys []string
 	if err != nil {
 		return Slice{}, nil, err
 	}
-	ran, err := commands(info)
+	calls, err := info.Calls()
 	if err != nil {
 		return Slice{}, nil, err
+	}
+	ran := int64(0)
+	for _, n := range calls {
+		ran += n
 	}
 	asked := float64(o.latencies.TotalCount())
 	made := asked - float64(o.failed)

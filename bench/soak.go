@@ -35,7 +35,7 @@ func (s *server) hold(ctx context.Context) (held, error) {
 	runtime.GC()
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	info, err := s.info(ctx, "clients")
+	info, err := s.Info(ctx, "clients")
 	if err != nil {
 		return held{}, err
 	}

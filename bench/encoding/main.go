@@ -10,8 +10,6 @@ import (
 	"embed"
 	"fmt"
 	"log"
-	"net"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/redisserver"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -76,7 +75,11 @@ func source(name string) string {
 func main() {
 	log.SetFlags(0)
 	ctx := context.Background()
-	client, stop := startRedis(ctx)
+	server, err := redisserver.Start(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, stop := server.Admin, func() { _ = server.Stop() }
 	defer stop()
 
 	all := candidates()
@@ -136,29 +139,4 @@ func measure(ctx context.Context, client *redis.Client, c candidate) (micros flo
 		}
 	}
 	return micros, bytes, err
-}
-
-func startRedis(ctx context.Context) (*redis.Client, func()) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	addr := listener.Addr().(*net.TCPAddr)
-	listener.Close()
-	cmd := exec.Command("redis-server", "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-	if err := cmd.Start(); err != nil {
-		log.Fatal(err)
-	}
-	stop := func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
-	client := redis.NewClient(&redis.Options{Addr: addr.String(), DisableIdentity: true})
-	for deadline := time.Now().Add(5 * time.Second); client.Ping(ctx).Err() != nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			stop()
-			log.Fatal("redis-server did not answer within 5 s")
-		}
-	}
-	return client, stop
 }

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/lease"
 	"github.com/sluice-go/sluice/backend/redisbackend"
+	"github.com/sluice-go/sluice/internal/redisserver"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 )
@@ -89,11 +91,12 @@ func main() {
 
 // play plays everything.
 func play(ctx context.Context, loads []workload, span time.Duration, rate float64, progress io.Writer) (rows []row, err error) {
-	server, err := startServer(ctx)
+	redis, err := redisserver.Start(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer server.stop()
+	defer func() { err = errors.Join(err, redis.Stop()) }()
+	server := &server{redis}
 	for _, w := range loads {
 		for _, by := range ways {
 			r, err := server.measure(ctx, &w, by, span, rate)
@@ -109,12 +112,12 @@ func play(ctx context.Context, loads []workload, span time.Duration, rate float6
 
 // measure plays one way on one workload, from the begin of a window, and counts what happens after the first window.
 func (s *server) measure(ctx context.Context, w *workload, by way, span time.Duration, rate float64) (*row, error) {
-	if err := s.client.FlushAll(ctx).Err(); err != nil {
+	if err := s.Admin.FlushAll(ctx).Err(); err != nil {
 		return nil, err
 	}
 	all := make([]*process, processes)
 	for i := range all {
-		p, err := open(s.addr, w, by, uint64(i))
+		p, err := open(s.Addr, w, by, uint64(i))
 		if err != nil {
 			return nil, err
 		}

@@ -54,6 +54,7 @@ var rules = map[string]rule{
 	"throttler/otelthrottle":    {imports: append(own("throttler", "backend", "backend/dual", "backend/lease", "internal/nametable", "internal/typednil"), otelAPI...)},
 	"backend/control":           {imports: own("backend", "limit")},
 	"examples/...":              {public: true, imports: own("internal/picture")},
+	"examples/choosing":         {public: true, imports: own("internal/picture", "internal/redisserver")}, // it measures
 	"internal/archtest":         {},
 	"schemas":                   {},
 	"internal/backendtesting":   {imports: append(own("backend", "backend/control", "backend/dual", "backend/lease", "backend/memcached", "backend/memory", "backend/redisbackend", "limit", "limit/state", "internal/testserver", "internal/testtier"), goRedis, "go.uber.org/goleak", "pgregory.net/rapid")},
@@ -69,6 +70,7 @@ var rules = map[string]rule{
 	"internal/strictjson":       {},
 	"internal/yamljson":         {imports: []string{"go.yaml.in/yaml/v4"}},
 	"internal/storedname":       {imports: own("limit")},
+	"internal/redisserver":      {imports: []string{goRedis}},
 	"internal/testserver":       {imports: append(own("internal/redisopts"), goRedis)},
 	"internal/testtier":         {},
 	"internal/typednil":         {},

@@ -71,7 +71,7 @@ func measure(ctx context.Context, c *contender, d *database, o *options, w *work
 	if err != nil {
 		return err
 	}
-	if err := d.admin.ConfigResetStat(ctx).Err(); err != nil {
+	if err := d.Admin.ConfigResetStat(ctx).Err(); err != nil {
 		return err
 	}
 	commandsBefore, redisBefore, err := d.usage(ctx)

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/sluice-go/sluice/internal/redisserver"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -100,11 +101,12 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	db, err := startRedis(ctx, dir)
+	redis, err := redisserver.Start(ctx)
 	if err != nil {
 		return err
 	}
-	defer db.stop()
+	defer func() { err = errors.Join(err, redis.Stop()) }()
+	db := &database{redis}
 	for i := range all {
 		if err := all[i].start(ctx, db, dir); err != nil {
 			return fmt.Errorf("%s: %w", all[i].name, err)

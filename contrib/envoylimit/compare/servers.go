@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice/internal/redisserver"
 )
 
 // child is a process that runs.
@@ -26,54 +26,22 @@ func (c *child) stop() {
 	_ = c.cmd.Wait()
 }
 
-// database is a redis-server.
-type database struct {
-	*child
-	admin *redis.Client
-}
-
-func startRedis(ctx context.Context, dir string) (*database, error) {
-	addr, err := free()
-	if err != nil {
-		return nil, err
-	}
-	c := exec.CommandContext(ctx, "redis-server", "--port", port(addr), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	d := &database{&child{c, addr}, redis.NewClient(&redis.Options{Addr: addr})}
-	if err := await(ctx, func() error { return d.admin.Ping(ctx).Err() }); err != nil {
-		d.stop()
-		return nil, err
-	}
-	return d, nil
-}
+// database is a redis-server of this program's own.
+type database struct{ *redisserver.Server }
 
 // usage is what the server has used so far: commands that clients sent, and processor time.
 func (d *database) usage(ctx context.Context) (commands int64, cpu time.Duration, err error) {
-	text, err := d.admin.Info(ctx, "cpu", "commandstats").Result()
+	info, err := d.Info(ctx, "cpu", "commandstats")
 	if err != nil {
 		return 0, 0, err
 	}
-	calls := make(map[string]int64)
-	for line := range strings.SplitSeq(text, "\r\n") {
-		name, value, _ := strings.Cut(line, ":")
-		if seconds, ok := strings.CutPrefix(name, "used_cpu_"); ok && (seconds == "user" || seconds == "sys") {
-			f, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			cpu += time.Duration(f * float64(time.Second))
-		}
-		if command, ok := strings.CutPrefix(name, "cmdstat_"); ok && command != "info" {
-			_, rest, _ := strings.Cut(value, "calls=")
-			number, _, _ := strings.Cut(rest, ",")
-			n, err := strconv.ParseInt(number, 10, 64)
-			if err != nil {
-				return 0, 0, err
-			}
-			calls[command] = n
-		}
+	seconds, err := info.CPUSeconds()
+	if err != nil {
+		return 0, 0, err
+	}
+	calls, err := info.Calls()
+	if err != nil {
+		return 0, 0, err
 	}
 	if calls["evalsha"] > 0 { // then these are called by scripts, but for a few peeks
 		for _, inner := range []string{"get", "set", "pexpire", "mget"} {
@@ -83,7 +51,7 @@ func (d *database) usage(ctx context.Context) (commands int64, cpu time.Duration
 	for _, n := range calls {
 		commands += n
 	}
-	return commands, cpu, nil
+	return commands, time.Duration(seconds * float64(time.Second)), nil
 }
 
 // startService starts a contender with counts in d.
@@ -108,7 +76,7 @@ func startService(ctx context.Context, c *contender, d *database, dir string) (*
 	cmd := exec.CommandContext(ctx, c.file)
 	cmd.Env = append(append(os.Environ(), ports...), "HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "USE_STATSD=false",
 		"DISABLE_STATS=true", "LOG_LEVEL=error", "RUNTIME_ROOT="+root, "RUNTIME_SUBDIRECTORY=limits", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+d.addr, "REDIS_TIMEOUT=10s",
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+d.Addr, "REDIS_TIMEOUT=10s",
 		"CACHE_KEY_PREFIX="+port(addr)+":") // all contenders count in one database
 	cmd.Env = append(cmd.Env, c.env...)
 	if err := cmd.Start(); err != nil {
