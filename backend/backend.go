@@ -235,24 +235,20 @@ func (r *Request) CheckTake(ctx context.Context) error {
 
 // CheckCharge is Check for a charge: it refuses a cost that is not from 1 to limit.MaxCount, too.
 func (r *Request) CheckCharge(ctx context.Context) error {
-	if err := r.Check(ctx); err != nil {
-		return err
-	}
-	if r.Cost < 1 || r.Cost > limit.MaxCount {
-		return &limit.Error{
-			Field: "cost", Value: strconv.FormatInt(r.Cost, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount),
-		}
-	}
-	return nil
+	return r.checkAmount(ctx, "cost", r.Cost)
 }
 
 // CheckGrant is Check for a grant: it refuses a bad extra, too.
 func (r *Request) CheckGrant(ctx context.Context, extra int64) error {
+	return r.checkAmount(ctx, "extra", extra)
+}
+
+func (r *Request) checkAmount(ctx context.Context, field string, amount int64) error {
 	if err := r.Check(ctx); err != nil {
 		return err
 	}
-	if extra < 1 || extra > limit.MaxCount {
-		return &limit.Error{Field: "extra", Value: strconv.FormatInt(extra, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
+	if amount < 1 || amount > limit.MaxCount {
+		return &limit.Error{Field: field, Value: strconv.FormatInt(amount, 10), Bound: fmt.Sprintf("must be from 1 to %d", limit.MaxCount)}
 	}
 	return nil
 }

@@ -66,6 +66,11 @@ func (g *group) take(ctx context.Context, req backend.Request) (result backend.R
 		}
 		return err
 	})
+	return g.decided(&req, result, err)
+}
+
+// decided is the outcome of a call that the primary decided.
+func (g *group) decided(req *backend.Request, result backend.Result, err error) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{}, err
 	}
@@ -95,12 +100,7 @@ func (g *group) charge(ctx context.Context, req backend.Request, mark state.Mark
 		}
 		return err
 	})
-	if err != nil {
-		return backend.Result{}, err
-	}
-	result.Source = asPrimary(result.Source)
-	result.Lower(g.primary.promotionDoubt(req.Policy))
-	return result, nil
+	return g.decided(&req, result, err)
 }
 
 // countsNothing reports whether all windows of a charge are over.

@@ -72,11 +72,8 @@ func (t *Throttler) clamp(ctx context.Context, view PolicyView, cost int64, keys
 	}
 	for _, key := range keys {
 		p, err := t.policy(ctx, view, key, cost)
-		if !errors.Is(err, limit.ErrCostExceedsLimit) {
-			continue // it fits, or is refused
-		}
-		for i := range p.Limits {
-			cost = min(cost, p.Limits[i].Quota())
+		if errors.Is(err, limit.ErrCostExceedsLimit) { // otherwise it fits, or is refused
+			cost = min(cost, least(p).Quota())
 		}
 	}
 	return cost

@@ -49,6 +49,9 @@ type debt struct {
 	queued             bool // in the shard's list, where next is the one behind
 }
 
+// pending is what is not sent yet.
+func (d *debt) pending() int64 { return d.segments[0].pending + d.segments[1].pending }
+
 // segment is what is admitted in one window of each limit, or one sub-bucket: charged with one mark.
 type segment struct {
 	policy   *limit.Policy

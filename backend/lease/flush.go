@@ -106,9 +106,7 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		d.owed -= f.amount
 		d.backoff, d.notBefore = 0, 0
 		s.lease.recordLoss(result, now)
-		doubt := v.doubt
-		s.mergeLocked(v, &due.req, result, f.sentAt)
-		v.doubt = doubt // a take settles it
+		s.mergeChargeLocked(v, &due.req, result, f.sentAt)
 		result.State.Forget(state.Moment(f.policy, due.cell.Key(), result.Now))
 		d.floor = !v.state.Within(&result.State)
 		s.stats.Overshoot = max(s.stats.Overshoot, result.State.Excess(f.policy, v.at(&due.req, now)))
@@ -127,7 +125,7 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		s.stats.LostCharges += f.amount
 		d.loseLocked(f.policy, &f.mark, f.amount)
 	}
-	if d.segments[0].pending > 0 || d.segments[1].pending > 0 {
+	if d.pending() > 0 {
 		s.queueDebtLocked(due.cell)
 	}
 }
@@ -155,15 +153,22 @@ func (l *Lease) flushLoop() {
 			continue // all were flushed
 		}
 		for i := part; i < len(l.shards); i += step {
-			for _, c := range l.shards[i].takeDue(false) {
-				slots <- struct{}{} // a flush in a slot returns by the inner backend's timeout
-				busy.Go(func() {
-					l.flushDue(l.flushing, &l.shards[i], c)
-					<-slots
-				})
-			}
+			l.flushShard(l.flushing, &l.shards[i], false, slots, &busy)
 		}
 	}
+}
+
+// flushShard flushes what is due of a shard, each key once there is a slot for its call, and reports whether anything was.
+func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, slots chan struct{}, busy *sync.WaitGroup) bool {
+	due := s.takeDue(all)
+	for _, c := range due {
+		slots <- struct{}{} // a flush in a slot returns by the inner backend's timeout
+		busy.Go(func() {
+			l.flushDue(ctx, s, c)
+			<-slots
+		})
+	}
+	return len(due) > 0
 }
 
 // takeDue takes the keys that owe, and whose next flush is due, off the shard's list. Their flushes begin once there is room for
@@ -180,7 +185,7 @@ func (s *shard) takeDue(all bool) (due []*hashtable.Cell[view]) {
 		switch {
 		case d.flush == nil && (all || now >= d.notBefore):
 			due = append(due, c)
-		case d.segments[0].pending > 0 || d.segments[1].pending > 0:
+		case d.pending() > 0:
 			s.queueDebtLocked(c)
 		}
 		c = next
@@ -192,7 +197,7 @@ func (s *shard) takeDue(all bool) (due []*hashtable.Cell[view]) {
 func (l *Lease) flushDue(ctx context.Context, s *shard, c *hashtable.Cell[view]) {
 	s.mu.Lock()
 	due := s.startFlushLocked(c, l.clock())
-	if d := c.Value.debt; d.segments[0].pending > 0 || d.segments[1].pending > 0 {
+	if c.Value.debt.pending() > 0 {
 		s.queueDebtLocked(c)
 	}
 	s.mu.Unlock()
@@ -258,7 +263,7 @@ func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]
 			before, owes = d.flush, [2]bool{d.segments[0].pending > 0, d.segments[1].pending > 0}
 		}
 		l.sendLocked(s, c)
-		f, left := d.flush, d.segments[0].pending+d.segments[1].pending
+		f, left := d.flush, d.pending()
 		s.mu.Unlock()
 		if f == nil {
 			return left == 0, nil
@@ -321,14 +326,7 @@ func (l *Lease) flushAtClose(ctx context.Context) {
 		slots := make(chan struct{}, maxFlushes)
 		left := false
 		for i := range l.shards {
-			for _, c := range l.shards[i].takeDue(true) {
-				left = true
-				slots <- struct{}{}
-				busy.Go(func() {
-					l.flushDue(ctx, &l.shards[i], c)
-					<-slots
-				})
-			}
+			left = l.flushShard(ctx, &l.shards[i], true, slots, &busy) || left
 		}
 		busy.Wait()
 		if !left || ctx.Err() != nil {

@@ -244,9 +244,7 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 	now := l.clock()
 	l.recordLoss(&result, now)
 	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
-		doubt := c.Value.doubt
-		s.mergeLocked(&c.Value, &req, &result, sentAt)
-		c.Value.doubt = doubt // a take settles it
+		s.mergeChargeLocked(&c.Value, &req, &result, sentAt)
 	}
 	return result, nil
 }

@@ -190,6 +190,13 @@ func (v *view) floorLocked() *state.State {
 	return &floor
 }
 
+// mergeChargeLocked merges the result of a charge that was sent at sentAt. Only a take settles a doubt.
+func (s *shard) mergeChargeLocked(v *view, req *backend.Request, result *backend.Result, sentAt int64) {
+	doubt := v.doubt
+	s.mergeLocked(v, req, result, sentAt)
+	v.doubt = doubt
+}
+
 // mergeLocked merges the result of a take or a charge that was sent at sentAt.
 func (s *shard) mergeLocked(v *view, req *backend.Request, result *backend.Result, sentAt int64) {
 	jumped := s.lease.jumped()
