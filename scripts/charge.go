@@ -7,12 +7,6 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// KeyMark is what a call of Charge is given for one key, beside a KeyTake.
-type KeyMark struct {
-	Mark  state.Mark
-	Phase uint64 // of the key, see state.At
-}
-
 // ChargeArgs returns the first arguments of Charge. Those of each key follow, from AppendKeyCharge.
 func ChargeArgs(limits []limit.Limit, now state.At, move state.Move) []any {
 	args := make([]any, 0, 6+3*len(limits)+2+3*len(limits))
@@ -37,16 +31,17 @@ func ChargeArgs(limits []limit.Limit, now state.At, move state.Move) []any {
 	return args
 }
 
-// AppendCharges appends the keys and arguments of a call of Charge for n keys, none of which moves.
-func (p *Plan) AppendCharges(args []any, nowMicros int64, n int, charge func(i int) (*KeyTake, *KeyMark)) []any {
+// AppendCharges appends the keys and arguments of a call of Charge for n keys, none of which moves. Each has a mark beside what a
+// take is given.
+func (p *Plan) AppendCharges(args []any, nowMicros int64, n int, charge func(i int) (*KeyTake, *state.Mark)) []any {
 	for i := range n {
 		take, _ := charge(i)
 		args = append(args, &take.Key)
 	}
 	args = append(args, ChargeArgs(p.Limits, state.At{Micros: nowMicros}, state.Move{})...)
 	for i := range n {
-		take, m := charge(i)
-		args = AppendKeyCharge(args, p.Limits, state.At{Micros: nowMicros, Phase: m.Phase}, take.Cost, take.Floor, &m.Mark)
+		take, mark := charge(i)
+		args = AppendKeyCharge(args, p.Limits, state.At{Micros: nowMicros, Phase: take.Phase}, take.Cost, take.Floor, mark)
 	}
 	return args
 }

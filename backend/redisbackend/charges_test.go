@@ -155,7 +155,7 @@ func TestChargeOfSeveralKeys(t *testing.T) {
 		p := h.policies[0]
 		micros := min(h.start, horizon/2) + 1_000_000
 		var keys []scripts.KeyTake
-		var marks []scripts.KeyMark
+		var marks []state.Mark
 		states := make(map[string]*state.State)
 		for range 1 + r.IntN(6) {
 			key := fmt.Sprintf("k%d-%d", n, r.IntN(5)) // one may come twice
@@ -181,11 +181,11 @@ func TestChargeOfSeveralKeys(t *testing.T) {
 			if r.IntN(3) > 0 {
 				mark, _ = state.MarkAt(p, at)
 			}
-			keys = append(keys, scripts.KeyTake{Key: key, Cost: 1 + r.Int64N(40), Floor: floor})
-			marks = append(marks, scripts.KeyMark{Mark: mark, Phase: at.Phase})
+			keys = append(keys, scripts.KeyTake{Key: key, Cost: 1 + r.Int64N(40), Floor: floor, Phase: at.Phase})
+			marks = append(marks, mark)
 		}
 		args := new(scripts.Plans).Find(p.Limits).AppendCharges([]any{"eval", scripts.Charge.Source, len(keys)}, micros, len(keys),
-			func(i int) (*scripts.KeyTake, *scripts.KeyMark) { return &keys[i], &marks[i] })
+			func(i int) (*scripts.KeyTake, *state.Mark) { return &keys[i], &marks[i] })
 		for i, arg := range args {
 			if text, ok := arg.(*string); ok {
 				args[i] = *text
@@ -205,14 +205,14 @@ func TestChargeOfSeveralKeys(t *testing.T) {
 			if err != nil || failed != "" || !charged {
 				t.Fatalf("key %d of %d: %q, %v, %s", i, len(keys), text, err, failed)
 			}
-			now := state.At{Micros: micros, Phase: marks[i].Phase}
+			now := state.At{Micros: micros, Phase: keys[i].Phase}
 			want := states[keys[i].Key]
 			floor, err := state.ParseState(keys[i].Floor)
 			if err != nil {
 				t.Fatal(err)
 			}
 			want.Join(p, now, &floor)
-			want.Charge(p, now, marks[i].Mark, keys[i].Cost)
+			want.Charge(p, now, marks[i], keys[i].Cost)
 			mine, theirs := settled(got, now), settled(*want, now)
 			if !mine.Equal(&theirs) {
 				t.Fatalf("history %d, key %d under %v: %s, want %s", n, i, p.Limits, mine.String(), theirs.String())

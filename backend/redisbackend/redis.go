@@ -127,10 +127,9 @@ func (r *Redis) Charge(ctx context.Context, req backend.Request, mark state.Mark
 	}
 	moment := state.Moment(req.Policy, req.Key, at.micros)
 	call := redispipe.Call{Script: &scripts.Charge, NowMicros: at.micros}
-	call.Key, call.Cost, call.Floor = r.name(&req), req.Cost, scripts.FloorText(req.Floor, at.micros)
+	call.Key, call.Cost, call.Floor, call.Phase = r.name(&req), req.Cost, scripts.FloorText(req.Floor, at.micros), moment.Phase
 	if req.Move.Version == 0 && r.pipe.Batches() {
-		call.Plan, call.Policy = r.plans.Find(req.Policy.Limits), req.Policy.Name
-		call.Mark = &scripts.KeyMark{Mark: mark, Phase: moment.Phase}
+		call.Plan, call.Policy, call.Mark = r.plans.Find(req.Policy.Limits), req.Policy.Name, &mark
 	} else {
 		call.Args = scripts.AppendKeyCharge(scripts.ChargeArgs(req.Policy.Limits, moment, req.Move), req.Policy.Limits, moment,
 			req.Cost, call.Floor, &mark)

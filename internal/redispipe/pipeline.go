@@ -136,7 +136,7 @@ func (c *command) encode(ctx context.Context) {
 	before := c.args.List
 	c.args.List = c.script.AppendCall(before[:0], n, c.loads)
 	if c.charges {
-		c.args.List = c.plan.AppendCharges(c.args.List, c.nowMicros, n, func(i int) (*scripts.KeyTake, *scripts.KeyMark) {
+		c.args.List = c.plan.AppendCharges(c.args.List, c.nowMicros, n, func(i int) (*scripts.KeyTake, *state.Mark) {
 			return &c.calls[i].KeyTake, c.calls[i].Mark
 		})
 	} else if c.plan != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/callguard"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/scripts"
 )
 
@@ -72,9 +73,9 @@ type Call struct {
 
 	// Plan is set for a take, or a charge with a Mark, that may share a call, which then needs no Args.
 	Plan      *scripts.Plan
-	Mark      *scripts.KeyMark // of a charge; nil for a take
-	Policy    string           // the name of the policy, among which refusals are told apart
-	NowMicros int64            // what the script is given
+	Mark      *state.Mark // of a charge; nil for a take
+	Policy    string      // the name of the policy, among which refusals are told apart
+	NowMicros int64       // what the script is given
 }
 
 // Reply is the reply to a call.
