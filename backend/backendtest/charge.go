@@ -49,7 +49,7 @@ func (m *mirror) spend(t reporter, mark state.Mark, cost int64, floor *state.Sta
 	return got
 }
 
-// testCharge: what was spent counts in full, whether or not there is room; whoever comes next waits; it can be given back.
+// testCharge: what was spent counts in full, whether or not there is room; later takes wait; it can be given back.
 func testCharge(t *testing.T, s *subject) {
 	if _, ok := s.Backend.(backend.Charger); !ok {
 		return

@@ -19,8 +19,8 @@ type fate int
 const (
 	executed  fate = iota
 	refused        // certainly not executed
-	lostCall       // not executed, which nobody knows
-	lostReply      // executed, which nobody knows
+	lostCall       // not executed, and the caller doesn't know
+	lostReply      // executed, and the caller doesn't know
 )
 
 // creditor is a server a round trip away that decides by the algebra. Charges have a fate.

@@ -163,7 +163,7 @@ func (l *Lease) creditCause(req *backend.Request) error {
 	return l.bound
 }
 
-// renewLocked computes the allowance anew, and reports whether the request can be admitted on credit then. It begins another
+// renewLocked computes the allowance again, and reports whether the request can be admitted on credit then. It begins another
 // segment where the server's time has left the current one. Where replies carry no state, as those of memory.Memory, what remains
 // is not known.
 func (s *shard) renewLocked(c *hashtable.Cell[view], req *backend.Request, now int64) bool {

@@ -43,7 +43,7 @@ const (
 	minFlushBackoff = int64(50 * time.Millisecond)
 	maxFlushBackoff = int64(time.Second)
 
-	refusedFor = int64(10 * time.Second) // no credit for a key of which the inner backend refused a charge
+	refusedFor = int64(10 * time.Second) // no credit for a key whose charge the inner backend refused
 )
 
 // queueDebtLocked adds a key to those of the shard that owe.

@@ -20,9 +20,10 @@ import (
 
 // Authority issues certificates that those who trust it believe.
 type Authority struct {
+	File string // with its certificate
+
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	file string
 }
 
 // NewAuthority returns a new certificate authority.
@@ -40,7 +41,7 @@ func NewAuthority(t testing.TB) *Authority {
 	if err != nil {
 		t.Fatalf("testserver: %v", err)
 	}
-	a.file = writePEM(t, t.TempDir(), "ca.pem", "CERTIFICATE", der)
+	a.File = writePEM(t, t.TempDir(), "ca.pem", "CERTIFICATE", der)
 	return a
 }
 
@@ -51,30 +52,37 @@ func (a *Authority) Trust() *tls.Config {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
-// SetCertificate makes a Redis server serve TLS, beside its plain port, with a certificate for host that ends at notAfter.
-// At a second call the certificate changes; connections stay. It returns the address. If clients is true, the server wants
-// certificates of the authority from its clients.
-func (s *Server) SetCertificate(t testing.TB, a *Authority, host string, notAfter time.Time, clients bool) (address string) {
+// Issue writes a certificate for a host, a name or an IP address, and its key to files in dir. It serves servers and clients.
+func (a *Authority) Issue(t testing.TB, dir, host string, notAfter time.Time) (cert, key string) {
 	t.Helper()
-	key := newKey(t)
+	private := newKey(t)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "redis"},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host},
 		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: notAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	if ip := net.ParseIP(host); ip != nil {
 		template.IPAddresses = []net.IP{ip}
 	} else {
 		template.DNSNames = []string{host}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &private.PublicKey, a.key)
 	if err != nil {
 		t.Fatalf("testserver: %v", err)
 	}
-	secret, err := x509.MarshalECPrivateKey(key)
+	secret, err := x509.MarshalECPrivateKey(private)
 	if err != nil {
 		t.Fatalf("testserver: %v", err)
 	}
+	return writePEM(t, dir, host+".pem", "CERTIFICATE", der), writePEM(t, dir, host+".key", "EC PRIVATE KEY", secret)
+}
+
+// SetCertificate makes a Redis server serve TLS, beside its plain port, with a certificate for host that ends at notAfter.
+// At a second call the certificate changes; connections stay. It returns the address. If clients is true, the server wants
+// certificates of the authority from its clients.
+func (s *Server) SetCertificate(t testing.TB, a *Authority, host string, notAfter time.Time, clients bool) (address string) {
+	t.Helper()
+	cert, key := a.Issue(t, t.TempDir(), host, notAfter)
 	if s.tls == "" {
 		s.tls = reserve(t)
 	}
@@ -83,11 +91,8 @@ func (s *Server) SetCertificate(t testing.TB, a *Authority, host string, notAfte
 	if clients {
 		wanted = "yes"
 	}
-	dir := t.TempDir()
-	err = s.Client().Do(t.Context(), "CONFIG", "SET",
-		"tls-cert-file", writePEM(t, dir, "cert.pem", "CERTIFICATE", der),
-		"tls-key-file", writePEM(t, dir, "key.pem", "EC PRIVATE KEY", secret),
-		"tls-ca-cert-file", a.file, "tls-auth-clients", wanted, "tls-port", port).Err()
+	err := s.Client().Do(t.Context(), "CONFIG", "SET", "tls-cert-file", cert, "tls-key-file", key,
+		"tls-ca-cert-file", a.File, "tls-auth-clients", wanted, "tls-port", port).Err()
 	if err != nil {
 		t.Fatalf("testserver: %v", err)
 	}
