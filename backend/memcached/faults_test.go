@@ -228,6 +228,20 @@ func TestMemcachedFrozen(t *testing.T) {
 	}
 }
 
+// awaitedContext tells when its end is awaited.
+type awaitedContext struct {
+	context.Context
+	awaited chan struct{}
+}
+
+func (c awaitedContext) Done() <-chan struct{} {
+	select {
+	case c.awaited <- struct{}{}:
+	default:
+	}
+	return c.Context.Done()
+}
+
 // TestMemcachedCancellation: who cancels returns at once, though the client goes on waiting.
 func TestMemcachedCancellation(t *testing.T) {
 	t.Parallel()
@@ -266,10 +280,12 @@ func TestMemcachedCancellation(t *testing.T) {
 		"ping":  {false, func(ctx context.Context) error { return b.Ping(ctx) }},
 	} {
 		promptly(t, 0, func() time.Duration {
-			ctx, cancel := context.WithCancel(context.Background())
+			canceled, cancel := context.WithCancel(context.Background())
+			ctx := awaitedContext{canceled, make(chan struct{}, 1)}
 			done := make(chan error, 1)
 			go func() { done <- c.call(ctx) }()
-			<-time.After(10 * time.Millisecond) // it waits for the server
+			<-ctx.awaited                       // the call has begun
+			<-time.After(10 * time.Millisecond) // and waits for the server, most likely
 			begin := time.Now()
 			cancel()
 			err := <-done

@@ -116,12 +116,13 @@ func TestChargesWithoutRoom(t *testing.T) {
 	backendtesting.Warm(t, b, backendtesting.Hourly)
 	server.Pause()
 	defer server.Resume()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	const patience = 300 * time.Millisecond // of each caller
 	var all sync.WaitGroup
 	var unsent, unknown atomic.Int64
 	for i := range 1000 {
 		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
 			_, err := b.Charge(ctx, backendtesting.Request(fmt.Sprint("k", i)), state.Mark{})
 			failed, ok := errors.AsType[*backend.Error](err)
 			switch {
@@ -135,6 +136,8 @@ func TestChargesWithoutRoom(t *testing.T) {
 		})
 	}
 	time.Sleep(100 * time.Millisecond) // all charges are where they can get
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	if _, err := b.Take(ctx, backendtesting.Request("k")); errors.Is(err, backend.ErrOverloaded) {
 		t.Errorf("charges fill the queue: %v", err)
 	}
