@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -167,7 +168,8 @@ func TestRedisPermissions(t *testing.T) {
 	poll(t, "a silent subscription is asked whether it is there", func() bool { return server.Stats(t)["ping"] >= 3 })
 	lines, errs := told.take()
 	for _, err := range errs {
-		if !errors.Is(err, featureflag.ErrNotFound) { // as there was nothing at the beginning
+		// There was nothing at the beginning, and a busy machine may not write within a round.
+		if !errors.Is(err, featureflag.ErrNotFound) && !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s", lines)
 		}
 	}
