@@ -3,6 +3,7 @@ MODULES := . $(sort $(patsubst %/go.mod,%,$(shell find . -mindepth 2 -name go.mo
 
 TESTFLAGS ?=#     more flags for go test, for example TESTFLAGS='-v -run Lease'
 TIMEOUT   ?= 10m# of one package's tests
+AT_ONCE   ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))# packages: many tests wait for a window to end
 BENCH     ?= .
 FUZZTIME  ?= 10s# for each target
 SOAK      ?= 10m# of a soak
@@ -22,8 +23,8 @@ help: ## list these targets
 run: ## run the quickstart example
 	go run ./examples/quickstart
 
-test: servers ## run all tests against real servers, installed if needed; five minutes
-	go test -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+test: servers ## run all tests against real servers, installed if needed; four minutes
+	go test -p $(AT_ONCE) -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
 
 test-long: export SLUICE_TEST_LONG = 1
 test-long: test ## run them with all seeds, histories and mutants, as in CI
@@ -39,7 +40,7 @@ test-servers: servers ## run the suites on other servers: SERVERS="dir1 dir2", f
 
 # The explorer and the simulation run on one processor, slowly under the detector, which has little to find there.
 race: servers ## run all tests under the race detector
-	go test -race -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -Ev '/internal/(explorer|simulation)$$')
+	go test -race -p $(AT_ONCE) -timeout $(TIMEOUT) $(TESTFLAGS) $$(go list $(PACKAGES) | grep -Ev '/internal/(explorer|simulation)$$')
 
 lint: ## check formatting, go vet, staticcheck, and the workflows
 	@unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "gofmt -w needed:"; echo "$$unformatted"; exit 1; }
