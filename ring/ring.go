@@ -107,7 +107,10 @@ type Config struct {
 type Ring struct {
 	seed    uint64
 	members []Member // sorted by name
-	owners  []uint16 // by slot: an index into members
+
+	// By slot, an index into members. Of up to 256 members few holds them, in half the memory.
+	few  []uint8
+	many []uint16
 
 	// points returns all points, sorted. Only Successors needs them, so they are made for its first call.
 	points func() []uint64
@@ -180,13 +183,21 @@ func (r *Ring) place(perWeight int) {
 	for p := range r.hashed(perWeight) {
 		first[p>>slotShift] = min(first[p>>slotShift], p)
 	}
-	r.owners = make([]uint16, slots)
+	if len(r.members) <= 1<<8 {
+		r.few = make([]uint8, slots)
+	} else {
+		r.many = make([]uint16, slots)
+	}
 	next := slices.Min(first) // past the last point the circle begins again
 	for s := slots - 1; s >= 0; s-- {
 		if first[s] != none {
 			next = first[s]
 		}
-		r.owners[s] = uint16(next & rankMask)
+		if rank := next & rankMask; r.few != nil {
+			r.few[s] = uint8(rank)
+		} else {
+			r.many[s] = uint16(rank)
+		}
 	}
 }
 
@@ -211,11 +222,13 @@ func (r *Ring) Owner(key string) string {
 
 // OwnerHash is [Ring.Owner] for a caller who has hashed the key already. h is the key's 64-bit xxhash with seed 0.
 func (r *Ring) OwnerHash(h uint64) string {
-	s := r.slot(h)
-	if s >= uint64(len(r.owners)) { // the zero Ring
-		return ""
+	switch s := r.slot(h); {
+	case s < uint64(len(r.few)):
+		return r.members[r.few[s]].Name
+	case s < uint64(len(r.many)):
+		return r.members[r.many[s]].Name
 	}
-	return r.members[r.owners[s]].Name
+	return "" // the zero Ring
 }
 
 // slot mixes the seed into the key's hash, which costs 2 ns. Without it, rings that differ in their seeds alone would
@@ -266,7 +279,10 @@ func (r *Ring) Members() []Member {
 func (r *Ring) Shares() iter.Seq2[Member, float64] {
 	return func(yield func(Member, float64) bool) {
 		owned := make([]int, len(r.members))
-		for _, rank := range r.owners {
+		for _, rank := range r.few {
+			owned[rank]++
+		}
+		for _, rank := range r.many {
 			owned[rank]++
 		}
 		for rank, m := range r.members {

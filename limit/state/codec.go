@@ -90,7 +90,7 @@ func (id identity) appendText(b []byte) []byte {
 	}
 	b = durationtext.Append(b, id.window)
 	if id.algorithm == limit.SlidingWindow {
-		b = durationtext.Append(append(b, '~'), id.precision)
+		b = durationtext.Append(append(b, '~'), id.precision())
 	}
 	return b
 }
@@ -237,7 +237,10 @@ func (r *reader[T]) identity() identity {
 	id.window = r.duration()
 	if id.algorithm == limit.SlidingWindow {
 		r.expect('~')
-		id.precision = r.duration()
+		precision := r.duration()
+		if r.ok = r.ok && precision > 0 && id.window/precision <= limit.MaxSubBuckets; r.ok {
+			id.parts = uint8(id.window / precision)
+		}
 	}
 	if r.ok { // one spelling for each identity, because scripts compare it as text
 		canonical := id.appendText(make([]byte, 0, 32))
@@ -248,7 +251,7 @@ func (r *reader[T]) identity() identity {
 
 // valid reports whether some valid limit has this identity.
 func (id identity) valid() bool {
-	l := limit.Limit{Algorithm: id.algorithm, Alignment: id.alignment, Window: id.window, Precision: id.precision, Max: 1}
+	l := limit.Limit{Algorithm: id.algorithm, Alignment: id.alignment, Window: id.window, Precision: id.precision(), Max: 1}
 	if id.algorithm == limit.Bucket {
 		l.Max, l.Burst = maxRate, 1
 	}

@@ -125,6 +125,9 @@ func (s *State) Enter(now At, m Move) (changed bool, err error) { return s.enter
 
 // enter is Enter with a floor. charges is true for takes and refunds, and false for seeds.
 func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, err error) {
+	if m.Version == 0 && !s.hasFence() { // the key is in no handover
+		return false, nil
+	}
 	if err := s.frozen(now, m, charges); err != nil {
 		return false, err
 	}
@@ -144,6 +147,15 @@ func (s *State) enter(now At, m Move, floor *State, charges bool) (adopts bool, 
 	}
 	s.setFence(now, m, count{charged: m.Version, refunded: sealed})
 	return true, nil
+}
+
+func (s *State) hasFence() bool {
+	for i := range s.entries {
+		if s.entries[i].id.algorithm == fenced {
+			return true
+		}
+	}
+	return false
 }
 
 // frozen returns a [*MovedError] if the key has left this place under either mover and m doesn't follow it. A topology may

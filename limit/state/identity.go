@@ -9,13 +9,26 @@ import (
 
 // identity is what a limit's counts belong to.
 type identity struct {
-	window, precision time.Duration
-	algorithm         limit.Algorithm
-	alignment         limit.Alignment
+	window    time.Duration
+	parts     uint8 // sliding: window / precision, the number of sub-buckets
+	algorithm limit.Algorithm
+	alignment limit.Alignment
 }
 
 func identityOf(l *limit.Limit) identity {
-	return identity{l.Window, l.Precision, l.Algorithm, l.Alignment}
+	id := identity{window: l.Window, algorithm: l.Algorithm, alignment: l.Alignment}
+	if l.Precision > 0 {
+		id.parts = uint8(l.Window / l.Precision)
+	}
+	return id
+}
+
+// precision is the width of a sub-bucket; 0 unless the limit is sliding.
+func (id identity) precision() time.Duration {
+	if id.parts == 0 {
+		return 0
+	}
+	return id.window / time.Duration(id.parts)
 }
 
 // has reports whether a limit of the policy has this identity.

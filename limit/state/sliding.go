@@ -11,9 +11,9 @@ import (
 // precision) and leaves the window at (i+n) x precision; end is that moment for the newest one charged, so subs[j]
 // leaves at end - j x precision. A clock that lags behind end charges the newest sub-bucket.
 
-func (id identity) subBuckets() int64 { return int64(id.window / id.precision) }
+func (id identity) subBuckets() int64 { return int64(id.parts) }
 
-func (id identity) precisionMicros() int64 { return int64(id.precision / time.Microsecond) }
+func (id identity) precisionMicros() int64 { return int64(id.precision() / time.Microsecond) }
 
 // slidingEnd is when the sub-bucket of now leaves the window.
 func slidingEnd(id identity, now At) int64 {

@@ -32,7 +32,7 @@ func (s *State) All(now At) iter.Seq[Stored] {
 
 func (e *entry) stored(now At) Stored {
 	r := Stored{Limit: limit.Limit{
-		Algorithm: e.id.algorithm, Alignment: e.id.alignment, Window: e.id.window, Precision: e.id.precision,
+		Algorithm: e.id.algorithm, Alignment: e.id.alignment, Window: e.id.window, Precision: e.id.precision(),
 	}}
 	var reset int64
 	switch e.id.algorithm {
