@@ -179,7 +179,7 @@ func retained(t testing.TB, members []ring.Member) int64 {
 }
 
 func TestMemory(t *testing.T) {
-	const bound = 1.5e6
+	const bound = 1e6
 	if got := retained(t, equal(100)); got > bound {
 		t.Errorf("a ring of 100 members keeps %d bytes, want at most %.0f", got, bound)
 	}
