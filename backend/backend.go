@@ -4,11 +4,12 @@
 //
 //	counts, err := redisbackend.Open(&redis.Options{Addr: "localhost:6379"}, redisbackend.Config{})
 //
-// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler
-// and for backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder],
-// [Charger], [Resetter], [Granter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each there is a function,
-// such as [Refund], that calls it if the backend has it. A type assertion tells whether it has, for callers that have to know before
-// they charge. A backend that holds others may have an operation and still return [ErrUnsupported], if one of those lacks it.
+// An application gives a backend to throttler.New and calls the Throttler; the methods here are for the Throttler and for
+// backends that hold backends. Apart from Take and Close everything is optional: [Peeker], [Refunder], [Charger], [Resetter],
+// [Granter], [Pinger], [Loader] and [Seeder], [Sealer], [Doubter]; package control has what a router wants of a node. For each
+// there is a function, such as [Refund], that calls it if the backend has it. A type assertion tells whether it has, for
+// callers that have to know before they charge. A backend that holds others may have an operation and still return
+// [ErrUnsupported], if one of those lacks it.
 //
 // # Promises
 //

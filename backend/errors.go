@@ -66,8 +66,8 @@ func (k Kind) String() string {
 
 // Error is a call without a verdict. It never holds a key.
 type Error struct {
-	// Op is the operation: "take", "peek", "load", "refund", "charge", "reset", "grant", "seed", "seal", "ping", "publish" or "published"; of a
-	// backend that holds others also "move", a handover, and "route", the choice of a group.
+	// Op is the operation: "take", "peek", "load", "refund", "charge", "reset", "grant", "seed", "seal", "ping", "publish" or
+	// "published"; of a backend that holds others also "move", a handover, and "route", the choice of a group.
 	Op   string
 	Node string // the server's address or name; empty for memory
 	Kind Kind

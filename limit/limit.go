@@ -79,10 +79,9 @@ func Sliding(max int64, window, precision time.Duration) Limit {
 // by precision. The idea is Chris O'Hara's add and count ("Rate limiting with Redis"). It stands alone in a policy, or beside
 // limits, and counts what passes those.
 //
-// It is a Sliding limit with the largest Max that one can have, 2^46 in a window: a thousand units a millisecond for two years. Only
-// what is above that it denies. It
-// shares the counts of Sliding limits with the same window and precision. Headers don't show it, and NearLimit observers and
-// leases leave it out of account.
+// It is a Sliding limit with the largest Max that one can have, 2^46 in a window: a thousand units a millisecond for two years.
+// Only what is above that it denies. It shares the counts of Sliding limits with the same window and precision. Headers don't
+// show it, and NearLimit observers and leases leave it out of account.
 func Counter(window, precision time.Duration) Limit { return Sliding(maxSliding, window, precision) }
 
 // IsCounter reports whether the limit is a [Counter].

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-go/sluice/ring"
 )
 
-// Open makes a router of Redis nodes. It does no network I/O; Ping does. It keeps copies of both arguments. Its error joins all problems of the topology and the
-// configuration, as [*ConfigError] values for the most part.
+// Open makes a router of Redis nodes. It does no network I/O; Ping does. It keeps copies of both arguments. Its error joins all
+// problems of the topology and the configuration, as [*ConfigError] values for the most part.
 //
 // The primary of a group with sentinels is not known yet: the router polls them at once, in the background. Calls before the first
 // answer wait for it, no longer than a call may take, and then fail as [backend.Unavailable].

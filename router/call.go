@@ -19,15 +19,15 @@ const (
 	probe             // is a heartbeat: its latency is not that of a call
 )
 
-// errNothingWritten is what a write returns if the node answered and changed nothing, as for a denial. While the node refuses writes
-// that doesn't count as a success.
+// errNothingWritten is what a write returns if the node answered and changed nothing, as for a denial. While the node refuses
+// writes that doesn't count as a success.
 var errNothingWritten = errors.New("nothing was written")
 
 // call makes a call to the node, unless its breaker is open.
 //
-// Not every call counts for the breaker. A Redis Cluster is many servers: only its heartbeats count, since a server that is down must
-// not fail the keys of others. While a primary answers but refuses writes, only writes count: other answers must not close the breaker,
-// and reads go on.
+// Not every call counts for the breaker. A Redis Cluster is many servers: only its heartbeats count, since a server that is
+// down must not fail the keys of others. While a primary answers but refuses writes, only writes count: other answers must not
+// close the breaker, and reads go on.
 func (n *node) call(ctx context.Context, m mode, op string, do func() error) (err error) {
 	began := n.latency.clock()
 	switch {
@@ -112,8 +112,8 @@ func (n *node) noteWrite(began int64, wrote bool, err error) {
 	}
 }
 
-// measure notes how long a call took. If the node was slow or unavailable, a heartbeat is sent soon: calls with deadlines shorter than
-// the node's timeout don't count for the breaker, heartbeats do.
+// measure notes how long a call took. If the node was slow or unavailable, a heartbeat is sent soon: calls with deadlines
+// shorter than the node's timeout don't count for the breaker, heartbeats do.
 func (n *node) measure(began int64, err error) {
 	ended := n.latency.clock()
 	took := time.Duration(ended - began)

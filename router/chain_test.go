@@ -20,9 +20,9 @@ func unlinked(t router.Topology) router.Topology {
 	return t
 }
 
-// TestHistoryMustBeKnown: a topology that a process starts with names all of those under which keys may have counts, or says that
-// there are none. A chain that ends in the middle would lose counts: with 6 of 10 taken under epoch 1, 10 more would be admitted under
-// epoch 3, as exact.
+// TestHistoryMustBeKnown: a topology that a process starts with names all of those under which keys may have counts, or says
+// that there are none. A chain that ends in the middle would lose counts: with 6 of 10 taken under epoch 1, 10 more would be
+// admitted under epoch 3, as exact.
 func TestHistoryMustBeKnown(t *testing.T) {
 	one, two, three := topo(1, 1), topo(2, 2), topo(3, 3)
 	p := newPlant()
@@ -57,8 +57,8 @@ func TestHistoryMustBeKnown(t *testing.T) {
 	}
 }
 
-// TestUpdateAcrossEpochs: a process that missed a topology learns of it from the Previous of the next one, and finds the counts there;
-// it refuses a next one that doesn't name it.
+// TestUpdateAcrossEpochs: a process that missed a topology learns of it from the Previous of the next one, and finds the counts
+// there; it refuses a next one that doesn't name it.
 func TestUpdateAcrossEpochs(t *testing.T) {
 	one, two, three := topo(1, 1, 2), unlinked(topo(2, 3, 4)), unlinked(topo(3, 5, 6))
 	for name, next := range map[string]router.Topology{"next": after(three, two), "with all": after(three, two, one)} {
@@ -164,8 +164,8 @@ func TestAddressesOnly(t *testing.T) {
 	if r.PreviousTopologies() != 1 {
 		t.Errorf("%d previous topologies are known, want 1", r.PreviousTopologies())
 	}
-	// A primary with another address may be another server: a process that sees the change says so, and one that starts and finds it
-	// between the topology and its previous one.
+	// A primary with another address may be another server: a process that sees the change says so, and one that starts and
+	// finds it between the topology and its previous one.
 	if n := takeLossy(t, other, key, 2); n != 2 {
 		t.Errorf("%d of 2 admitted", n)
 	}
@@ -232,8 +232,8 @@ func marshal(t testing.TB, topology router.Topology) []byte {
 	return text
 }
 
-// TestUpdateAddressOfPrevious: another address of a group that only a previous topology has is put in force: counts are fetched there,
-// and what is published says so.
+// TestUpdateAddressOfPrevious: another address of a group that only a previous topology has is put in force: counts are fetched
+// there, and what is published says so.
 func TestUpdateAddressOfPrevious(t *testing.T) {
 	p := newPlant()
 	one, two := topo(1, 1), topo(2, 2)
@@ -263,8 +263,8 @@ func TestUpdateAddressOfPrevious(t *testing.T) {
 	}
 }
 
-// TestPublishedChainIsNoBaseline: of more topologies than can be named, those left out are not said to be over. A process that knows none
-// of the chain doesn't take it over; one that does, does.
+// TestPublishedChainIsNoBaseline: of more topologies than can be named, those left out are not said to be over. A process that
+// knows none of the chain doesn't take it over; one that does, does.
 func TestPublishedChainIsNoBaseline(t *testing.T) {
 	p := newPlant()
 	r := p.open(t, topo(1, 1), router.Config{Heartbeat: -1})

@@ -29,9 +29,10 @@ type Config struct {
 	// negative, and at most limit.MaxWindow.
 	Backend redisbackend.Config
 
-	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. It isn't used for a Redis Cluster.
-	// Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own. Keys move only
-	// between nodes that are a backend.Sealer; refunds, resets and the calls of a dual.Dual need a backend.Seeder, too. Only for Open.
+	// Node makes the backend of a node, in place of redisbackend.Open with Redis and Backend. It isn't used for a Redis
+	// Cluster. Calls about keys that move still take no longer than Backend.Timeout (zero: 250 ms): set that to the nodes' own.
+	// Keys move only between nodes that are a backend.Sealer; refunds, resets and the calls of a dual.Dual need a
+	// backend.Seeder, too. Only for Open.
 	Node func(address string) (backend.Backend, error)
 
 	// Settle is how long processes may differ on the topology after a change, including calls in progress. Keys that change their

@@ -26,12 +26,12 @@
 // no key changes its owner. A failover may lose the latest counts, since servers replicate after they answer: each loss admits
 // at most Max more. While all sentinels are down the nodes stay as they are.
 //
-// A Redis Cluster is one group, which distributes its keys itself. Takes go to its primaries and follow slots that move; peeks go to
-// its replicas, while all that answer hear of their primaries. A shard that is down or hangs affects its own keys only, so no
-// single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. (By default a cluster with such a shard
-// refuses all keys: set its cluster-require-full-coverage to no.) The clock of a cluster is that of one primary, the one that keeps
-// the topology; another one's is used once that has been silent for 30 s. So its primaries should agree on the time. Credentials need +cluster|slots, +command, +readonly, +ping and +asking besides what redisbackend.Redis
-// names.
+// A Redis Cluster is one group, which distributes its keys itself. Takes go to its primaries and follow slots that move; peeks
+// go to its replicas, while all that answer hear of their primaries. A shard that is down or hangs affects its own keys only,
+// so no single call opens the breaker of a cluster: it opens when the heartbeat finds no shard. (By default a cluster with such
+// a shard refuses all keys: set its cluster-require-full-coverage to no.) The clock of a cluster is that of one primary, the
+// one that keeps the topology; another one's is used once that has been silent for 30 s. So its primaries should agree on the
+// time. Credentials need +cluster|slots, +command, +readonly, +ping and +asking besides what redisbackend.Redis names.
 //
 // # Where a call goes
 //

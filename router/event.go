@@ -20,8 +20,8 @@ type Event struct {
 	From, To string
 	Err      error // the cause of Misconfigured, TopologyRejected, TopologyUnpublished and BreakerOpened
 
-	// Lost is how many events were dropped since the last call of OnEvent, because it was too slow. They are newer than this one: what
-	// waits is kept.
+	// Lost is how many events were dropped since the last call of OnEvent, because it was too slow. They are newer than this
+	// one: what waits is kept.
 	Lost uint64
 }
 

@@ -113,8 +113,8 @@ func (g *Group) hasSlots() bool {
 // kind returns the kind of a valid group.
 func (g *Group) kind() *groupKind { return g.kinds()[0] }
 
-// String says where the group's servers are: "primary 10.0.0.1:6379, replicas 10.0.0.2:6379", "master main of sentinels 10.0.0.7:26379",
-// "cluster 10.0.2.1:6379". Groups with the same servers have the same text.
+// String says where the group's servers are: "primary 10.0.0.1:6379, replicas 10.0.0.2:6379", "master main of sentinels
+// 10.0.0.7:26379", "cluster 10.0.2.1:6379". Groups with the same servers have the same text.
 func (g Group) String() string {
 	var texts []string
 	for _, k := range g.kinds() {
@@ -149,8 +149,8 @@ func (g *Group) endpoints() (all []endpoint) {
 	return all
 }
 
-// Continues reports whether the group has the counts of another description of it, as far as the addresses say: its primary was one of
-// its nodes, or they have a sentinel of one master, or a node of one cluster, in common.
+// Continues reports whether the group has the counts of another description of it, as far as the addresses say: its primary was
+// one of its nodes, or they have a sentinel of one master, or a node of one cluster, in common.
 func (g Group) Continues(before Group) bool {
 	known := before.endpoints()
 	for _, k := range g.kinds() {

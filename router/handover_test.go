@@ -94,8 +94,8 @@ func TestNewerTopologyUnderACallersMove(t *testing.T) {
 	}
 }
 
-// TestPreviousOwnerInConflict: a process whose topology differs from what others have published under its epoch may find that out where
-// it brings a key's counts from. It charges nothing then, at an owner that the others don't know.
+// TestPreviousOwnerInConflict: a process whose topology differs from what others have published under its epoch may find that
+// out where it brings a key's counts from. It charges nothing then, at an owner that the others don't know.
 func TestPreviousOwnerInConflict(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	odd := p.open(t, topo(1, 1), router.Config{})
@@ -156,7 +156,8 @@ func TestConflictSettled(t *testing.T) {
 	}
 }
 
-// TestPeekWithoutPreviousOwner: a peek at a key that has not been handed over says that it lacks a previous owner's counts, as a take does.
+// TestPeekWithoutPreviousOwner: a peek at a key that has not been handed over says that it lacks a previous owner's counts, as
+// a take does.
 func TestPeekWithoutPreviousOwner(t *testing.T) {
 	p, ctx := newPlant(), context.Background()
 	r := p.open(t, topo(1, 1), router.Config{TripAfter: -1})

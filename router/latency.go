@@ -19,8 +19,8 @@ const (
 	failureCost = 20 * time.Millisecond
 )
 
-// latency is how long calls to a node take: a moving average that rises with a slower call at once, and falls over time, to 0 without
-// calls. This is the "peak EWMA" of Twitter's Finagle.
+// latency is how long calls to a node take: a moving average that rises with a slower call at once, and falls over time, to 0
+// without calls. This is the "peak EWMA" of Twitter's Finagle.
 //
 // The two words are not written together. A reader between the writes, or a sample lost between two writers, makes one
 // choice of a replica worse and nothing else.

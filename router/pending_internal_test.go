@@ -56,8 +56,8 @@ func TestViewOfRemovedGroup(t *testing.T) {
 	}
 }
 
-// TestPendingPlace: a call that began before the sentinels named the primary acts on that primary once they do: it asks it what it has
-// lost, learns a newer topology from it, and names it in errors.
+// TestPendingPlace: a call that began before the sentinels named the primary acts on that primary once they do: it asks it what
+// it has lost, learns a newer topology from it, and names it in errors.
 func TestPendingPlace(t *testing.T) {
 	node := lossy{}
 	var err error

@@ -29,8 +29,8 @@ func (t *routingTable) announcement() (control.Announcement, error) {
 	return control.Announcement{Version: t.version(), Digest: t.digest, Text: string(text)}, errors.Join(err, topology.Validate())
 }
 
-// syncWith compares the topology in force with the one that a node holds, and takes over a newer one. Where there is an older one or
-// none, it publishes its own if that is wanted, unless the router was stopped because others have another topology.
+// syncWith compares the topology in force with the one that a node holds, and takes over a newer one. Where there is an older
+// one or none, it publishes its own if that is wanted, unless the router was stopped because others have another topology.
 func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 	t := r.table.Load()
 	if _, ok := n.backend.(control.Publisher); t.version() == 0 || !ok {

@@ -89,8 +89,8 @@ type route struct {
 	previous []*group // that may have counts of the key, too
 }
 
-// resolve fills in the route of a request, unless checking that gave an error. The nodes would refuse bad input, too, but behind the
-// breaker, where it would look like the answer of a healthy server.
+// resolve fills in the route of a request, unless checking that gave an error. The nodes would refuse bad input, too, but
+// behind the breaker, where it would look like the answer of a healthy server.
 func (r *Router) resolve(rt *route, req *backend.Request, checked error) error {
 	t := r.table.Load()
 	switch {

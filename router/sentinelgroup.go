@@ -126,7 +126,8 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 	return nil
 }
 
-// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; zero for none.
+// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; zero for
+// none.
 func (g *group) lastPrimary() identity {
 	if g.pending {
 		return g.watcher.replaced

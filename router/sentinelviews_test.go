@@ -244,7 +244,8 @@ type replyError string
 func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
 
-// TestReadOnlyResolves: what a demoted primary answers has the sentinels asked at once, without a heartbeat, a breaker or a message.
+// TestReadOnlyResolves: what a demoted primary answers has the sentinels asked at once, without a heartbeat, a breaker or a
+// message.
 func TestReadOnlyResolves(t *testing.T) {
 	t.Parallel()
 	p := newPlant()

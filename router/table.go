@@ -170,8 +170,9 @@ func (t *routingTable) assignRoles() {
 	}
 }
 
-// notePromotions notes which groups have another primary than they had: under the table before or, where that doesn't have the group,
-// under a previous topology that this process hears of now. Two Redis Clusters look the same as one with two lists of its nodes.
+// notePromotions notes which groups have another primary than they had: under the table before or, where that doesn't have the
+// group, under a previous topology that this process hears of now. Two Redis Clusters look the same as one with two lists of
+// its nodes.
 func (t *routingTable) notePromotions(before *routingTable) {
 	now := time.Now()
 	for _, g := range t.allGroups() {

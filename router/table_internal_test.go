@@ -70,7 +70,8 @@ func BenchmarkPreviousOwners(b *testing.B) {
 	}
 }
 
-// TestLateHistory: a process may have acted until now under a topology that is heard of late, so those after it are not over either.
+// TestLateHistory: a process may have acted until now under a topology that is heard of late, so those after it are not over
+// either.
 func TestLateHistory(t *testing.T) {
 	r := changed(t, 6)
 	table, now := *r.table.Load(), time.Now()

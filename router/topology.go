@@ -39,8 +39,9 @@ type Topology struct {
 	Signature []byte `json:"signature,omitempty"`
 }
 
-// Digest identifies the epoch and what decides which group owns a key under it: the seed, and the names and weights of the groups,
-// whatever their order. Two topologies of one epoch must have the same digest. Addresses, replicas, sentinels and Previous may differ.
+// Digest identifies the epoch and what decides which group owns a key under it: the seed, and the names and weights of the
+// groups, whatever their order. Two topologies of one epoch must have the same digest. Addresses, replicas, sentinels and
+// Previous may differ.
 func (t Topology) Digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %d\n", t.Epoch, t.Seed)
@@ -75,8 +76,8 @@ type Group struct {
 	Cluster []string `json:"cluster,omitempty"`
 }
 
-// clone returns a copy that shares nothing with the caller's value, for a router keeps topologies. It ends one topology after the chain
-// is too long to be valid, so that it also ends for a chain that leads back to itself.
+// clone returns a copy that shares nothing with the caller's value, for a router keeps topologies. It ends one topology after
+// the chain is too long to be valid, so that it also ends for a chain that leads back to itself.
 func (t Topology) clone() Topology {
 	for p, depth := &t, 0; ; p, depth = p.Previous, depth+1 {
 		p.Groups, p.Signature = slices.Clone(p.Groups), slices.Clone(p.Signature)
@@ -98,8 +99,8 @@ func (t Topology) clone() Topology {
 
 const maxTopologyFile = 16 << 20 // with long names of 2048 groups, many times over
 
-// LoadTopology reads a topology from a file of at most 16 MiB; see [ParseTopology]. The file is YAML if its name ends in .yaml or .yml,
-// and JSON otherwise; YAML is checked just as strictly, and has no anchors or tags.
+// LoadTopology reads a topology from a file of at most 16 MiB; see [ParseTopology]. The file is YAML if its name ends in .yaml
+// or .yml, and JSON otherwise; YAML is checked just as strictly, and has no anchors or tags.
 func LoadTopology(path string) (Topology, error) {
 	data, err := readTopology(path)
 	if err != nil {
@@ -133,9 +134,9 @@ func readTopology(path string) ([]byte, error) {
 	return data, nil
 }
 
-// ParseTopology reads a topology from JSON. It refuses an unknown, repeated or wrongly spelt member, and anything after the object,
-// since a typing error in a topology moves keys. A member $schema of the whole, for editors, is left out. The topology that it returns
-// is valid.
+// ParseTopology reads a topology from JSON. It refuses an unknown, repeated or wrongly spelt member, and anything after the
+// object, since a typing error in a topology moves keys. A member $schema of the whole, for editors, is left out. The topology
+// that it returns is valid.
 func ParseTopology(data []byte) (Topology, error) {
 	var file topologyFile
 	err := checkMembers(data, data, 0)

@@ -21,8 +21,8 @@ import (
 // it has no valid signature, or names addresses that are neither known here nor allowed. Calls continue as before.
 var ErrTopologyUntrusted = errors.New("the published topology is not trusted")
 
-// MaxEpochJump is how far the epoch of a new topology may be above the one in force. It keeps mistakes, and attackers with write access
-// to a server, from using up the epochs: there is always a larger one to take a topology back.
+// MaxEpochJump is how far the epoch of a new topology may be above the one in force. It keeps mistakes, and attackers with
+// write access to a server, from using up the epochs: there is always a larger one to take a topology back.
 const MaxEpochJump = 1_000_000
 
 // signedPrefix keeps a signature from meaning anything else.

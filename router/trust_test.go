@@ -245,8 +245,8 @@ func (l looker) Published(ctx context.Context) (control.Announcement, error) {
 
 func (looker) Close() error { return nil } // the other process goes on
 
-// TestUnsignedIsNotPublished: with keys, a topology without a signature is left nowhere, and an event says so for each server. Handovers
-// don't ask again each time. The same one with a signature is left there.
+// TestUnsignedIsNotPublished: with keys, a topology without a signature is left nowhere, and an event says so for each server.
+// Handovers don't ask again each time. The same one with a signature is left there.
 func TestUnsignedIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
@@ -385,7 +385,8 @@ func TestTrustIsValidated(t *testing.T) {
 	}
 }
 
-// TestParseTopologyKeys: keys may have text between them. One that is broken is not left out in silence: it may be the one that counts.
+// TestParseTopologyKeys: keys may have text between them. One that is broken is not left out in silence: it may be the one that
+// counts.
 func TestParseTopologyKeys(t *testing.T) {
 	one, two := publicPEM(t), publicPEM(t)
 	if keys, err := router.ParseTopologyKeys([]byte("# old\n" + one + "\n# new\n" + two + "\n")); err != nil || len(keys) != 2 {

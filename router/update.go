@@ -26,9 +26,9 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 // than 1, Previous must name the topologies between, since keys may have counts under them.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
-// brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have. Handovers last
-// for the longest window of a policy and [Config.Settle]. Until then previous groups must stay up; the router keeps its connections to
-// them that long, and for [Config.Drain] at least.
+// brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have.
+// Handovers last for the longest window of a policy and [Config.Settle]. Until then previous groups must stay up; the router
+// keeps its connections to them that long, and for [Config.Drain] at least.
 //
 // Processes may be updated at different times. The new topology is published at the primaries: a process that finds a key moved
 // on learns of it there, and so does one that starts. Where a previous owner is unreachable, a key starts without its counts,
@@ -132,8 +132,8 @@ func (r *Router) updateAddressesLocked(t *routingTable, topology Topology) error
 	return nil
 }
 
-// closeUnused ends the watchers and closes the nodes that a table no longer has. Calls that began before may still use such a node, so
-// it is closed after a while.
+// closeUnused ends the watchers and closes the nodes that a table no longer has. Calls that began before may still use such a
+// node, so it is closed after a while.
 func (r *Router) closeUnused(before, now *routingTable) {
 	watchers := now.watchers()
 	for _, w := range before.watchers() {

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-go/sluice/internal/smallfile"
 )
 
-// WatchFile puts the topology of a file in force now, and whenever the file changes, until Close. It fails if the file can't be read
-// or has a topology that [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once for each
-// problem, and is tried again. That includes a file with an older epoch: to take a change back, publish a larger epoch. A file of the
-// same epoch with other addresses is put in force.
+// WatchFile puts the topology of a file in force now, and whenever the file changes, until Close. It fails if the file can't be
+// read or has a topology that [Router.Update] refuses. Later such a file changes nothing, is reported as an event, once for
+// each problem, and is tried again. That includes a file with an older epoch: to take a change back, publish a larger epoch. A
+// file of the same epoch with other addresses is put in force.
 func (r *Router) WatchFile(path string) error {
 	r.changing.Lock()
 	closed := r.closed.Load()

@@ -66,8 +66,8 @@ func (f *frozen) Publish(ctx context.Context, n control.Announcement) (control.A
 	return f.Memory.Publish(ctx, n)
 }
 
-// TestMovingTakesItsTime: a call about a key that may have counts at four groups that don't answer takes no longer than one call, and a
-// take still reaches the owner.
+// TestMovingTakesItsTime: a call about a key that may have counts at four groups that don't answer takes no longer than one
+// call, and a take still reaches the owner.
 func TestMovingTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := make(map[string]*frozen)
@@ -135,8 +135,8 @@ func TestMovingTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestMovingOpensBreakers: without heartbeats, handovers alone open the breaker of a server that doesn't answer, and then no call waits for
-// it. What callers cut short opens none.
+// TestMovingOpensBreakers: without heartbeats, handovers alone open the breaker of a server that doesn't answer, and then no
+// call waits for it. What callers cut short opens none.
 func TestMovingOpensBreakers(t *testing.T) {
 	for name, hangs := range map[string]string{"the owner": "10.0.0.2:6379", "the origin": "10.0.0.1:6379"} {
 		for _, patience := range []time.Duration{time.Minute, 20 * time.Millisecond} {

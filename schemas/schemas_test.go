@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-go/sluice/throttler/registry"
 )
 
-// The readers accept the valid documents in testdata, and refuse the invalid ones and those beyond what a schema can tell. The tests
-// of throttlectl hold the schemas to the same documents.
+// The readers accept the valid documents in testdata, and refuse the invalid ones and those beyond what a schema can tell. The
+// tests of throttlectl hold the schemas to the same documents.
 func TestReadersAgree(t *testing.T) {
 	t.Parallel()
 	read := map[string]func(path string) error{

@@ -1,7 +1,7 @@
 // Package scripts holds the Lua scripts that run on the Redis primary of a key, and the Go that encodes their arguments and
-// decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the
-// one key it is given, so it is safe on Redis Cluster; takes, takesfixed and charge get several keys of one server. No script reads the server's clock: now
-// is an argument, so that a test's clock works on a real server.
+// decodes their replies. The header of each script describes both; a file of Go stands beside it. A script touches the one key
+// it is given, so it is safe on Redis Cluster; takes, takesfixed and charge get several keys of one server. No script reads the
+// server's clock: now is an argument, so that a test's clock works on a real server.
 //
 // # Encoding
 //

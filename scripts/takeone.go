@@ -41,7 +41,8 @@ func (p *Plan) fitsOne(nowMicros int64, take *KeyTake) bool {
 	return p.one == &TakeBucket || take.Cost == 1 && hasMillisDigits(nowMicros)
 }
 
-// hasMillisDigits reports whether now, and the reset of each window that begins now, have 13 digits as Unix milliseconds: from 2001 to
+// hasMillisDigits reports whether now, and the reset of each window that begins now, have 13 digits as Unix milliseconds: from
+// 2001 to
 // 2276. TakeOne compares them as text.
 func hasMillisDigits(nowMicros int64) bool {
 	const least, most = 1e15, 1e16 - int64(limit.MaxWindow/time.Microsecond)

@@ -15,7 +15,8 @@ type Decision struct {
 	Allowed bool
 
 	// Limit is the binding limit: of a denial the limit that lets the request pass last, of an admission the one that has the
-	// least left; a limit.Counter only if the policy has nothing else. It is zero for keys on a list, and the policy's first limit in a denial that no limit decided.
+	// least left; a limit.Counter only if the policy has nothing else. It is zero for keys on a list, and the policy's first
+	// limit in a denial that no limit decided.
 	Limit limit.Limit
 
 	// Remaining is what is left of the binding limit after this request; never negative. A key on an allow list has

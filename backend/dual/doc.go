@@ -13,11 +13,11 @@
 // # What it does not promise
 //
 // While the side that a key comes from is unreachable, decisions go on without its counts, and are Bounded with the cause
-// [backend.ErrNotHandedOver]. Without CarryOver a key that changes sides may be admitted up to its Max a second time. Processes must
-// see a change within Config.Settle.
+// [backend.ErrNotHandedOver]. Without CarryOver a key that changes sides may be admitted up to its Max a second time. Processes
+// must see a change within Config.Settle.
 //
 // # Concurrency
 //
-// A [Dual] is safe for concurrent use and holds no lock during a call. Goroutines run for shadow calls only. It owns both sides: Close
-// closes them.
+// A [Dual] is safe for concurrent use and holds no lock during a call. Goroutines run for shadow calls only. It owns both
+// sides: Close closes them.
 package dual

@@ -114,12 +114,12 @@ func (c Config) validate() error {
 // agree: windows that pass from one to the other end early by what the other leads, and a bucket that was given credit
 // back may get it once more.
 //
-// The order of a release: the Dual everywhere at 0 %, with both sides up; the percentage, up and down; once it is 100 %
-// and Settle and the longest window have passed, New alone. For that long after a change of the version, and after the start
-// of a process, each key's first call there costs two calls more, or three if it has a floor, as those of a lease.Lease have;
-// also if the key stays where it is. It leaves a fence on the other side. If that side is unreachable the call goes on without its
-// counts: the decision is Bounded, with the cause ErrNotHandedOver, and the key may have been admitted up to its Max once more by the
-// time that the counts meet.
+// The order of a release: the Dual everywhere at 0 %, with both sides up; the percentage, up and down; once it is 100 % and
+// Settle and the longest window have passed, New alone. For that long after a change of the version, and after the start of a
+// process, each key's first call there costs two calls more, or three if it has a floor, as those of a lease.Lease have; also
+// if the key stays where it is. It leaves a fence on the other side. If that side is unreachable the call goes on without its
+// counts: the decision is Bounded, with the cause ErrNotHandedOver, and the key may have been admitted up to its Max once more
+// by the time that the counts meet.
 type Dual struct {
 	cfg     Config
 	sides   [2]side // Old, New
@@ -299,8 +299,8 @@ func (d *Dual) Peek(ctx context.Context, req backend.Request) (backend.Result, e
 	return loaded.Peek(&req), nil
 }
 
-// Load implements [backend.Loader]; [backend.ErrUnsupported] if the key's side can't. Where the key may not have been handed over it joins
-// what both sides know; a side that is out of reach adds nothing, and the snapshot says so.
+// Load implements [backend.Loader]; [backend.ErrUnsupported] if the key's side can't. Where the key may not have been handed
+// over it joins what both sides know; a side that is out of reach adds nothing, and the snapshot says so.
 func (d *Dual) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	if err := d.refuse(req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err

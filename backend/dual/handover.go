@@ -135,8 +135,8 @@ func (m *moving) do(ctx context.Context, answer error, call func(context.Context
 	return err
 }
 
-// Redirect implements [handover.Mover]: the key went where a newer version than this process's says, or comes back under this process's
-// own if that is the newest.
+// Redirect implements [handover.Mover]: the key went where a newer version than this process's says, or comes back under this
+// process's own if that is the newest.
 func (m *moving) Redirect(_ context.Context, _ place, version int64) (handover.Route[place], error) {
 	d := m.dual
 	if !d.cfg.CarryOver { // another process carries over, or this one did: stay, and start afresh
@@ -253,8 +253,8 @@ func (s *side) ask(ctx context.Context, question func(context.Context, backend.B
 	return snapshot, err
 }
 
-// patience is how long to wait for an answer: little while a server of the side is known to hang; others may be well. One caller at a
-// time finds out whether it still does.
+// patience is how long to wait for an answer: little while a server of the side is known to hang; others may be well. One
+// caller at a time finds out whether it still does.
 func (s *side) patience(ctx context.Context) (limited context.Context, cancel context.CancelFunc, finds bool) {
 	until, now := s.hangs.Load(), s.elapsed()
 	if until > 0 {

@@ -109,8 +109,8 @@ func TestDenialsOutliveFailedRefunds(t *testing.T) {
 	}
 }
 
-// TestLeasesOfLostCounts: what was leased before a loss of counts that is known by now is not Exact; what is leased of keys that the loss
-// doesn't concern is.
+// TestLeasesOfLostCounts: what was leased before a loss of counts that is known by now is not Exact; what is leased of keys
+// that the loss doesn't concern is.
 func TestLeasesOfLostCounts(t *testing.T) {
 	inner := newFailing("key", "well", "new")
 	ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 20, Steady: true, Processes: 1, Life: time.Hour})

@@ -250,8 +250,8 @@ func (l *Lease) Charge(ctx context.Context, req backend.Request, mark state.Mark
 }
 
 // recheck lets requests be forwarded although the view denies them, until a reply comes: a refund or a reset, which may have
-// succeeded as err tells, has made room, or a seed has brought a later window. The view's own state changes only by merging replies: one merged since may already
-// include the refund.
+// succeeded as err tells, has made room, or a seed has brought a later window. The view's own state changes only by merging
+// replies: one merged since may already include the refund.
 func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error) {
 	if err != nil && outcome.NothingRefunded(err) {
 		return

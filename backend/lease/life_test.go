@@ -188,7 +188,8 @@ func TestLastMoments(t *testing.T) {
 	}
 }
 
-// TestRareKeys: batches of a key whose demand varies settle where one lasts a window, and those of a key that has gone quiet shrink.
+// TestRareKeys: batches of a key whose demand varies settle where one lasts a window, and those of a key that has gone quiet
+// shrink.
 func TestRareKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, p := newCounted(t), &limit.Policy{Limits: []limit.Limit{limit.PerMinute(1_000_000).Aligned()}}

@@ -104,7 +104,8 @@ func without(limits []limit.Limit, not limit.Limit) []limit.Limit {
 	return rest
 }
 
-// TestMemoryManyKeys meets ten million random keys, a tenth of that outside the long tier, first with windows that end, then with windows that don't.
+// TestMemoryManyKeys meets ten million random keys, a tenth of that outside the long tier, first with windows that end, then
+// with windows that don't.
 func TestMemoryManyKeys(t *testing.T) {
 	const bound = 1 << 17
 	for _, part := range []struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-go/sluice/internal/testserver"
 )
 
-// TestLeavingCostsNoConnections: callers who leave amid their calls, thousands of them, cost a few connections a second, with TLS and
-// without; calls of others all succeed, and what was given up counts at most once.
+// TestLeavingCostsNoConnections: callers who leave amid their calls, thousands of them, cost a few connections a second, with
+// TLS and without; calls of others all succeed, and what was given up counts at most once.
 func TestLeavingCostsNoConnections(t *testing.T) {
 	t.Parallel()
 	cancelled := func(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -31,11 +31,11 @@ import (
 // one for the nodes of a Redis Cluster what package router says.
 //
 // A server that restarted, was promoted, was emptied or has evicted keys has lost counts: until the windows of that time are
-// over decisions are Bounded, with the cause [backend.ErrCountsLost]. A restart is known before the next decision. So is a promotion, and
-// for processes that start later both, by a key PREFIXserver that is stored on the server; a FLUSHALL is noticed within about a
-// second. A server that may evict is exact only while it has room for 1 GiB for each second since it was asked, see [backend.ErrEvicted].
-// A login without INFO, or a server that doesn't tell its run id, never decides exactly. On a Redis Cluster no key is stored:
-// restarts and failovers that this process has lived through are known, and nothing else.
+// over decisions are Bounded, with the cause [backend.ErrCountsLost]. A restart is known before the next decision. So is a
+// promotion, and for processes that start later both, by a key PREFIXserver that is stored on the server; a FLUSHALL is noticed
+// within about a second. A server that may evict is exact only while it has room for 1 GiB for each second since it was asked,
+// see [backend.ErrEvicted]. A login without INFO, or a server that doesn't tell its run id, never decides exactly. On a Redis
+// Cluster no key is stored: restarts and failovers that this process has lived through are known, and nothing else.
 type Redis struct {
 	reader
 	pipe    redispipe.Transport
@@ -281,8 +281,8 @@ func (r *Redis) eval(ctx context.Context, op string, deadline time.Time, call *r
 	return reply, err
 }
 
-// Heartbeat implements [control.Heartbeater]; it also reads the server's clock. A cluster is up while one of its primaries is: those
-// that were called are asked at once, and a random one.
+// Heartbeat implements [control.Heartbeater]; it also reads the server's clock. A cluster is up while one of its primaries is:
+// those that were called are asked at once, and a random one.
 func (r *Redis) Heartbeat(ctx context.Context) (beat control.Heartbeat, err error) {
 	if ctx == nil {
 		return control.Heartbeat{}, fielderrors.ErrNilContext

@@ -40,8 +40,8 @@ func (r *Replicas) Load(ctx context.Context, req backend.Request) (backend.Snaps
 	return snapshot, err
 }
 
-// Heartbeat implements [control.Heartbeater]. Any replica may be read, so the worst counts: the link is up if all links are, and the age
-// is that of the oldest. The client goes round replicas that don't answer, so they don't count. A cluster without
+// Heartbeat implements [control.Heartbeater]. Any replica may be read, so the worst counts: the link is up if all links are,
+// and the age is that of the oldest. The client goes round replicas that don't answer, so they don't count. A cluster without
 // replicas is never up here.
 func (r *Replicas) Heartbeat(ctx context.Context) (control.Heartbeat, error) {
 	start := time.Now()

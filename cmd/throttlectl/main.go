@@ -18,7 +18,8 @@
 //	throttlectl simulate --limit 10/1s --shape poisson:8/s                 # a policy, without a server
 //	throttlectl load --redis redis://localhost:6379/0 --limit 100/1s       # on servers, and whether limits hold
 //
-// Flags that are left out come from the environment or a file: throttlectl config --help. throttlectl --help lists the commands and the exit codes.
+// Flags that are left out come from the environment or a file: throttlectl config --help. throttlectl --help lists the commands
+// and the exit codes.
 package main
 
 import (

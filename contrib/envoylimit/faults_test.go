@@ -114,8 +114,8 @@ func openGroups(t *testing.T, topology router.Topology) *router.Router {
 	return r
 }
 
-// TestReshard adds a group under load, and removes it again; one process is told, the other meets the change. No key is admitted more
-// than its limit, and none loses quota.
+// TestReshard adds a group under load, and removes it again; one process is told, the other meets the change. No key is
+// admitted more than its limit, and none loses quota.
 func TestReshard(t *testing.T) {
 	t.Parallel()
 	four := groups(t, 4)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/testtier"
 )
 
-// TestModel plays random requests, one after the other, and compares every status with a model: a count for each descriptor, charged
-// all or none.
+// TestModel plays random requests, one after the other, and compares every status with a model: a count for each descriptor,
+// charged all or none.
 func TestModel(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, _ *clock) {
 		steps := 400

@@ -71,8 +71,8 @@ func PeerAddrOf(cfg httplimit.AddrConfig) KeyFunc {
 
 // Metadata takes a value of the call's metadata, such as an API key, as httplimit.HeaderKey of that name and with this secret:
 // only a hash of it reaches a backend. The documentation of httplimit.HeaderKey says which values need a secret; nil is for
-// others, and Metadata panics if it has less than 16 bytes. Without the value, or if it is empty, there is an [ErrNoKey]; a call that has two is refused, for
-// who says which of them is believed later?
+// others, and Metadata panics if it has less than 16 bytes. Without the value, or if it is empty, there is an [ErrNoKey]; a
+// call that has two is refused, for who says which of them is believed later?
 //
 // An unchecked value is the client's choice: with a new one comes a new quota. Put the Interceptor behind
 // the authentication, or limit the address as well, by [Config.Also].
@@ -90,9 +90,9 @@ func Metadata(name string, secret []byte) KeyFunc {
 	}
 }
 
-// TLSIdentity takes whom the client's certificate names, as [TLSKey] with this secret: its SPIFFE ID, or else its subject ("CN=a,O=b"),
-// or else its DNS names ("dns:a.example,b.example", sorted). A certificate that crypto/tls has not verified is none,
-// and gives an [ErrNoKey]: the server needs tls.RequireAndVerifyClientCert or tls.VerifyClientCertIfGiven.
+// TLSIdentity takes whom the client's certificate names, as [TLSKey] with this secret: its SPIFFE ID, or else its subject
+// ("CN=a,O=b"), or else its DNS names ("dns:a.example,b.example", sorted). A certificate that crypto/tls has not verified is
+// none, and gives an [ErrNoKey]: the server needs tls.RequireAndVerifyClientCert or tls.VerifyClientCertIfGiven.
 func TLSIdentity(secret []byte) KeyFunc {
 	_ = TLSKey("", secret) // panics now rather than in a call
 	return func(ctx context.Context, _ Call) (string, error) {

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// TestCollector sends everything to a real collector, which is built of its Go modules: spans by gRPC, metrics and log events by HTTP.
+// TestCollector sends everything to a real collector, which is built of its Go modules: spans by gRPC, metrics and log events
+// by HTTP.
 func TestCollector(t *testing.T) { // not parallel: the environment is the process's
 	dir := t.TempDir()
 	program := filepath.Join(dir, "collector")

@@ -1,6 +1,6 @@
 // Package handover drives requests whose key may have counts at several places: it seals the previous places, merges what they
-// held and brings it to the owner, and follows a key that has moved on (limit/state/handover.go has the protocol). Who owns a key, and
-// what a place is, is up to a [Mover].
+// held and brings it to the owner, and follows a key that has moved on (limit/state/handover.go has the protocol). Who owns a
+// key, and what a place is, is up to a [Mover].
 package handover
 
 import (
@@ -23,8 +23,8 @@ type Place interface {
 
 // Mover says where keys are.
 type Mover[P Place] interface {
-	// Redirect returns the route of a request, for another attempt, after a place answered that the key has left it under a version of
-	// this mover.
+	// Redirect returns the route of a request, for another attempt, after a place answered that the key has left it under a
+	// version of this mover.
 	Redirect(ctx context.Context, from P, version int64) (Route[P], error)
 
 	// Unreachable reports whether the request goes on without a place that could not be sealed, rather than fails.
@@ -59,10 +59,10 @@ type Handover[P Place] struct {
 	seedFirst bool            // what was fetched has to be at the owner before req
 }
 
-// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: a separate seed brings them to
-// the owner before it. A take with a floor of its own needs that seed, too: two copies of one window have to be joined before a floor of a
-// later window, otherwise refunds that one of them lacks are lost. If the request acts under a move of its caller, that stays, and the
-// key is handed over by separate requests.
+// New returns the handover of a request. A change is a request that can't carry counts, such as a refund: a separate seed
+// brings them to the owner before it. A take with a floor of its own needs that seed, too: two copies of one window have to be
+// joined before a floor of a later window, otherwise refunds that one of them lacks are lost. If the request acts under a move
+// of its caller, that stays, and the key is handed over by separate requests.
 func New[P Place](mover Mover[P], kind state.Mover, route Route[P], req backend.Request, change bool) *Handover[P] {
 	h := &Handover[P]{mover: mover, kind: kind, req: req, floor: req.Floor, beside: req.Move != (state.Move{}), change: change}
 	h.follow(route)
@@ -91,8 +91,8 @@ var errTooManyRedirects = errors.New("the key moved again at every attempt")
 // Op is the operation in errors about handovers.
 const Op = "move"
 
-// Do makes a call to the owner. If the answer demands it, it hands the key over or follows it, and calls again. Most requests need no
-// Handover: a caller may make the first attempt without one, and pass its error as the answer; nil if there was none.
+// Do makes a call to the owner. If the answer demands it, it hands the key over or follows it, and calls again. Most requests
+// need no Handover: a caller may make the first attempt without one, and pass its error as the answer; nil if there was none.
 func (h *Handover[P]) Do(ctx context.Context, answer error, call func(context.Context, P, backend.Request) error) error {
 	for range maxAttempts {
 		err, seeding := answer, false
@@ -118,8 +118,8 @@ func (h *Handover[P]) Do(ctx context.Context, answer error, call func(context.Co
 	return &backend.Error{Op: Op, Kind: backend.Contended, Err: errTooManyRedirects}
 }
 
-// Incomplete is the error of a call that must see all counts, such as a seal, if a previous place was unreachable; otherwise nil. The
-// call was made at the owner.
+// Incomplete is the error of a call that must see all counts, such as a seal, if a previous place was unreachable; otherwise
+// nil. The call was made at the owner.
 func (h *Handover[P]) Incomplete() error {
 	if h.Err == nil {
 		return nil
@@ -209,7 +209,8 @@ func (h *Handover[P]) fetch(ctx context.Context) error {
 	return nil
 }
 
-// redirected is the version under which this mover has moved the key away, or 0. The caller follows keys that another mover has moved.
+// redirected is the version under which this mover has moved the key away, or 0. The caller follows keys that another mover has
+// moved.
 func (h *Handover[P]) redirected(err error) int64 {
 	if moved, ok := errors.AsType[*state.MovedError](err); ok && moved.Mover == h.kind {
 		return moved.Version
@@ -225,8 +226,8 @@ func (h *Handover[P]) redirect(ctx context.Context, from P, version int64) error
 	return err
 }
 
-// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that those had
-// lost by then are missing in either case.
+// Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that
+// those had lost by then are missing in either case.
 func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	loaded, err := h.Owner.Load(ctx, h.req)
 	if err != nil {
@@ -259,8 +260,8 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	return loaded, nil
 }
 
-// share returns a context for the first of several places. Each gets an equal part of the time that is left, and so does the request
-// after them.
+// share returns a context for the first of several places. Each gets an equal part of the time that is left, and so does the
+// request after them.
 func share(ctx context.Context, places int) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -151,8 +151,8 @@ var fleetFaults = []struct {
 	{"`Processes` tenfold", func(f *simulation.Fleet) { f.Lease.Processes = 10 * f.Processes }},
 }
 
-// TestFleetFaults: whatever goes wrong, no window is above Max, what is stranded is within its bound, and all is back after Close but
-// what was lost. With -fleet it prints a table of docs/capacity.md.
+// TestFleetFaults: whatever goes wrong, no window is above Max, what is stranded is within its bound, and all is back after
+// Close but what was lost. With -fleet it prints a table of docs/capacity.md.
 func TestFleetFaults(t *testing.T) {
 	const processes = 10
 	seeds := uint64(1)

@@ -1,5 +1,5 @@
-// Package strictjson reads JSON objects and lists with all that encoding/json hides: members that are given twice, the case of names, and
-// where a value is.
+// Package strictjson reads JSON objects and lists with all that encoding/json hides: members that are given twice, the case of
+// names, and where a value is.
 package strictjson
 
 import (

@@ -1,8 +1,8 @@
 // Package yamljson turns a YAML document into JSON that says the same on the same lines, so that one strict reader serves both: it
 // sees members that are given twice, unknown ones, and the line of each value.
 //
-// Only what JSON has is accepted: one document of objects with texts as names, lists, texts, numbers, true, false and null. Anchors,
-// aliases, merges and tags are refused. A number keeps its digits, and a date is a text, as it was written.
+// Only what JSON has is accepted: one document of objects with texts as names, lists, texts, numbers, true, false and null.
+// Anchors, aliases, merges and tags are refused. A number keeps its digits, and a date is a text, as it was written.
 package yamljson
 
 import (

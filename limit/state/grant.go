@@ -9,7 +9,8 @@ import "github.com/sluice-go/sluice/limit"
 //	true use - the sum of all grants <= used <= true use
 //
 // in every order of charges, refunds and grants, because a refund takes at most what is used (refunds of a bucket may give back
-// less). A window therefore admits at most Max and what was granted in it. Copies join as ever: a grant only grows refunded, or credit.
+// less). A window therefore admits at most Max and what was granted in it. Copies join as ever: a grant only grows refunded, or
+// credit.
 //
 // A sliding window gives back its newest sub-buckets first, because those count the longest. A bucket gives back at most its
 // Burst.

@@ -12,7 +12,8 @@ type At struct {
 	Phase  uint64 // a hash of the key, the same in every process; used by staggered windows only
 }
 
-// State is the stored state of one key: an entry for each limit. The zero value is the state of an unknown key. A State is not safe for concurrent use; copies made by assignment share memory, [State.Clone] does not.
+// State is the stored state of one key: an entry for each limit. The zero value is the state of an unknown key. A State is not
+// safe for concurrent use; copies made by assignment share memory, [State.Clone] does not.
 type State struct {
 	entries []entry
 }

@@ -14,11 +14,11 @@ import (
 
 const maxFile = 4 << 20
 
-// Open makes a Registry from a file of at most 4 MiB, and puts the file in force again whenever it changes, until Close. The file is
-// YAML if its name ends in .yaml or .yml, and JSON otherwise; a YAML file is checked just as strictly, and has no anchors or tags.
-// It fails if the file can't be read or is wrong. Later, a wrong file changes nothing and is reported once for each content,
-// so a half-written file does no harm. The file may be replaced, removed and mounted again at any time. It is read at every
-// Refresh: times of modification are not reliable.
+// Open makes a Registry from a file of at most 4 MiB, and puts the file in force again whenever it changes, until Close. The
+// file is YAML if its name ends in .yaml or .yml, and JSON otherwise; a YAML file is checked just as strictly, and has no
+// anchors or tags. It fails if the file can't be read or is wrong. Later, a wrong file changes nothing and is reported once for
+// each content, so a half-written file does no harm. The file may be replaced, removed and mounted again at any time. It is
+// read at every Refresh: times of modification are not reliable.
 func Open(path string, cfg Config) (*Registry, error) {
 	data, err := readFile(path)
 	if err != nil {

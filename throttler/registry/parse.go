@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-go/sluice/limit"
 )
 
-// parse reads the JSON text of a document, which is the document itself unless that is YAML. Policies that are unchanged since before
-// keep their address; before may be nil.
+// parse reads the JSON text of a document, which is the document itself unless that is YAML. Policies that are unchanged since
+// before keep their address; before may be nil.
 func parse(data, text []byte, before *view) (*view, error) {
 	d := document{data: text, policies: map[string][]limit.Limit{}, keys: map[string]string{}, shadow: map[string]string{}}
 	d.read()

@@ -36,8 +36,9 @@ import (
 // entry that ends in *, or else the default. Allow and deny are as in throttler.Config. Write keys as they are counted:
 // httplimit.AddrKey returns the key of an address (of an IPv6 client its /64), httplimit.HeaderKey that of a header's value.
 // Shadow gives a policy a shadow, which should be stricter; see insight.Shadow. All members but policies and default may be
-// missing. Version tells documents apart for people. $schema is for editors; package schemas has the schema. A document is checked as a whole, and every problem is reported: a member
-// that is unknown or given twice, a policy that is not defined, a limit that can't be read.
+// missing. Version tells documents apart for people. $schema is for editors; package schemas has the schema. A document is
+// checked as a whole, and every problem is reported: a member that is unknown or given twice, a policy that is not defined, a
+// limit that can't be read.
 //
 // Counts are stored by the name of a policy. A key that is given another policy starts with its full quota. A key whose
 // policy has changed its limits keeps what it has used of those whose window is unchanged.
@@ -99,8 +100,8 @@ func New(document []byte, cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// Update puts a new document, in JSON, in force. If the document is wrong nothing changes, and Update returns every problem, as joined
-// *limit.Error values. It is for documents that come from elsewhere than a file.
+// Update puts a new document, in JSON, in force. If the document is wrong nothing changes, and Update returns every problem, as
+// joined *limit.Error values. It is for documents that come from elsewhere than a file.
 func (r *Registry) Update(document []byte) error { return r.update(document, document) }
 
 // update puts a document in force. Its text is the same in JSON.

@@ -91,8 +91,8 @@ func (s *Script) Then(steps ...Step) {
 	s.steps = append(s.steps, steps...)
 }
 
-// Calls returns the operations so far, in their order: takes, peeks, refunds, charges, resets and grants. A key on an allow or deny list, and bad
-// input, make none.
+// Calls returns the operations so far, in their order: takes, peeks, refunds, charges, resets and grants. A key on an allow or
+// deny list, and bad input, make none.
 func (s *Script) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,8 +82,8 @@ func open(cfg throttler.Config) *throttler.Throttler {
 	return t
 }
 
-// Clock is a time that only the test moves. Its Now is for the Config of any backend: memory.Config, redisbackend.Config. It is safe
-// for concurrent use.
+// Clock is a time that only the test moves. Its Now is for the Config of any backend: memory.Config, redisbackend.Config. It is
+// safe for concurrent use.
 type Clock struct{ micros atomic.Int64 }
 
 // NewClock returns a Clock that shows midnight of 2026-01-01 UTC, the beginning of an aligned second, minute, hour and day.

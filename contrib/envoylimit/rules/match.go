@@ -22,8 +22,8 @@ type Match struct {
 	// that shares its threshold is the wildcard's.
 	Key string
 
-	// Path names the descriptor in metrics, with the domain before it. With detailed_metric and value_to_metric, and of an override,
-	// it holds values of the request: what is longer than 256 bytes beside the domain ends in a hash.
+	// Path names the descriptor in metrics, with the domain before it. With detailed_metric and value_to_metric, and of an
+	// override, it holds values of the request: what is longer than 256 bytes beside the domain ends in a hash.
 	Path string
 
 	domain, first int // where the domain and the first level end in Path

@@ -138,7 +138,8 @@ type node struct {
 	shared     bool    // share_threshold
 }
 
-// childKey finds a descriptor among its siblings. A descriptor without a value is another one than one with an empty value of a request.
+// childKey finds a descriptor among its siblings. A descriptor without a value is another one than one with an empty value of a
+// request.
 type childKey struct {
 	key, value string
 	any        bool // without a value

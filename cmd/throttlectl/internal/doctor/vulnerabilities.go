@@ -30,7 +30,8 @@ func (r release) before(o release) bool {
 	return false
 }
 
-// vulnerabilitiesAsOf is when the tables were last reviewed. Their source is the projects' own advisories and release notes: redis.io/blog for the advisories of October 2025 and May 2026, github.com/redis/redis/releases and
+// vulnerabilitiesAsOf is when the tables were last reviewed. Their source is the projects' own advisories and release notes:
+// redis.io/blog for the advisories of October 2025 and May 2026, github.com/redis/redis/releases and
 // github.com/valkey-io/valkey/releases for the rest. Branches that ended before (7.0, say) were never fixed.
 const vulnerabilitiesAsOf = "June 2026"
 

@@ -57,8 +57,8 @@ func validate(t *testing.T, s *jsonschema.Schema, name string, text []byte) erro
 	return s.Validate(document)
 }
 
-// The schemas accept what the readers accept, and refuse what they refuse, as far as a schema can. The tests of package schemas hold
-// the readers to the same documents.
+// The schemas accept what the readers accept, and refuse what they refuse, as far as a schema can. The tests of package schemas
+// hold the readers to the same documents.
 func TestSchemasJudgeAsReaders(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"policies", "topology"} {
