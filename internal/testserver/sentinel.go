@@ -17,8 +17,8 @@ import (
 )
 
 // Sentinels starts three sentinels, of which two must agree, that watch over primary under the name master. It waits until
-// each knows the others and the replicas. They take a server for dead after half a second. config is further lines of their
-// configuration, such as "requirepass secret".
+// each knows the others and the replicas. They take a server for dead after two seconds: a busy machine may stop one for half
+// a second. config is further lines of their configuration, such as "requirepass secret".
 //
 // One that is restarted knows what it was started with: the primary of that time.
 func Sentinels(t testing.TB, master string, primary *Server, replicas int, config ...string) []*Server {
@@ -27,7 +27,7 @@ func Sentinels(t testing.TB, master string, primary *Server, replicas int, confi
 	host, port, _ := strings.Cut(primary.Addr, ":")
 	lines := append([]string{
 		fmt.Sprintf("sentinel monitor %s %s %s %d", master, host, port, count/2+1),
-		"sentinel down-after-milliseconds " + master + " 500",
+		"sentinel down-after-milliseconds " + master + " 2000",
 		"sentinel failover-timeout " + master + " 2000",
 		"sentinel parallel-syncs " + master + " 1",
 	}, config...)
