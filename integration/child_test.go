@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,7 +35,12 @@ type job struct {
 	Slack  float64 // above 0: it asks on credit, without leases
 	Among  int     // processes
 	Pause  time.Duration
+	Clock  string // file of the wall clock that it follows
+	ByHost bool   // its Lease judges by that clock
 }
+
+// followClock makes the wall clock of this process follow a file, where a test can do that.
+var followClock = func(file string) error { return errors.ErrUnsupported }
 
 // child does the job if this process is a child.
 func child() bool {
@@ -56,6 +62,11 @@ func child() bool {
 
 // run asks until standard input ends, which it also does when the parent dies, and closes everything.
 func (j *job) run() error {
+	if j.Clock != "" {
+		if err := followClock(j.Clock); err != nil {
+			return err
+		}
+	}
 	l, err := limit.Parse(j.Limit)
 	if err != nil {
 		return err
@@ -63,6 +74,9 @@ func (j *job) run() error {
 	cfg := lease.Config{Batch: j.Batch, Steady: true, Processes: j.Among, Slack: j.Slack}
 	if j.Slack > 0 {
 		cfg.Batch = -1
+	}
+	if j.ByHost {
+		cfg.Now = func() time.Time { return time.Now().Round(0) }
 	}
 	r, err := router.Open(router.Topology{Groups: j.Groups}, router.Config{Backend: patient})
 	if err != nil {
