@@ -45,6 +45,8 @@ type config struct {
 	contends bool
 	lags     bool
 	routes   bool
+	owed     func(backend.Backend) int64
+	above    func(limit.Limit) int64
 }
 
 // Require demands an optional interface of package backend, so that one that got lost by a refactoring fails. An
@@ -172,6 +174,7 @@ func (s *subject) take(t reporter, req backend.Request) backend.Result {
 		t.Fatalf("Take: %v", err)
 	}
 	s.checkResult(t, &req, &result)
+	s.settle(t)
 	if cost := result.Receipt().Cost; result.Allowed && cost != req.Cost || !result.Allowed && cost != 0 {
 		t.Errorf("a take of %d, allowed %t, left a receipt for %d", req.Cost, result.Allowed, cost)
 	}
@@ -276,6 +279,7 @@ type mirror struct {
 	moving state.Move // what requests act under
 
 	receipts [][2]state.Receipt // of a backend that withholds: its own, which name its batches, and those of the model
+	lagging  bool               // what a backend that owes knows may lack what was given back since the server's last verdict
 }
 
 func (s *subject) mirror(key string, limits ...limit.Limit) *mirror {
@@ -334,10 +338,15 @@ func (m *mirror) takeFloor(t reporter, cost int64, floor *state.State) backend.R
 		return got
 	}
 	m.model = taken
-	m.compare(t, "Take", &got.Verdict, &want)
+	m.compareResult(t, "Take", &got, &want)
 	if m.withheld > 0 {
 		m.receipts = append(m.receipts, [2]state.Receipt{got.Receipt(), want.Receipt()})
 	}
+	if got.Source == backend.OnCredit {
+		m.compareOwed(t, got.Receipt(), want.Receipt())
+		return got
+	}
+	m.lagging = false
 	m.compareReceipts(t, got.Receipt(), want.Receipt())
 	if m.withheld == 0 && !got.State.Empty() {
 		m.compareStates(t, "Take's result", got.State)

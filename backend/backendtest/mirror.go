@@ -31,7 +31,7 @@ func (m *mirror) peek(t reporter, cost int64) backend.Result {
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		got := m.subject.peek(t, m.request(cost, nil))
 		if !m.lags || say(&got.Verdict) == say(&want) || time.Now().After(deadline) {
-			m.compare(t, "Peek", &got.Verdict, &want)
+			m.compareResult(t, "Peek", &got, &want)
 			return got
 		}
 	}
@@ -115,6 +115,7 @@ func (m *mirror) refund(t reporter, receipt state.Receipt, amount int64) {
 	if err := m.subject.refund(m.request(0, nil), receipt, amount); err != nil {
 		t.Fatalf("Refund: %v", err)
 	}
+	m.lagging = true
 	for _, pair := range m.receipts {
 		if reflect.DeepEqual(pair[0], receipt) {
 			receipt = pair[1]
@@ -129,6 +130,7 @@ func (m *mirror) reset(t reporter) {
 	if err := m.subject.reset(m.request(0, nil)); err != nil {
 		t.Fatalf("Reset: %v", err)
 	}
+	m.lagging = true
 	m.model.Reset(m.policy, m.at())
 }
 
@@ -137,6 +139,7 @@ func (m *mirror) grant(t reporter, extra int64) {
 	if err := m.subject.grant(m.request(0, nil), extra); err != nil {
 		t.Fatalf("Grant: %v", err)
 	}
+	m.lagging = true
 	m.model.Grant(m.policy, m.at(), extra)
 }
 

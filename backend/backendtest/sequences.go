@@ -49,7 +49,7 @@ func (m *mirror) play(t *testing.T, steps ...step) {
 			m.peek(t, step.cost)
 		}
 		result := m.take(t, step.cost)
-		if got := say(&result.Verdict); m.withheld == 0 && got != step.want {
+		if got := say(&result.Verdict); m.withheld == 0 && !m.mayShowLess(&result) && got != step.want {
 			t.Errorf("step %d, %d at %s: %s, want %s", i, step.cost, step.at, got, step.want)
 		}
 		m.compareLoad(t)

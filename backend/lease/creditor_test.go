@@ -94,6 +94,11 @@ func (d *creditor) Peek(_ context.Context, req backend.Request) (r backend.Resul
 	return r, nil
 }
 
+func (d *creditor) Seed(_ context.Context, req backend.Request, st state.State) error {
+	d.do(&req, func(s *state.State, at state.At) { s.Join(req.Policy, at, &st) })
+	return nil
+}
+
 func (d *creditor) Refund(_ context.Context, req backend.Request, receipt state.Receipt, n int64) error {
 	d.travel("refund")
 	d.do(&req, func(s *state.State, at state.At) { s.Refund(at, &receipt, n) })

@@ -250,3 +250,23 @@ func TestCreditAllocations(t *testing.T) {
 		}
 	}
 }
+
+// TestCreditAfterSeed: what this process has seeded is part of what it knows.
+func TestCreditAfterSeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(2*time.Millisecond), minute(100)
+		ls := onCredit(t, inner)
+		for range 2 {
+			take(t, ls, p, 1)
+		}
+		req := backend.Request{Key: "key", Policy: p}
+		var seeded state.State
+		seeded.Take(p, state.Moment(p, req.Key, time.Now().UnixMicro()), 100)
+		if err := ls.Seed(context.Background(), req, seeded); err != nil {
+			t.Fatal(err)
+		}
+		if r := take(t, ls, p, 1); r.Allowed {
+			t.Errorf("admitted by %s", r.Source)
+		}
+	})
+}

@@ -327,7 +327,24 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 	s, hash, name := l.shardOf(&req)
 	err := backend.Seed(ctx, l.inner, req, st)
 	l.recheck(s, hash, name, err)
+	l.learn(s, hash, name, &req, &st, err)
 	return err
+}
+
+// learn merges a state that was seeded, as err tells, into the view: otherwise the key would be on credit as if nothing had been.
+func (l *Lease) learn(s *shard, hash uint64, name, req *backend.Request, st *state.State, err error) {
+	if err != nil && outcome.NothingRefunded(err) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil && c.Value.serverMicros != 0 && !c.Value.stateless {
+		v := &c.Value
+		v.state.Join(req.Policy, v.at(req, l.clock()), st)
+		if v.debt != nil {
+			v.debt.stale = true
+		}
+	}
 }
 
 // Doubt implements [backend.Doubter].

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"path"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/backendtest"
 	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/backend/memcached"
 	"github.com/sluice-go/sluice/backend/memory"
 	"github.com/sluice-go/sluice/internal/backendtesting"
 	"github.com/sluice-go/sluice/internal/testserver"
@@ -48,6 +50,44 @@ func TestLeaseConformance(t *testing.T) {
 			backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
 				return backendtesting.NewLease(t, open(t, now), lease.Config{Now: now, Batch: batch, Steady: true, Processes: 1})
 			}, append(leaseOperations, backendtest.Withholds(batch-1), backendtest.Weakest(backend.Bounded))...)
+		})
+	}
+}
+
+// TestCreditConformance: a Lease that admits on credit charges each request once and where it was admitted, and never shows more than
+// remains. Callers at once are admitted at most the allowance above a limit.
+func TestCreditConformance(t *testing.T) {
+	t.Parallel()
+	redis, mc := testserver.Redis(t), testserver.Memcached(t)
+	inner := map[string]func(t *testing.T, now func() time.Time) backend.Backend{
+		"Redis": func(t *testing.T, now func() time.Time) backend.Backend {
+			return backendtesting.OpenRedis(t, redis.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix(), Timeout: backendtesting.Patient, Now: now})
+		},
+		"Memcached": func(t *testing.T, now func() time.Time) backend.Backend {
+			return backendtesting.OpenMemcached(t, memcached.Config{Prefix: backendtesting.NewPrefix(), Now: now}, mc.Addr)
+		},
+	}
+	cfg := lease.Config{Batch: -1, Slack: 0.9, Least: 1000, Processes: 1, Flush: time.Millisecond}
+	bound := lease.BoundError{Slack: cfg.Slack, Least: cfg.Least, Processes: cfg.Processes}
+	owes := backendtest.Owes(func(b backend.Backend) int64 { return b.(*lease.Lease).Stats().Debt }, bound.Above)
+	for name, open := range inner {
+		t.Run(name, func(t *testing.T) {
+			parts := make(map[string]*lease.Lease)
+			backendtest.Run(t, func(t *testing.T, now func() time.Time) backend.Backend {
+				cfg := cfg
+				cfg.Now = now
+				l := backendtesting.NewLease(t, open(t, now), cfg)
+				parts[path.Base(t.Name())] = l
+				return l
+			}, append(leaseOperations, owes, backendtest.Weakest(backend.Bounded), backendtest.Contends())...)
+			for _, part := range []string{
+				"Fixed", "Aligned", "Staggered", "Sliding", "Policy", "Denied", "Expiry", "ClockBack", "BigNumbers", "Peek", "Refund", "ChargeMarks",
+				"Grant", "Load", "Seed", "Floor", "Concurrent", "ConcurrentRefund", "History",
+			} {
+				if s := parts[part].Stats(); s.OnCredit == 0 || s.Forwarded == 0 || s.LostCharges > 0 {
+					t.Errorf("%s: %d on credit and %d not, %d lost", part, s.OnCredit, s.Forwarded, s.LostCharges)
+				}
+			}
 		})
 	}
 }
