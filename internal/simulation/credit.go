@@ -28,6 +28,8 @@ type Credit struct {
 	Trip      time.Duration // there and back, at most
 	Span      time.Duration
 	Refunds   float64 // of the admissions, unless there is a bucket
+	Resets    float64 // of the calls, unless there is a bucket
+	Large     float64 // of the requests: their costs are from half of an allowance to one and a half
 	Deaths    bool
 
 	// Of charges: certainly not executed, lost on the way, executed without a reply, and executed after the caller has given up.
@@ -41,17 +43,20 @@ type Credit struct {
 type CreditPlant int
 
 const (
-	_             CreditPlant = iota
-	RenewedAtSend             // a charge is taken for made, and the allowance renewed, when it is sent
-	Unmarked                  // a charge counts now instead of in its window
-	LossForgotten             // a charge of unknown outcome is taken for made
-	ChargedAgain              // a charge of unknown outcome is sent again
+	_               CreditPlant = iota
+	RenewedAtSend               // a charge is taken for made, and the allowance renewed, when it is sent
+	Unmarked                    // a charge counts now instead of in its window
+	LossForgotten               // a charge of unknown outcome is taken for made
+	ChargedAgain                // a charge of unknown outcome is sent again
+	ForgivenByReset             // what is charged soon after a reset is taken for a part of it
+	FirstPartOnly               // a request is admitted if there is room for a part of it
 )
 
 // CreditReport is what came of it.
 type CreditReport struct {
 	Admitted, OnCredit, Denied int64
 	Charges, Lost, Lives       int
+	Resets, LargeOnCredit      int
 	Above                      int64 // the most that a window, or a bucket, held above its Max
 	Of                         int64 // what it may hold above it
 	Violations                 []string
@@ -68,6 +73,7 @@ type credit struct {
 	mu     sync.Mutex // guards all below
 	states map[string]*state.State
 	books  map[string]*creditBook
+	resets map[string]time.Time // the last ones
 	report CreditReport
 }
 
@@ -75,7 +81,7 @@ type credit struct {
 func (c Credit) Play(seed uint64) *CreditReport {
 	w := &credit{
 		Credit: c, policy: limit.Policy{Name: "credit", Limits: c.Limits}, seed: seed, ends: time.Now().Add(c.Span),
-		states: make(map[string]*state.State), books: make(map[string]*creditBook),
+		states: make(map[string]*state.State), books: make(map[string]*creditBook), resets: make(map[string]time.Time),
 	}
 	for i := range c.Keys {
 		key := "key:" + strconv.Itoa(i)
@@ -133,7 +139,14 @@ func (w *credit) call(ls *lease.Lease, link *creditLink, random *rand.Rand) {
 		time.Sleep(span(random, 0, 4*time.Millisecond))
 	}
 	req := backend.Request{Key: "key:" + strconv.Itoa(random.IntN(w.Keys)), Policy: &w.policy, Cost: 1 + random.Int64N(3)}
-	r, err := ls.Take(context.Background(), req)
+	if w.Resets > 0 && chance(random, w.Resets) {
+		_ = ls.Reset(context.Background(), req)
+		return
+	}
+	if w.Large > 0 && chance(random, w.Large) {
+		req.Cost = w.largeCost(random)
+	}
+	r, err := w.take(ls, &req)
 	if err != nil {
 		time.Sleep(time.Millisecond)
 		return
@@ -144,6 +157,9 @@ func (w *credit) call(ls *lease.Lease, link *creditLink, random *rand.Rand) {
 		w.report.Denied++
 	case r.Source == backend.OnCredit:
 		w.report.OnCredit++
+		if req.Cost > 3 {
+			w.report.LargeOnCredit++
+		}
 		fallthrough
 	default:
 		w.report.Admitted++
@@ -231,7 +247,11 @@ func (l *creditLink) Refund(_ context.Context, req backend.Request, receipt stat
 	if l.dead.Load() {
 		return failed("refund", false)
 	}
-	l.do(&req, func(s *state.State, at state.At) { s.Refund(at, &receipt, amount) })
+	l.do(&req, func(s *state.State, at state.At) {
+		before := l.w.used(s, at)
+		s.Refund(at, &receipt, amount)
+		l.w.books[req.Key].refunded(&receipt, before, l.w.used(s, at))
+	})
 	l.travel()
 	return nil
 }
@@ -268,6 +288,9 @@ func (l *creditLink) Charge(_ context.Context, req backend.Request, mark state.M
 		return known, nil
 	}
 	l.travel()
+	if w.Plant == ForgivenByReset && w.sinceReset(req.Key) < 100*time.Millisecond {
+		return pretend(), nil
+	}
 	lost := func() (backend.Result, error) {
 		w.mu.Lock()
 		w.report.Lost++

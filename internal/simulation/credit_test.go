@@ -37,8 +37,9 @@ func creditOf(seed uint64) simulation.Credit {
 	if pick(3) > 0 {
 		c.Refused, c.LostCalls, c.LostReplies, c.Late = 0.03*float64(pick(3)), 0.02*float64(pick(3)), 0.02*float64(pick(3)), 0.02*float64(pick(3))
 	}
+	c.Large, c.Resets = []float64{0, 0.05, 0.3}[pick(3)], []float64{0, 0.003, 0.03}[pick(3)]
 	if hasBucket(limits) {
-		c.Refunds, c.Lease.Batch = 0, -1
+		c.Refunds, c.Resets, c.Lease.Batch = 0, 0, -1
 	}
 	return c
 }
@@ -61,7 +62,7 @@ func playCredit(t *testing.T, c simulation.Credit, seed uint64) (r *simulation.C
 // TestCredit is promise P14: on credit no window holds more than Max and an allowance for each process life that admits in it,
 // whatever is lost, late or dies; and nothing is charged to a window that was not admitted in it.
 func TestCredit(t *testing.T) {
-	var onCredit, admitted, lost, lives int64
+	var onCredit, admitted, lost, lives, large, resets int64
 	var above float64
 	for seed := range uint64(testtier.Size(60, 600)) {
 		r := playCredit(t, creditOf(seed), seed)
@@ -72,13 +73,15 @@ func TestCredit(t *testing.T) {
 			t.Fatalf("%+v: %+v", creditOf(seed), *r)
 		}
 		onCredit, admitted, lost, lives = onCredit+r.OnCredit, admitted+r.Admitted, lost+int64(r.Lost), lives+int64(r.Lives)
+		large, resets = large+int64(r.LargeOnCredit), resets+int64(r.Resets)
 		if r.Of > 0 {
 			above = max(above, float64(r.Above)/float64(r.Of))
 		}
 	}
-	shown := fmt.Sprintf("%d of %d on credit, %d charges lost, %d lives, at most %.0f%% of what may be above Max", onCredit, admitted, lost, lives, 100*above)
+	shown := fmt.Sprintf("%d of %d on credit, %d of them large; %d charges lost, %d resets, %d lives; at most %.0f%% of what may be above Max",
+		onCredit, admitted, large, lost, resets, lives, 100*above)
 	t.Log(shown)
-	if onCredit*4 < admitted || lost == 0 || above < 0.5 {
+	if onCredit*4 < admitted || lost == 0 || large < 100 || resets < 100 || above < 0.5 {
 		t.Errorf("%s: the test shows little", shown)
 	}
 }
@@ -90,29 +93,45 @@ func TestCreditPlants(t *testing.T) {
 		plant  simulation.CreditPlant
 		within uint64
 		change func(c *simulation.Credit)
+		only   func(c *simulation.Credit) // nothing is found without what this takes away
 	}{
-		{"allowance renewed before the reply", simulation.RenewedAtSend, 12, nil},
-		{"charge without its mark", simulation.Unmarked, 12, nil},
-		{"a lost charge taken for made", simulation.LossForgotten, 20, func(c *simulation.Credit) { c.LostCalls = 0.2 }},
-		{"a lost charge sent again", simulation.ChargedAgain, 12, func(c *simulation.Credit) { c.LostReplies = 0.2 }},
+		{"allowance renewed before the reply", simulation.RenewedAtSend, 12, nil, nil},
+		{"charge without its mark", simulation.Unmarked, 12, nil, nil},
+		{"a lost charge taken for made", simulation.LossForgotten, 20, func(c *simulation.Credit) { c.LostCalls = 0.2 }, nil},
+		{"a lost charge sent again", simulation.ChargedAgain, 12, func(c *simulation.Credit) { c.LostReplies = 0.2 }, nil},
 		{"no allowance", 0, 12, func(c *simulation.Credit) {
 			c.Stated = &lease.BoundError{Slack: 0.1, Processes: c.Processes}
 			c.Lease.Slack, c.Lease.Processes = 0.95, 1
-		}},
+		}, nil},
+		{"a reset taken for a charge", simulation.ForgivenByReset, 12, nil, func(c *simulation.Credit) { c.Resets = 0 }},
+		{"room for a part only", simulation.FirstPartOnly, 20, nil, func(c *simulation.Credit) { c.Large = 0 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for seed := range test.within {
-				c := creditOf(seed)
-				c.Plant = test.plant
-				if test.change != nil {
-					test.change(&c)
+			found := func(without func(*simulation.Credit)) (seed uint64, violation string) {
+				for seed := range test.within {
+					c := creditOf(seed)
+					c.Plant = test.plant
+					for _, change := range []func(*simulation.Credit){test.change, without} {
+						if change != nil {
+							change(&c)
+						}
+					}
+					if r := playCredit(t, c, seed); len(r.Violations) > 0 {
+						return seed, r.Violations[0]
+					}
 				}
-				if r := playCredit(t, c, seed); len(r.Violations) > 0 {
-					t.Logf("seed %d: %s", seed, r.Violations[0])
-					return
+				return 0, ""
+			}
+			seed, violation := found(nil)
+			if violation == "" {
+				t.Errorf("not found within %d seeds", test.within)
+			}
+			t.Logf("seed %d: %s", seed, violation)
+			if test.only != nil {
+				if seed, violation := found(test.only); violation != "" {
+					t.Errorf("also found without, by seed %d: %s", seed, violation)
 				}
 			}
-			t.Errorf("not found within %d seeds", test.within)
 		})
 	}
 }

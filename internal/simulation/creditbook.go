@@ -27,6 +27,7 @@ type creditPage struct {
 
 type creditSlot struct {
 	admitted, given, charged int64
+	refunded                 int64 // of what was charged, by the server
 	lives                    map[int64]bool
 }
 
