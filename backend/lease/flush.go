@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -37,7 +36,6 @@ type dueFlush struct {
 const (
 	flushParts = 8   // of the shards, which take turns within Config.Flush while many keys owe
 	flushOnce  = 128 // keys that are flushed together: a server is sent that many in one call
-	maxFlushes = 256 // concurrent calls: two of the largest batches that a server is sent
 
 	// A charge that was certainly not executed is retried with exponential backoff.
 	minFlushBackoff = int64(50 * time.Millisecond)
@@ -135,9 +133,8 @@ func (l *Lease) flushLoop() {
 	parts := min(len(l.shards), flushParts)
 	tick := time.NewTicker(l.cfg.Flush / time.Duration(parts))
 	defer tick.Stop()
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	slots := make(chan struct{}, maxFlushes)
+	room := newFlushRoom(l.cfg.Flush)
+	defer room.busy.Wait()
 	step := 1
 	for part := 0; ; part = (part + 1) % parts {
 		select {
@@ -153,20 +150,16 @@ func (l *Lease) flushLoop() {
 			continue // all were flushed
 		}
 		for i := part; i < len(l.shards); i += step {
-			l.flushShard(l.flushing, &l.shards[i], false, slots, &busy)
+			l.flushShard(l.flushing, &l.shards[i], false, room)
 		}
 	}
 }
 
-// flushShard flushes what is due of a shard, each key once there is a slot for its call, and reports whether anything was.
-func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, slots chan struct{}, busy *sync.WaitGroup) bool {
+// flushShard flushes what is due of a shard, each key once there is room for its call, and reports whether anything was.
+func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, room *flushRoom) bool {
 	due := s.takeDue(all)
 	for _, c := range due {
-		slots <- struct{}{} // a flush in a slot returns by the inner backend's timeout
-		busy.Go(func() {
-			l.flushDue(ctx, s, c)
-			<-slots
-		})
+		room.start(func() { l.flushDue(ctx, s, c) })
 	}
 	return len(due) > 0
 }
@@ -322,13 +315,12 @@ var errNotCharged = &backend.Error{Op: "refund", Kind: backend.Unavailable, Err:
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {
 	for {
-		var busy sync.WaitGroup
-		slots := make(chan struct{}, maxFlushes)
+		room := newFlushRoom(l.cfg.Flush)
 		left := false
 		for i := range l.shards {
-			left = l.flushShard(ctx, &l.shards[i], true, slots, &busy) || left
+			left = l.flushShard(ctx, &l.shards[i], true, room) || left
 		}
-		busy.Wait()
+		room.busy.Wait()
 		if !left || ctx.Err() != nil {
 			break
 		}

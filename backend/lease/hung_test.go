@@ -64,3 +64,34 @@ func TestHungServer(t *testing.T) {
 		}
 	})
 }
+
+// TestHungServerAmongOthers: what is owed to other servers is charged while thousands of charges to one server hang.
+func TestHungServerAmongOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := hung{newCreditor(2 * time.Millisecond)}, minute(1000)
+		ls := backendtesting.NewLease(t, inner, lease.Config{Slack: 0.5, Processes: 2, Batch: -1, MaxKeys: 10_000})
+		const hang, others = 4000, 1000
+		for range 2 {
+			for i := range hang {
+				backendtesting.MustTake(t, ls, backend.Request{Key: fmt.Sprint("h", i), Policy: p, Cost: 1})
+				if i%(hang/others) == 0 {
+					backendtesting.MustTake(t, ls, backend.Request{Key: fmt.Sprint("key", i), Policy: p, Cost: 1})
+				}
+			}
+		}
+		time.Sleep(1500 * time.Millisecond)
+		late := 0
+		for i := 0; i < hang; i += hang / others {
+			used, err := inner.Peek(context.Background(), backend.Request{Key: fmt.Sprint("key", i), Policy: p, Cost: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used.Binding().Remaining != 1000-2 {
+				late++
+			}
+		}
+		if late > 0 {
+			t.Errorf("%d of %d keys are not charged yet", late, others)
+		}
+	})
+}
