@@ -17,9 +17,9 @@ import (
 
 func init() { followClock = testserver.FollowHostClock }
 
-// TestCreditHostClocks lets three processes owe in one window: the wall clock of the first is right, that of the second 26 years
-// behind, and that of the third is stepped, past the end of the window and back. Once more with Leases that judge by the wall clock,
-// the run admits too much: so it would be noticed.
+// TestCreditHostClocks lets three processes owe in one window: the wall clock of the first is right, that of the second 26
+// years behind, and that of the third is stepped, past the end of the window and back. Once more with Leases that judge by the
+// wall clock, the run admits too much: so it would be noticed.
 func TestCreditHostClocks(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour

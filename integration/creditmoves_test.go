@@ -212,8 +212,8 @@ func TestCreditReshard(t *testing.T) {
 	report(t, "credit-reshard", result{bound: bound.Above(l), formula: fmt.Sprintf("of a key 3 x floor(0.3 x %d / 3)", l.Max), sluice: shown})
 }
 
-// TestCreditFlag moves keys from Memcached to Redis and back while two processes owe, of which the second learns of every change
-// later. Without CarryOver a key that moved has its quota again.
+// TestCreditFlag moves keys from Memcached to Redis and back while two processes owe, of which the second learns of every
+// change later. Without CarryOver a key that moved has its quota again.
 func TestCreditFlag(t *testing.T) {
 	t.Parallel()
 	l := limit.PerDay(500)

@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Owes allows the backend to decide on credit, with [backend.OnCredit] as the source: a take is charged after its answer. Owed returns
-// what it has admitted and not charged yet. The suite waits after each take of a single caller until that is 0; all that the backend
-// holds must be as if the take had been exact. A decision on credit may show less than remains, never more: of a bucket, and after
-// something was given back. Its receipt may name a position up to cost-1 lower. Callers at once may be admitted up to above(l) more than
-// l holds, and be shown any number as remaining.
+// Owes allows the backend to decide on credit, with [backend.OnCredit] as the source: a take is charged after its answer. Owed
+// returns what it has admitted and not charged yet. The suite waits after each take of a single caller until that is 0; all
+// that the backend holds must be as if the take had been exact. A decision on credit may show less than remains, never more: of
+// a bucket, and after something was given back. Its receipt may name a position up to cost-1 lower. Callers at once may be
+// admitted up to above(l) more than l holds, and be shown any number as remaining.
 func Owes(owed func(b backend.Backend) int64, above func(l limit.Limit) int64) Option {
 	return func(c *config) { c.owed, c.above = owed, above }
 }

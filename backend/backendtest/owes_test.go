@@ -53,8 +53,8 @@ func (d *debtor) Take(ctx context.Context, req backend.Request) (backend.Result,
 	return r, nil
 }
 
-// TestOwes: what is charged late passes with the option, and fails without; what is charged wrongly, or shows more than remains, fails
-// with it.
+// TestOwes: what is charged late passes with the option, and fails without; what is charged wrongly, or shows more than
+// remains, fails with it.
 func TestOwes(t *testing.T) {
 	const env = "SLUICE_BACKENDTEST_OWES"
 	var d *debtor

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,22 +16,31 @@ import (
 )
 
 // TestLeaseEndsInTimeAfterASlowReading: the first reading of a server's clock is 200 ms late, and so is all that the process
-// believes of windows for a while. What it has leased of a window is spent before others can begin the next one.
+// believes of windows for a while; on credit all readings are, as the connections that flushes open would correct the first.
+// What it has leased of a window, or may admit on credit, is spent before others can begin the next one.
 func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 	t.Parallel()
 	const late, perWindow = 200 * time.Millisecond, 1000
 	server := testserver.Redis(t)
-	for _, l := range []limit.Limit{
-		limit.Fixed(perWindow, time.Second).Aligned(), limit.Sliding(2*perWindow, 2*time.Second, time.Second),
+	fixed, sliding := limit.Fixed(perWindow, time.Second).Aligned(), limit.Sliding(2*perWindow, 2*time.Second, time.Second)
+	leases, credit := lease.Config{Batch: 10, Steady: true, Processes: 1}, lease.Config{Batch: -1, Slack: 0.5, Processes: 1}
+	for _, test := range []struct {
+		limit  limit.Limit
+		cfg    lease.Config
+		source backend.Source
+		enough int
+	}{
+		{fixed, leases, backend.Leased, 100}, {sliding, leases, backend.Leased, 100},
+		{fixed, credit, backend.OnCredit, 30}, {sliding, credit, backend.OnCredit, 30},
 	} {
-		t.Run(l.String(), func(t *testing.T) {
+		t.Run(fmt.Sprint(test.limit, "/", test.source), func(t *testing.T) {
 			t.Parallel()
-			leased, spentLate := 0, 0
-			for round := 0; round < 3 || leased < 100 && round < 30; round++ { // more of them on a busy machine
+			l, local, spentLate := test.limit, 0, 0
+			for round := 0; round < 3 || local < test.enough && round < 30; round++ { // more of them on a busy machine
 				var read atomic.Bool
 				proxy := testserver.NewProxy(t, server.Addr)
 				proxy.SetFault(func(args []string) testserver.Action {
-					if args[0] == "TIME" && !read.Swap(true) {
+					if args[0] == "TIME" && (!read.Swap(true) || test.source == backend.OnCredit) {
 						return testserver.Delay(late)
 					}
 					return testserver.Pass
@@ -39,7 +49,7 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 					time.Sleep(5 * time.Millisecond) // the boundary comes before the clock is read again
 				}
 				inner := backendtesting.OpenRedis(t, proxy.Addr, redisbackend.Config{Prefix: backendtesting.NewPrefix()})
-				ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 10, Steady: true, Processes: 1})
+				ls := backendtesting.NewLease(t, inner, test.cfg)
 				req := backend.Request{Key: "key", Policy: &limit.Policy{Limits: []limit.Limit{l}}, Cost: 1}
 				for end := time.Now().Truncate(time.Second).Add(1300 * time.Millisecond); time.Now().Before(end); {
 					asked := time.Now().UnixMicro() // by the clock of the server, which runs on this host
@@ -47,8 +57,8 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if r.Source == backend.Leased {
-						leased++
+					if r.Source == test.source {
+						local++
 						receipt := r.Receipt()
 						before, _, _ := receipt.Charge(0)
 						if l.Algorithm == limit.SlidingWindow {
@@ -62,10 +72,10 @@ func TestLeaseEndsInTimeAfterASlowReading(t *testing.T) {
 				}
 			}
 			if spentLate > 0 {
-				t.Errorf("%d of %d leased takes were spent after the end of what they were charged to", spentLate, leased)
+				t.Errorf("%d of %d takes were admitted after the end of what they are charged to", spentLate, local)
 			}
-			if leased < 100 {
-				t.Errorf("only %d takes were leased: the test shows nothing", leased)
+			if local < test.enough {
+				t.Errorf("only %d takes were admitted without a call: the test shows nothing", local)
 			}
 		})
 	}

@@ -55,9 +55,10 @@ type Config struct {
 	// with Slack. Keys that owe are never evicted: if all do, other keys are decided by the server. Zero: 65,536.
 	MaxKeys int
 
-	// Now replaces the clock, for tests. Only differences of its readings matter: a step counts as time that has passed, so what is
-	// owed to a window may be dropped before that ends. Nil: the monotonic clock of the process, with the wall clock to detect that
-	// the host was suspended: a forward step of that looks the same, and ends leases and credit until the next reply.
+	// Now replaces the clock, for tests. Only differences of its readings matter: a step counts as time that has passed, so
+	// what is owed to a window may be dropped before that ends. Nil: the monotonic clock of the process, with the wall clock to
+	// detect that the host was suspended: a forward step of that looks the same, and ends leases and credit until the next
+	// reply.
 	Now func() time.Time
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// flushRoom bounds the concurrent calls of flushes. Most replies come soon. A call that takes longer than Config.Flush, as one to a
-// server that hangs, moves to a larger room while there is any: charges to other servers don't wait behind it.
+// flushRoom bounds the concurrent calls of flushes. Most replies come soon. A call that takes longer than Config.Flush, as one
+// to a server that hangs, moves to a larger room while there is any: charges to other servers don't wait behind it.
 type flushRoom struct {
 	prompt, slow chan struct{}
 	patience     time.Duration

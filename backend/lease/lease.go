@@ -331,7 +331,8 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 	return err
 }
 
-// learn merges a state that was seeded, as err tells, into the view: otherwise the key would be on credit as if nothing had been.
+// learn merges a state that was seeded, as err tells, into the view: otherwise the key would be on credit as if nothing had
+// been.
 func (l *Lease) learn(s *shard, hash uint64, name, req *backend.Request, st *state.State, err error) {
 	if err != nil && outcome.NothingRefunded(err) {
 		return

@@ -54,8 +54,8 @@ func TestLeaseConformance(t *testing.T) {
 	}
 }
 
-// TestCreditConformance: a Lease that admits on credit charges each request once and where it was admitted, and never shows more than
-// remains. Callers at once are admitted at most the allowance above a limit.
+// TestCreditConformance: a Lease that admits on credit charges each request once and where it was admitted, and never shows
+// more than remains. Callers at once are admitted at most the allowance above a limit.
 func TestCreditConformance(t *testing.T) {
 	t.Parallel()
 	redis, mc := testserver.Redis(t), testserver.Memcached(t)

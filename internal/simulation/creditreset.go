@@ -24,7 +24,8 @@ func (w *credit) largeCost(random *rand.Rand) int64 {
 	return min(max(1, allowance/2+random.Int64N(allowance+1)), most)
 }
 
-// take makes a request. With FirstPartOnly one that is denied is admitted all the same if 1 is on credit; the rest is charged afterwards.
+// take makes a request. With FirstPartOnly one that is denied is admitted all the same if 1 is on credit; the rest is charged
+// afterwards.
 func (w *credit) take(ls *lease.Lease, req *backend.Request) (backend.Result, error) {
 	r, err := ls.Take(context.Background(), *req)
 	if w.Plant != FirstPartOnly || req.Cost == 1 || err != nil || r.Allowed {

@@ -49,9 +49,9 @@ func (c *HostClock) Step(t testing.TB, by time.Duration) {
 	}
 }
 
-// FollowHostClock makes the wall clock of this process follow a HostClock for good. Call it first in the process. A preloaded shim,
-// as of [Clock], doesn't reach a Go program: it reads the clock by the kernel's vDSO. So this overwrites the vDSO's clock_gettime in
-// the memory of this process, with a system call that adds the seconds in the file.
+// FollowHostClock makes the wall clock of this process follow a HostClock for good. Call it first in the process. A preloaded
+// shim, as of [Clock], doesn't reach a Go program: it reads the clock by the kernel's vDSO. So this overwrites the vDSO's
+// clock_gettime in the memory of this process, with a system call that adds the seconds in the file.
 func FollowHostClock(file string) error {
 	f, err := os.Open(file)
 	if err != nil {
