@@ -133,7 +133,7 @@ func (l *Lease) flushLoop() {
 	parts := min(len(l.shards), flushParts)
 	tick := time.NewTicker(l.cfg.Flush / time.Duration(parts))
 	defer tick.Stop()
-	room := newFlushRoom(l.cfg.Flush)
+	room := newFlushRoom()
 	defer room.busy.Wait()
 	step := 1
 	for part := 0; ; part = (part + 1) % parts {
@@ -315,7 +315,7 @@ var errNotCharged = &backend.Error{Op: "refund", Kind: backend.Unavailable, Err:
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {
 	for {
-		room := newFlushRoom(l.cfg.Flush)
+		room := newFlushRoom()
 		left := false
 		for i := range l.shards {
 			left = l.flushShard(ctx, &l.shards[i], true, room) || left
