@@ -22,5 +22,5 @@
 //
 // A [Credit] plays processes that admit before they charge, and checks P14: what a window may hold above its Max.
 //
-// A [Fleet] is another play: thousands of processes with leases, where nothing fails, to see what servers have to carry.
+// A [Fleet] is another play: thousands of processes with leases, or on credit, to see what servers have to carry.
 package simulation

@@ -47,14 +47,34 @@ type FleetReport struct {
 	MostStrandedOf     float64 // the longest limit of a key, as a share of its Max
 	LargestBatch       int64
 	Unbounded          int   // how often more was stranded than the bound, in all or of a key
+	Waited             int64 // requests that were not decided at once
 	Failed             int64 // requests without an answer
 	Lost               int64 // cost that was charged by takes whose replies were lost, or that the dead held
 	Above              int64 // what was admitted above the Max of a window
-	Kept               int64 // what is charged after all have closed, not admitted, and not given back
+	Kept               int64 // after all have closed, how far what is charged and not given back is off what was admitted
+
+	// With Lease.Slack only.
+	OnCredit      int64 // admitted on credit
+	Charges       int64 // of a key each
+	SharedCharges int64 // those that went together with others
+	SharedCalls   int64 // in as many calls
+	Debt          float64
+	MostDebt      int64   // in all, at a moment
+	MostAbove     float64 // the most of a window above its Max, as a share of it,
+	AboveBound    float64 // and the bound of that, for as many processes as there were
+	Overbound     int     // how often a window held more than the bound
+	Overshoot     int64   // as the processes have seen it
+	LostCharges   int64   // cost
+	Uncharged     int64   // cost that the dead owed
 }
 
 // Calls are all that went to a server.
-func (r *FleetReport) Calls() int64 { return r.Forwarded + r.Fetches + r.Refunds }
+func (r *FleetReport) Calls() int64 {
+	return r.Forwarded + r.Fetches + r.Refunds + r.ChargeCalls()
+}
+
+// ChargeCalls are those that charge.
+func (r *FleetReport) ChargeCalls() int64 { return r.Charges - r.SharedCharges + r.SharedCalls }
 
 // fleet is a Fleet that is played. It is the server, too: like one, it decides at its own clock, in one step, and says
 // what it knows.
@@ -65,10 +85,13 @@ type fleet struct {
 	mu     sync.Mutex // guards all below
 	keys   []fleetKey
 	names  map[string]int
-	backs  int64 // refunds
+	sent   sent
 	leases []*lease.Lease
 	report FleetReport
 }
+
+// sent counts what arrives at the server beside takes.
+type sent struct{ refunds, charges, sharedCharges, sharedCalls int64 }
 
 // Play plays it.
 func (f Fleet) Play(seed uint64) *FleetReport {
@@ -90,6 +113,8 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 		running.Go(func() { _ = ls.Close() })
 	}
 	running.Wait()
+	after := w.sum()
+	w.report.LostCharges, w.report.Overshoot = after.LostCharges, after.Overshoot
 	w.settle()
 	return &w.report
 }
@@ -122,9 +147,9 @@ func (w *fleet) process(seed uint64, i int, names []string) {
 			ls = w.open(link)
 		}
 		time.Sleep(time.Until(next))
-		key := int(keys.Uint64())
+		key, asked := int(keys.Uint64()), time.Now()
 		r, err := ls.Take(context.Background(), backend.Request{Key: names[key], Policy: &w.Policy, Cost: 1})
-		w.answered(key, &r, err)
+		w.answered(key, &r, err, time.Since(asked) > 0)
 	}
 }
 
@@ -144,12 +169,14 @@ func (w *fleet) watch() {
 	const every = 730 * time.Millisecond
 	time.Sleep(w.Warm)
 	w.mu.Lock()
-	w.report, w.backs = FleetReport{}, 0
+	w.report, w.sent = FleetReport{}, sent{}
 	w.mu.Unlock()
 	before, looks := w.sum(), 0
 	for now := before; ; {
 		w.report.Stranded += float64(now.Stranded)
 		w.report.MostStranded = max(w.report.MostStranded, now.Stranded)
+		w.report.Debt += float64(now.Debt)
+		w.report.MostDebt = max(w.report.MostDebt, now.Debt)
 		looks++
 		w.inspect(now.Stranded)
 		if !time.Now().Add(every).Before(w.ends) {
@@ -163,8 +190,10 @@ func (w *fleet) watch() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := &w.report
-	r.Refunds = w.backs
+	r.Refunds, r.Charges, r.SharedCharges, r.SharedCalls = w.sent.refunds, w.sent.charges, w.sent.sharedCharges, w.sent.sharedCalls
 	r.Stranded /= float64(looks)
+	r.Debt /= float64(looks)
+	r.OnCredit = now.OnCredit - before.OnCredit
 	r.Leased, r.Denied = now.Leased-before.Leased, now.Denied-before.Denied
 	r.Forwarded, r.Fetches, r.Returned = now.Forwarded-before.Forwarded, now.Fetches-before.Fetches, now.Returned-before.Returned
 }
@@ -181,6 +210,10 @@ func (w *fleet) sum() (sum lease.Stats) {
 		sum.Fetches += s.Fetches
 		sum.Returned += s.Returned
 		sum.Stranded += s.Stranded
+		sum.OnCredit += s.OnCredit
+		sum.Debt += s.Debt
+		sum.LostCharges += s.LostCharges
+		sum.Overshoot = max(sum.Overshoot, s.Overshoot)
 	}
 	return sum
 }

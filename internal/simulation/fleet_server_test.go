@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/testserver"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 )
 
 // TestFleetServer measures on a redis-server what the tables of TestFleet take for granted: processor time and bytes of a
@@ -47,6 +48,15 @@ func TestFleetServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	charge := func(p *limit.Policy) func(int) error {
+		return func(i int) error {
+			mark, _ := state.MarkAt(p, state.At{Micros: time.Now().UnixMicro()})
+			_, err := b.Charge(context.Background(), backend.Request{Key: "user:" + strconv.Itoa(i%1000), Policy: p, Cost: 1}, mark)
+			return err
+		}
+	}
+	aligned := &limit.Policy{Name: "aligned", Limits: []limit.Limit{limit.PerMinute(1_000_000).Aligned()}}
+	alignedTwo := &limit.Policy{Name: "alignedtwo", Limits: []limit.Limit{limit.PerSecond(1_000_000).Aligned(), limit.PerMinute(10_000_000).Aligned()}}
 	var rows strings.Builder
 	for _, row := range []struct {
 		name    string
@@ -62,6 +72,10 @@ func TestFleetServer(t *testing.T) {
 		{"refund", 1, func(int) error {
 			return b.Refund(context.Background(), backend.Request{Key: "lease", Policy: p}, r.Receipt(), 1)
 		}},
+		{"charge, one limit", 1, charge(aligned)},
+		{"charge, two limits", 1, charge(alignedTwo)},
+		{"charge, one limit, 32 of one process", 32, charge(aligned)},
+		{"charge, two limits, 32 of one process", 32, charge(alignedTwo)},
 		{"heartbeat", 1, func(int) error { _, err := b.Heartbeat(context.Background()); return err }},
 	} {
 		var least spent // other work on the machine only adds to it

@@ -3,7 +3,6 @@ package simulation_test
 import (
 	"flag"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,7 +19,9 @@ var (
 	sizesFlag = flag.String("sizes", "10,100,1000,3000,10000", "processes of the fleets, for -fleet: 10,000 take longer than all others")
 	takeFlag  = flag.Float64("takeus", 11, "Redis CPU of a take, in microseconds, for -fleet: see TestFleetServer")
 	limitFlag = flag.Float64("limitus", 5, "and for each limit beyond the first")
-	backFlag  = flag.Float64("refundus", 16, "and of a refund")
+	backFlag  = flag.Float64("refundus", 16, "and of a refund,")
+	loneFlag  = flag.Float64("chargeus", 14, "of a charge in a call of its own,")
+	shareFlag = flag.Float64("sharedus", 6, "and of one that shares a call")
 )
 
 // workload is what a fleet of n processes is asked.
@@ -68,8 +69,11 @@ func fleetOf(w *workload, processes int, rate float64) simulation.Fleet {
 func playFleet(t *testing.T, f simulation.Fleet, seed uint64) (r *simulation.FleetReport) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) { r = f.Play(seed) })
-	if r.Above != 0 {
-		t.Errorf("%d were admitted above Max", r.Above)
+	if r.Overbound != 0 {
+		t.Errorf("%d times a window was above Max and the allowance of each process", r.Overbound)
+	}
+	if f.Lease.Slack == 0 && (r.Above != 0 || r.OnCredit != 0 || r.Charges != 0) {
+		t.Errorf("without Slack %d were admitted above Max, %d on credit, and %d charges made", r.Above, r.OnCredit, r.Charges)
 	}
 	if r.Unbounded != 0 {
 		t.Errorf("%d times more was stranded of a key than a batch for each process", r.Unbounded)
@@ -183,19 +187,24 @@ func TestFleetFaults(t *testing.T) {
 	t.Logf("\n\n%s", b.String())
 }
 
+// fleetSizes are the sizes that are played.
+func fleetSizes(t *testing.T) (sizes []int) {
+	if !*fleetFlag {
+		return []int{10}
+	}
+	for _, n := range strings.Split(*sizesFlag, ",") {
+		size, err := strconv.Atoi(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes = append(sizes, size)
+	}
+	return sizes
+}
+
 // TestFleet prints the tables of docs/capacity.md with -fleet, and without it the rows of its smallest fleets.
 func TestFleet(t *testing.T) {
-	sizes := []int{10}
-	if *fleetFlag {
-		sizes = nil
-		for _, n := range strings.Split(*sizesFlag, ",") {
-			size, err := strconv.Atoi(n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sizes = append(sizes, size)
-		}
-	}
+	sizes := fleetSizes(t)
 	t.Run("sizes", func(t *testing.T) {
 		var rows []fleetRow
 		for i := range workloads {
@@ -206,7 +215,7 @@ func TestFleet(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("\n\n%s", tabulate(t, rows))
+		t.Logf("\n\n%s", tabulate(t, leased, rows))
 	})
 	if !*fleetFlag {
 		return
@@ -226,59 +235,6 @@ func TestFleet(t *testing.T) {
 		add("a tenth of the requests", func(f *simulation.Fleet) { f.Rate = 5 })
 		add("ten times the keys", func(f *simulation.Fleet) { f.Keys *= 10 })
 		add("a tenth of the keys", func(f *simulation.Fleet) { f.Keys /= 10 })
-		t.Logf("\n\n%s", tabulate(t, rows))
+		t.Logf("\n\n%s", tabulate(t, leased, rows))
 	})
-}
-
-// fleetRow is a row of a table.
-type fleetRow struct {
-	name  string
-	fleet simulation.Fleet
-}
-
-// tabulate plays all rows, and makes a table of them.
-func tabulate(t *testing.T, rows []fleetRow) string {
-	t.Helper()
-	var b strings.Builder // row by row, for large fleets take minutes
-	b.WriteString("| workload | processes | requests/s | takes/s | refunds/s | without a call | largest batch | stranded, mean | most | " +
-		"bound | most of a key's Max | denied early | Redis cores | groups |\n")
-	b.WriteString("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, row := range rows {
-		f := row.fleet
-		start := time.Now()
-		r := playFleet(t, f, 1)
-		t.Logf("%s, %d processes: played in %s", row.name, f.Processes, time.Since(start).Round(time.Millisecond))
-		second := f.Span.Seconds()
-		takes, refunds := float64(r.Forwarded+r.Fetches)/second, float64(r.Refunds)/second
-		take := *takeFlag + *limitFlag*float64(len(f.Policy.Limits)-1)
-		cores := (takes*take + refunds**backFlag) / 1e6
-		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %.1f%% | %d | %s | %s | %s | %.1f%% | %.2f%% | %.2f | %d |\n", row.name, f.Processes,
-			short(float64(r.Requests)/second), short(takes), short(refunds),
-			100*free(r), r.LargestBatch, short(r.Stranded), short(float64(r.MostStranded)), short(float64(r.Bound)),
-			100*r.MostStrandedOf, 100*float64(r.Early)/float64(r.Requests), cores, int(max(1, math.Ceil(cores/busiest))))
-	}
-	return b.String()
-}
-
-// busiest is how much of its core a Redis should be busy with takes, at a steady rate.
-const busiest = 0.5
-
-// short is a number with three digits that count.
-func short(n float64) string {
-	for _, unit := range []struct {
-		of   float64
-		name string
-	}{{1e6, "M"}, {1e3, "k"}} {
-		if n >= 10*unit.of {
-			return fmt.Sprintf("%.*f%s", digits(n/unit.of), n/unit.of, unit.name)
-		}
-	}
-	return fmt.Sprintf("%.0f", n)
-}
-
-func digits(n float64) int {
-	if n < 100 {
-		return 1
-	}
-	return 0
 }

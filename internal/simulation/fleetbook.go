@@ -58,23 +58,27 @@ func (w *fleet) longest() *limit.Limit { return &w.Policy.Limits[len(w.Policy.Li
 func (w *fleet) windowOf(l *limit.Limit, micros int64) int64 { return micros / l.Window.Microseconds() }
 
 // answered keeps what a process did with a request.
-func (w *fleet) answered(key int, r *backend.Result, err error) {
+func (w *fleet) answered(key int, r *backend.Result, err error, waited bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.report.Requests++
+	if waited {
+		w.report.Waited++
+	}
 	if err != nil {
 		w.report.Failed++
 		return
 	}
 	k := &w.keys[key]
-	t := k.tally(w.windowOf(&w.Policy.Limits[0], r.Now))
 	if !r.Allowed {
-		t.denied++
+		k.tally(w.windowOf(&w.Policy.Limits[0], r.Now)).denied++
 		return
 	}
-	t.admitted++
+	receipt := r.Receipt()
+	end, _, _ := receipt.Charge(0)
+	k.tally(w.windowOf(&w.Policy.Limits[0], end-1)).admitted++
 	w.report.Admitted++
-	w.move(k, r.Now, -1)
+	w.back(k, &receipt, 1)
 }
 
 // tally finds the tally of a window, one of the latest.
@@ -105,6 +109,7 @@ func (w *fleet) move(k *fleetKey, micros, cost int64) {
 // settle adds up what was admitted, window by window, and what could have been.
 func (w *fleet) settle() {
 	counted := w.ends.Add(-w.Span).UnixMicro()
+	w.report.AboveBound = float64(w.bound(w.longest())) / float64(w.longest().Max)
 	for i := range w.keys {
 		k := &w.keys[i]
 		if k.window == w.windowOf(w.longest(), time.Now().UnixMicro()) { // what is left of a window that is over is not sent back
@@ -120,16 +125,35 @@ func (w *fleet) settle() {
 // above looks for windows of a limit that hold more than its Max.
 func (w *fleet) above(k *fleetKey, l *limit.Limit) {
 	shortest := w.Policy.Limits[0].Window.Microseconds()
+	bound := w.bound(l)
 	window, held := int64(-1), int64(0)
 	for _, t := range k.tallies {
 		if of := w.windowOf(l, t.window*shortest); of != window {
 			window, held = of, 0
 		}
 		held += t.admitted
-		if held > l.Max {
-			w.report.Above += min(t.admitted, held-l.Max)
+		above := held - l.Max
+		if above <= 0 {
+			continue
+		}
+		w.report.Above += min(t.admitted, above)
+		if above > bound {
+			w.report.Overbound++
+		}
+		if share := float64(above) / float64(l.Max); share > w.report.MostAbove {
+			w.report.MostAbove, w.report.AboveBound = share, float64(bound)/float64(l.Max)
 		}
 	}
+}
+
+// bound is by how much a window may hold more than its Max, by P14: an allowance for each process, the successors of the dead
+// included.
+func (w *fleet) bound(l *limit.Limit) int64 {
+	cfg := &w.Lease
+	if cfg.Slack == 0 {
+		return 0
+	}
+	return int64(len(w.leases)) * max(int64(cfg.Slack*float64(l.Max)/float64(cfg.Processes)), cfg.Least)
 }
 
 // early adds up how many of those who were denied all limits had room for: in their shortest window, and in the longest.
@@ -142,9 +166,9 @@ func (w *fleet) early(k *fleetKey, counted int64) {
 			t := k.tallies[i]
 			room -= t.admitted
 			if (t.window+1)*shortest.Window.Microseconds() > counted {
-				missed += min(t.denied, shortest.Max-t.admitted)
+				missed += max(0, min(t.denied, shortest.Max-t.admitted))
 			}
 		}
-		w.report.Early += min(missed, room)
+		w.report.Early += max(0, min(missed, room))
 	}
 }

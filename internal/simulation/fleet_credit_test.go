@@ -1,0 +1,125 @@
+package simulation_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-go/sluice/backend/lease"
+	"github.com/sluice-go/sluice/internal/simulation"
+)
+
+// What fleets on credit are played with. A process with 50 requests a second has less than three in the default Flush.
+const (
+	fleetSlack = 0.05
+	fleetFlush = time.Second
+)
+
+// fleetOnCredit is a fleet on credit, and whether its limits are large enough to gain by it.
+func fleetOnCredit(w *workload, processes int) (f simulation.Fleet, gains bool) {
+	f = fleetOf(w, processes, 50)
+	f.Lease.Slack, f.Lease.Flush = fleetSlack, fleetFlush
+	return f, allows(&f)
+}
+
+// allows is whether a process may owe anything, under any limit.
+func allows(f *simulation.Fleet) bool {
+	bound := lease.BoundError{Slack: f.Lease.Slack, Processes: f.Lease.Processes, Least: f.Lease.Least}
+	for _, l := range f.Policy.Limits {
+		if bound.Above(l) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// TestFleetOnCredit prints the tables of docs/capacity.md with -fleet.
+func TestFleetOnCredit(t *testing.T) {
+	if !*fleetFlag {
+		t.Skip("TestFleetCreditPromises plays its smallest fleets")
+	}
+	sizes := fleetSizes(t)
+	t.Run("sizes", func(t *testing.T) {
+		var rows []fleetRow
+		var small []string
+		for i := range workloads {
+			w := &workloads[i]
+			for _, n := range sizes {
+				if f, gains := fleetOnCredit(w, n); gains && n <= w.upTo {
+					rows = append(rows, fleetRow{w.name, f})
+				} else if !gains && n == sizes[0] {
+					small = append(small, w.name)
+				}
+			}
+		}
+		t.Logf("\n\n%s\nless than Processes / Slack: %s", tabulate(t, onCredit, rows), strings.Join(small, ", "))
+	})
+	t.Run("settings", func(t *testing.T) {
+		var rows []fleetRow
+		add := func(name string, w, n int, slack float64, flush time.Duration, least int64) {
+			f := fleetOf(&workloads[w], n, 50)
+			f.Lease.Slack, f.Lease.Flush, f.Lease.Least = slack, flush, least
+			rows = append(rows, fleetRow{workloads[w].name + ", " + name, f})
+		}
+		for _, w := range []int{1, 4} {
+			add("Flush: 50ms", w, 100, fleetSlack, 0, 0)
+			add("Flush: 250ms", w, 100, fleetSlack, 250*time.Millisecond, 0)
+			add("Flush: 1s", w, 100, fleetSlack, fleetFlush, 0)
+			add("Flush: 5s", w, 100, fleetSlack, 5*time.Second, 0)
+			add("Slack: 0.01, Flush: 1s", w, 100, 0.01, fleetFlush, 0)
+			add("Slack: 0.2, Flush: 1s", w, 100, 0.2, fleetFlush, 0)
+		}
+		add("Flush: 1s, Least: 1", 0, 10, fleetSlack, fleetFlush, 1)
+		add("Flush: 1s, Least: 1", 5, 10, fleetSlack, fleetFlush, 1)
+		t.Logf("\n\n%s", tabulate(t, onCredit, rows))
+	})
+}
+
+// TestFleetCreditPromises plays small fleets: they save about what docs/capacity.md says, and no window holds more than Max and an
+// allowance for each process. Where limits are too small for an allowance nothing is on credit.
+func TestFleetCreditPromises(t *testing.T) {
+	for _, test := range []struct {
+		workload          int
+		least, mostWaited float64 // shares of the requests: without a call, and that waited for one
+	}{{0, 0.12, 0.82}, {1, 0.92, 0.01}, {2, 0.91, 0.02}, {3, 0.84, 0.08}, {4, 0.72, 0.16}, {5, 0.2, 0.73}} {
+		w := &workloads[test.workload]
+		t.Run(w.name, func(t *testing.T) {
+			f, gains := fleetOnCredit(w, 10)
+			r := playFleet(t, f, 1)
+			waited := float64(r.Waited) / float64(r.Requests)
+			t.Logf("%.1f%% without a call, %.1f%% waited, %+v", 100*free(r), 100*waited, *r)
+			if got := free(r); got < test.least {
+				t.Errorf("%.1f%% of the requests made no call, want %.0f%%", 100*got, 100*test.least)
+			}
+			if waited > test.mostWaited {
+				t.Errorf("%.1f%% of the requests waited for a reply, want %.0f%%", 100*waited, 100*test.mostWaited)
+			}
+			if gains != (r.OnCredit > 0) || gains != (r.Charges > 0) {
+				t.Errorf("%d on credit, %d charges", r.OnCredit, r.Charges)
+			}
+			if float64(r.Early) > 0.001*float64(r.Requests) {
+				t.Errorf("%d of %d requests were denied although there was room", r.Early, r.Requests)
+			}
+		})
+	}
+}
+
+// TestFleetCreditBound comes close to the bound: a key gets many times its Max, and processes hear late of each other. Some of
+// them die owing, and replies are lost.
+func TestFleetCreditBound(t *testing.T) {
+	for _, faults := range []bool{false, true} {
+		f := fleetOf(&workloads[3], 10, 50)
+		f.Keys, f.Lease.Slack, f.Lease.Flush = 20, fleetSlack, 10*time.Second
+		if faults {
+			f.Deaths, f.Loses = 0.2, 0.01
+		}
+		r := playFleet(t, f, 1)
+		t.Logf("%.1f%% above Max, may be %.1f%%: %+v", 100*r.MostAbove, 100*r.AboveBound, *r)
+		if !faults && r.MostAbove < r.AboveBound/4 {
+			t.Errorf("%.1f%% above Max, may be %.1f%%: the test shows little", 100*r.MostAbove, 100*r.AboveBound)
+		}
+		if faults != (r.Uncharged > 0) {
+			t.Errorf("%d were never charged", r.Uncharged)
+		}
+	}
+}
