@@ -32,6 +32,7 @@ it was more, and otherwise 1 if the load was interrupted: the report is of what 
 
   throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
   throttlectl load --redis redis://localhost:6379/0 --limit 100/1s --limit 1000/1m --callers 64 --lease
+  throttlectl load --redis localhost:6379 --limit 100000/1m --lease --slack 0.05
   throttlectl load --topology groups.json --limit 50/1s+100 --rate 5000/s --keys 100000 --zipf 1.1
 
 ` + cluster.ServerHelp + `
@@ -44,6 +45,7 @@ topology, nor follow one that is pushed while it runs.
 
 What is printed:
   LATENCY         of every request, from when it was due: with --rate a late answer makes others wait
+  CREDIT          with --slack: what was admitted before it was charged, and how far that has exceeded a limit
   NOT EXACT       decisions that say that they can be off, by cause
   ABOVE LIMIT     cost that exact decisions admitted above a limit, in the windows that it counts: 0 is what is promised
   BY ALL          the same, of all decisions: those that are not exact may exceed a limit by a stated bound`
@@ -62,7 +64,7 @@ type options struct {
 	policies.Selector
 	memory, lease, allowRemote bool
 	callers, keys              int
-	zipf                       float64
+	zipf, slack                float64
 	rate                       string
 	duration                   time.Duration
 	seed                       uint64
@@ -95,6 +97,7 @@ func New(f *cli.Factory) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&o.memory, "memory", false, "count in this process, without a server")
 	flags.BoolVar(&o.lease, "lease", false, "answer from leases where possible")
+	flags.Float64Var(&o.slack, "slack", 0, "with --lease, `share` of a limit that may be admitted on credit: before it is charged")
 	flags.BoolVar(&o.allowRemote, "allow-remote", false, "put load on servers that are not, or may not be, on this host")
 	flags.IntVar(&o.callers, "callers", 16, "how many ask at the same time")
 	flags.IntVar(&o.keys, "keys", 1000, "number of keys")
@@ -102,7 +105,7 @@ func New(f *cli.Factory) *cobra.Command {
 	flags.StringVar(&o.rate, "rate", "", "`requests` of all callers, such as 5000/s; as many as possible by default")
 	flags.DurationVar(&o.duration, "for", defaultDuration, "how long")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the order of keys")
-	for _, name := range []string{"callers", "keys", "zipf", "rate", "for", "seed"} {
+	for _, name := range []string{"callers", "keys", "zipf", "rate", "slack", "for", "seed"} {
 		cli.NoFiles(cmd, name)
 	}
 	return cmd
@@ -129,6 +132,12 @@ func (o *options) attack() (*attack, error) {
 	}
 	if o.duration < minDuration || o.duration > maxDuration {
 		errs = append(errs, fmt.Errorf("--for = %v: must be from %v to %v", o.duration, minDuration, maxDuration))
+	}
+	switch {
+	case !(o.slack >= 0 && o.slack < 1): // also of NaN
+		errs = append(errs, fmt.Errorf("--slack = %v: must be from 0 to below 1", o.slack))
+	case o.slack > 0 && (!o.lease || o.memory):
+		errs = append(errs, errors.New("--slack needs --lease and a server: counts in memory are charged at once"))
 	}
 	a.keys, err = traffic.NewKeys(keyPrefix, o.keys, o.zipf)
 	grace := o.Timeout
@@ -254,8 +263,12 @@ func loopback(address string) bool {
 func (o *options) load(ctx context.Context, a *attack, b backend.Backend, where string) error {
 	var leases *lease.Lease
 	if o.lease {
+		var cfg lease.Config
+		if o.slack > 0 {
+			cfg.Slack, cfg.Processes = o.slack, 1 // no other process has the keys
+		}
 		var err error
-		if leases, err = lease.New(b, lease.Config{}); err != nil {
+		if leases, err = lease.New(b, cfg); err != nil {
 			return err
 		}
 		defer leases.Close() // before its inner backend
@@ -283,7 +296,7 @@ func (o *options) load(ctx context.Context, a *attack, b backend.Backend, where 
 	shown.End()
 	r := a.report(where, seen, took)
 	if leases != nil {
-		r.lease(leases.Stats())
+		r.lease(leases.Stats(), a.audit.policy, o.slack)
 	}
 	return errors.Join(o.Print(r), r.err(), short)
 }

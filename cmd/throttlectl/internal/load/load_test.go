@@ -111,6 +111,27 @@ func TestLoad(t *testing.T) {
 	})
 }
 
+// TestLoadOnCredit: decisions on credit are bounded, and what they owe is charged and reported.
+func TestLoadOnCredit(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	args := []string{"--redis", "redis://" + server.Addr, "--lease", "--slack", "0.2", "--limit", "5000/24h", "--keys", "2"}
+	eventually(t, func() bool {
+		r := attackOf(t, fixture.With(args, "--rate", "2000/s", "--for", "300ms")...)
+		if r.Credit == nil || r.Credit.Bound != 1000 || r.Credit.Lost != 0 || r.Causes["on_credit"] != r.Guarantees["bounded"] {
+			t.Fatalf("%+v, credit %+v", r, r.Credit)
+		}
+		if r.Credit.Overshoot > 1000 || r.Limits[0].OverAll > 2000 || r.Sources["on_credit"] != r.Credit.Admitted {
+			t.Errorf("%+v, credit %+v", r, r.Credit)
+		}
+		return r.Credit.Admitted > 0 && r.Credit.Charges > 0
+	})
+	text := shapeOf(clitest.Succeed(t, append([]string{"load", "--for", "100ms"}, args...)...))
+	if want := "CREDIT  N admitted, N charges; cost owed N, lost N, seen above a limit N of at most N\n"; !strings.Contains(text, want) {
+		t.Errorf("%s: no %q", text, want)
+	}
+}
+
 // eventually wants something that takes some tries on a busy machine.
 func eventually(t *testing.T, try func() bool) {
 	t.Helper()
@@ -215,6 +236,10 @@ func TestLoadRefuses(t *testing.T) {
 		{cli.ExitUsage, "--for = 100h0m0s: must be from 100ms", load("--memory", "--for", "100h")},
 		{cli.ExitUsage, `--rate: rate "5": must look like`, load("--memory", "--rate", "5")},
 		{cli.ExitUsage, "--rate: must be more than 0", load("--memory", "--rate", "0/s")},
+		{cli.ExitUsage, "--slack = 1: must be from 0 to below 1", load("--memory", "--slack", "1")},
+		{cli.ExitUsage, "--slack = NaN: must be", load("--redis", away, "--lease", "--slack", "NaN")},
+		{cli.ExitUsage, "--slack needs --lease and a server", load("--redis", away, "--slack", "0.1")},
+		{cli.ExitUsage, "--slack needs --lease and a server", load("--memory", "--lease", "--slack", "0.1")},
 		{cli.ExitUsage, "--redis is given twice", load("--redis", away, "--redis", away)},
 		{cli.ExitUsage, "be: 10.1.2.3:6379; --allow-remote", load("--redis", "redis://:s3cret@10.1.2.3:6379")},
 		{cli.ExitUsage, "be: localhost.example:6379;", load("--redis", "redis://localhost.example")},

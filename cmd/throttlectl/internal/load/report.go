@@ -32,6 +32,7 @@ type report struct {
 	Causes     map[string]int64 `json:"causes"` // why not exact
 	Errors     map[string]int64 `json:"errors"`
 	Leases     *leases          `json:"leases,omitempty"`
+	Credit     *credit          `json:"credit,omitempty"`
 	Limits     []limitReport    `json:"limits"`
 }
 
@@ -50,6 +51,16 @@ type leases struct {
 	Returned  int64 `json:"returned"`
 	Lost      int64 `json:"lost"`
 	Stranded  int64 `json:"stranded"`
+}
+
+// credit is what was done on credit; the last four are of cost.
+type credit struct {
+	Admitted  int64 `json:"admitted"`
+	Charges   int64 `json:"charges"`
+	Debt      int64 `json:"debt"`
+	Lost      int64 `json:"lost"`
+	Overshoot int64 `json:"overshoot"` // the most that a reply to a charge showed above a limit
+	Bound     int64 `json:"bound"`     // of that, for the largest limit
 }
 
 type limitReport struct {
@@ -76,8 +87,16 @@ func (a *attack) report(where string, seen *tally, took time.Duration) *report {
 	return r
 }
 
-func (r *report) lease(s lease.Stats) {
+func (r *report) lease(s lease.Stats, p *limit.Policy, slack float64) {
 	r.Leases = &leases{s.Fetches, s.Forwarded, s.Returned, s.Lost, s.Stranded}
+	if slack == 0 {
+		return
+	}
+	bound, most := lease.BoundError{Slack: slack, Processes: 1}, int64(0)
+	for _, l := range p.Limits {
+		most = max(most, bound.Above(l))
+	}
+	r.Credit = &credit{s.OnCredit, s.Flushes, s.Debt, s.LostCharges, s.Overshoot, most}
 }
 
 // err is the error of the command.
@@ -115,6 +134,10 @@ func (r *report) Text(w io.Writer) {
 	if l := r.Leases; l != nil {
 		fmt.Fprintf(w, "LEASES\t%d fetched, %d forwarded; cost returned %d, lost %d, stranded %d\n",
 			l.Fetches, l.Forwarded, l.Returned, l.Lost, l.Stranded)
+	}
+	if c := r.Credit; c != nil {
+		fmt.Fprintf(w, "CREDIT\t%d admitted, %d charges; cost owed %d, lost %d, seen above a limit %d of at most %d\n",
+			c.Admitted, c.Charges, c.Debt, c.Lost, c.Overshoot, c.Bound)
 	}
 	fmt.Fprint(w, "\nLATENCY\tP50\tP90\tP99\tP99.9\tMAX\n")
 	p := r.Latency
