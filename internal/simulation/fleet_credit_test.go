@@ -1,6 +1,7 @@
 package simulation_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -104,22 +105,37 @@ func TestFleetCreditPromises(t *testing.T) {
 	}
 }
 
-// TestFleetCreditBound comes close to the bound: a key gets many times its Max, and processes hear late of each other. Some of
-// them die owing, and replies are lost.
+// TestFleetCreditBound comes close to the bound: a key gets more than its Max, and processes hear late of each other. Charges outlive
+// the seconds that they are for, some processes die owing, and replies are lost.
 func TestFleetCreditBound(t *testing.T) {
-	for _, faults := range []bool{false, true} {
-		f := fleetOf(&workloads[3], 10, 50)
-		f.Keys, f.Lease.Slack, f.Lease.Flush = 20, fleetSlack, 10*time.Second
-		if faults {
-			f.Deaths, f.Loses = 0.2, 0.01
-		}
-		r := playFleet(t, f, 1)
-		t.Logf("%.1f%% above Max, may be %.1f%%: %+v", 100*r.MostAbove, 100*r.AboveBound, *r)
-		if !faults && r.MostAbove < r.AboveBound/4 {
-			t.Errorf("%.1f%% above Max, may be %.1f%%: the test shows little", 100*r.MostAbove, 100*r.AboveBound)
-		}
-		if faults != (r.Uncharged > 0) {
-			t.Errorf("%d were never charged", r.Uncharged)
-		}
+	for _, test := range []struct {
+		name     string
+		workload int
+		rate     float64
+		keys     int
+		slack    float64
+		flush    time.Duration
+		faults   bool
+	}{
+		{"minutes", 3, 50, 20, fleetSlack, 10 * time.Second, false},
+		{"minutes, with faults", 3, 50, 20, fleetSlack, 10 * time.Second, true},
+		{"seconds", 4, 500, 10, 0.2, time.Second, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := fleetOf(&workloads[test.workload], 10, test.rate)
+			f.Keys, f.Lease.Slack, f.Lease.Flush = test.keys, test.slack, test.flush
+			if test.faults {
+				f.Deaths, f.Loses = 0.2, 0.01
+			}
+			r := playFleet(t, f, 1)
+			shown := fmt.Sprintf("%.1f%% above Max, may be %.1f%%", 100*r.MostAbove, 100*r.AboveBound)
+			t.Logf("%s: %+v", shown, *r)
+			if !test.faults && r.MostAbove < r.AboveBound/4 {
+				t.Errorf("%s: the test shows little", shown)
+			}
+			if test.faults != (r.Uncharged > 0) {
+				t.Errorf("%d were never charged", r.Uncharged)
+			}
+		})
 	}
 }
