@@ -57,21 +57,23 @@ func TestFleetOnCredit(t *testing.T) {
 	})
 	t.Run("settings", func(t *testing.T) {
 		var rows []fleetRow
-		add := func(name string, w, n int, slack float64, flush time.Duration, least int64) {
-			f := fleetOf(&workloads[w], n, 50)
-			f.Lease.Slack, f.Lease.Flush, f.Lease.Least = slack, flush, least
+		add := func(w, n int, name string, change func(f *simulation.Fleet)) {
+			f, _ := fleetOnCredit(&workloads[w], n)
+			change(&f)
 			rows = append(rows, fleetRow{workloads[w].name + ", " + name, f})
 		}
 		for _, w := range []int{1, 4} {
-			add("Flush: 50ms", w, 100, fleetSlack, 0, 0)
-			add("Flush: 250ms", w, 100, fleetSlack, 250*time.Millisecond, 0)
-			add("Flush: 1s", w, 100, fleetSlack, fleetFlush, 0)
-			add("Flush: 5s", w, 100, fleetSlack, 5*time.Second, 0)
-			add("Slack: 0.01, Flush: 1s", w, 100, 0.01, fleetFlush, 0)
-			add("Slack: 0.2, Flush: 1s", w, 100, 0.2, fleetFlush, 0)
+			add(w, 100, "Flush: 50ms", func(f *simulation.Fleet) { f.Lease.Flush = 0 })
+			add(w, 100, "Flush: 250ms", func(f *simulation.Fleet) { f.Lease.Flush = 250 * time.Millisecond })
+			add(w, 100, "Flush: 1s", func(*simulation.Fleet) {})
+			add(w, 100, "Flush: 5s", func(f *simulation.Fleet) { f.Lease.Flush = 5 * time.Second })
 		}
-		add("Flush: 1s, Least: 1", 0, 10, fleetSlack, fleetFlush, 1)
-		add("Flush: 1s, Least: 1", 5, 10, fleetSlack, fleetFlush, 1)
+		add(1, 100, "a tenth of the requests", func(f *simulation.Fleet) { f.Rate /= 10 })
+		add(1, 100, "ten times the keys", func(f *simulation.Fleet) { f.Keys *= 10 })
+		add(4, 100, "Slack: 0.01", func(f *simulation.Fleet) { f.Lease.Slack = 0.01 })
+		add(4, 100, "Slack: 0.2", func(f *simulation.Fleet) { f.Lease.Slack = 0.2 })
+		add(0, 10, "Least: 1", func(f *simulation.Fleet) { f.Lease.Least = 1 })
+		add(5, 10, "Least: 1", func(f *simulation.Fleet) { f.Lease.Least = 1 })
 		t.Logf("\n\n%s", tabulate(t, onCredit, rows))
 	})
 }
