@@ -22,9 +22,9 @@ type Fleet struct {
 	Rate      float64                           // requests a second, of each process
 	Pace      func(since time.Duration) float64 // a factor of Rate, by the time since the start; nil: 1
 	Keys      int
-	Skew      float64      // above 1
-	Policy    limit.Policy // windows are clock-aligned, from the shortest to the longest, each a divisor of the next
-	Lease     lease.Config
+	Skew      float64       // above 1
+	Policy    limit.Policy  // windows are clock-aligned, from the shortest to the longest, each a divisor of the next
+	Lease     lease.Config  // with Slack, Flush is to be set
 	Trip      time.Duration // there and back
 	Start     time.Duration // before anything happens
 	Warm      time.Duration // is not counted
@@ -123,6 +123,9 @@ func (f Fleet) Play(seed uint64) *FleetReport {
 func (w *fleet) process(seed uint64, i int, names []string) {
 	random, fate := dice(seed, "process", i), dice(seed, "fate", i)
 	keys := rand.NewZipf(random, w.Skew, 1, uint64(len(names)-1))
+	if w.Lease.Slack > 0 { // else all processes would charge at once, as windows end
+		time.Sleep(span(dice(seed, "phase", i), 0, w.Lease.Flush))
+	}
 	start := time.Now()
 	next, dies := start, w.ends
 	if float64(i) < w.Deaths*float64(w.Processes) {

@@ -36,6 +36,8 @@ var (
 	}
 	saved = []fleetColumn{
 		{"without a call", percentage(1, free)},
+	}
+	atOnce = []fleetColumn{
 		{"without waiting", percentage(1, func(r *simulation.FleetReport) float64 { return 1 - float64(r.Waited)/float64(r.Requests) })},
 	}
 	stranded = []fleetColumn{
@@ -46,7 +48,7 @@ var (
 		{"most of a key's Max", percentage(1, func(r *simulation.FleetReport) float64 { return r.MostStrandedOf })},
 	}
 	owed = []fleetColumn{
-		{"leased, mean", figure(func(r *simulation.FleetReport) float64 { return r.Stranded })},
+		{"stranded, mean", figure(func(r *simulation.FleetReport) float64 { return r.Stranded })},
 		{"owed, mean", figure(func(r *simulation.FleetReport) float64 { return r.Debt })},
 		{"most", figure(func(r *simulation.FleetReport) float64 { return float64(r.MostDebt) })},
 		{"above Max", percentage(2, func(r *simulation.FleetReport) float64 { return r.MostAbove })},
@@ -61,7 +63,7 @@ var (
 	}
 
 	leased   = slices.Concat(asked, saved, stranded, needed)
-	onCredit = slices.Concat(asked, charged, saved, owed, needed)
+	onCredit = slices.Concat(asked, charged, saved, atOnce, owed, needed)
 )
 
 func perSecond(of func(*simulation.FleetReport) int64) func(*simulation.Fleet, *simulation.FleetReport) string {

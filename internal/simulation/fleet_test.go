@@ -20,8 +20,8 @@ var (
 	takeFlag  = flag.Float64("takeus", 11, "Redis CPU of a take, in microseconds, for -fleet: see TestFleetServer")
 	limitFlag = flag.Float64("limitus", 5, "and for each limit beyond the first")
 	backFlag  = flag.Float64("refundus", 16, "and of a refund,")
-	loneFlag  = flag.Float64("chargeus", 14, "of a charge in a call of its own,")
-	shareFlag = flag.Float64("sharedus", 6, "and of one that shares a call")
+	loneFlag  = flag.Float64("chargeus", 17, "of a charge in a call of its own,")
+	shareFlag = flag.Float64("sharedus", 3, "and of one that shares a call")
 )
 
 // workload is what a fleet of n processes is asked.
