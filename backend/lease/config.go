@@ -44,8 +44,8 @@ type Config struct {
 	Slack float64
 
 	// Flush is how long, at most, a charge waits for others of its key before it is sent. From 1 ms to 1 minute. A longer one
-	// makes fewer calls within the same bound; what waits when its windows end is never charged. It has no effect without Slack.
-	// Zero: 50 ms.
+	// makes fewer calls within the same bound; a key that nears its allowance is charged earlier. What waits when its windows end
+	// is never charged. It has no effect without Slack. Zero: 50 ms.
 	Flush time.Duration
 
 	// Least is how much each process may admit on credit while at least that much remains, where its share by Slack is less. It

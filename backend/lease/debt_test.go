@@ -42,7 +42,7 @@ func TestOnCredit(t *testing.T) {
 		if r := take(t, ls, p, 1); r.Source != backend.Primary || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrOnCredit) {
 			t.Errorf("the first is decided by %s, %s, %v", r.Source, r.Guarantee, r.Cause)
 		}
-		for i := range int64(24) { // floor(99 x 0.5 / 2)
+		for i := range int64(21) { // of floor(99 x 0.5 / 2)
 			r := take(t, ls, p, 1)
 			if r.Source != backend.OnCredit || r.Guarantee != backend.Bounded || r.Binding().Remaining != 98-i || !r.Allowed {
 				t.Fatalf("%d: by %s, %s, %d remain", i, r.Source, r.Guarantee, r.Binding().Remaining)
@@ -51,15 +51,15 @@ func TestOnCredit(t *testing.T) {
 				t.Fatalf("the cause is %v", r.Cause)
 			}
 		}
-		if s := ls.Stats(); s.OnCredit != 24 || s.Debt != 24 || s.Flushes != 0 {
+		if s := ls.Stats(); s.OnCredit != 21 || s.Debt != 21 || s.Flushes != 0 {
 			t.Errorf("%+v", s)
 		}
 		inner.sent()
 		start := time.Now()
-		if r := take(t, ls, p, 1); r.Source != backend.Primary {
+		if r := take(t, ls, p, 4); r.Source != backend.Primary {
 			t.Errorf("beyond the allowance: by %s", r.Source)
 		}
-		if sent, took := inner.sent(), time.Since(start); !strings.Contains(sent, "charge 24") || took != inner.trip {
+		if sent, took := inner.sent(), time.Since(start); !strings.Contains(sent, "charge 21") || took != inner.trip {
 			t.Errorf("sent %q in %s", sent, took)
 		}
 		synctest.Wait() // for the reply to the charge

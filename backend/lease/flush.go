@@ -37,6 +37,9 @@ const (
 	flushParts = 8   // of the shards, which take turns within Config.Flush while many keys owe
 	flushOnce  = 128 // keys that are flushed together: a server is sent that many in one call
 
+	flushAheadShare    = 8 // of the allowance, is left when a key is flushed before its turn: what comes during the call has room
+	flushAheadRequests = 4 // like the last, such a charge is for at least
+
 	// A charge that was certainly not executed is retried with exponential backoff.
 	minFlushBackoff = int64(50 * time.Millisecond)
 	maxFlushBackoff = int64(time.Second)
@@ -196,6 +199,15 @@ func (l *Lease) flushDue(ctx context.Context, s *shard, c *hashtable.Cell[view])
 	s.mu.Unlock()
 	if due != nil {
 		l.send(ctx, due)
+	}
+}
+
+// flushAheadLocked sends what a key owes if the allowance has no room for another request like the last: it would wait. A charge
+// is a call, so it has to stand for some requests.
+func (l *Lease) flushAheadLocked(s *shard, c *hashtable.Cell[view], cost, now int64) {
+	d := c.Value.debt
+	if room := d.allowance - d.owed; room < max(cost, d.allowance/flushAheadShare) && d.pending() >= flushAheadRequests*cost && now >= d.notBefore {
+		l.sendLocked(s, c)
 	}
 }
 

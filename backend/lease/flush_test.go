@@ -90,6 +90,43 @@ func TestFlushSlow(t *testing.T) {
 	})
 }
 
+// TestFlushAhead: what is owed is charged before the allowance is used up, so that nobody waits, if that are some requests, and not
+// again right after the server has refused.
+func TestFlushAhead(t *testing.T) {
+	for _, test := range []struct {
+		name           string
+		max            int64
+		requests, cost int64
+		fate           fate
+		sent           string
+	}{
+		{"far from the allowance", 1000, 60, 1, executed, "take"}, // 249
+		{"each time", 100, 60, 1, executed, "take, charge 22, charge 18, charge 14"},
+		{"four requests", 20, 4, 1, executed, "take, charge 4"},
+		{"then three", 20, 6, 1, executed, "take, charge 4"},
+		{"four large ones", 1000, 4, 50, executed, "take, charge 200"},
+		{"refused", 100, 24, 1, refused, "take, charge 22"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				inner, p := newCreditor(time.Millisecond), minute(test.max)
+				inner.fate = func(int) fate { return test.fate }
+				ls := backendtesting.NewLease(t, inner, lease.Config{Slack: 0.5, Processes: 2, Batch: -1, Flush: time.Minute})
+				take(t, ls, p, 1)
+				for i := range test.requests {
+					if r := take(t, ls, p, test.cost); r.Source != backend.OnCredit {
+						t.Fatalf("request %d is decided by %s", i, r.Source)
+					}
+					time.Sleep(2 * time.Millisecond)
+				}
+				if sent := inner.sent(); sent != test.sent {
+					t.Errorf("sent %q, want %q", sent, test.sent)
+				}
+			})
+		})
+	}
+}
+
 // TestChargeAhead: what is owed is sent ahead of a take. The scheduler may turn a few around.
 func TestChargeAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

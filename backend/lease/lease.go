@@ -136,6 +136,7 @@ func (l *Lease) Take(ctx context.Context, req backend.Request) (result backend.R
 		return result, nil
 	}
 	if s.oweLocked(c, &req, now, &result) {
+		l.flushAheadLocked(s, c, req.Cost, now)
 		s.mu.Unlock()
 		return result, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-go/sluice/internal/simulation"
 )
@@ -90,24 +89,33 @@ func cores(f *simulation.Fleet, r *simulation.FleetReport) float64 {
 	return micros / 1e6 / f.Span.Seconds()
 }
 
-// tabulate plays all rows, and makes a table of them.
+// fleetsPlayed are the reports of fleets, which take minutes and are in two tables.
+var fleetsPlayed = make(map[string]*simulation.FleetReport)
+
+// tabulate plays rows, each in a subtest, and makes a table of them.
 func tabulate(t *testing.T, columns []fleetColumn, rows []fleetRow) string {
 	t.Helper()
-	var b strings.Builder // row by row, for large fleets take minutes
+	var b strings.Builder
 	b.WriteString("| workload |")
 	for _, c := range columns {
 		fmt.Fprintf(&b, " %s |", c.name)
 	}
 	b.WriteString("\n|---|" + strings.Repeat("---|", len(columns)) + "\n")
 	for _, row := range rows {
-		start := time.Now()
-		r := playFleet(t, row.fleet, 1)
-		t.Logf("%s, %d processes: played in %s", row.name, row.fleet.Processes, time.Since(start).Round(time.Millisecond))
-		fmt.Fprintf(&b, "| %s |", row.name)
-		for _, c := range columns {
-			fmt.Fprintf(&b, " %s |", c.cell(&row.fleet, r))
-		}
-		b.WriteString("\n")
+		t.Run(fmt.Sprintf("%s/%d", row.name, row.fleet.Processes), func(t *testing.T) {
+			played := fmt.Sprintf("%+v", row.fleet)
+			r := fleetsPlayed[played]
+			if r == nil {
+				r = playFleet(t, row.fleet, 1)
+				fleetsPlayed[played] = r
+			}
+			cells := "| " + row.name + " |"
+			for _, c := range columns {
+				cells += " " + c.cell(&row.fleet, r) + " |"
+			}
+			t.Log(cells)
+			b.WriteString(cells + "\n")
+		})
 	}
 	return b.String()
 }
