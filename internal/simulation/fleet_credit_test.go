@@ -45,7 +45,7 @@ func TestFleetOnCredit(t *testing.T) {
 			for _, n := range sizes {
 				if f, gains := fleetOnCredit(w, n); gains {
 					rows = append(rows, fleetRow{w.name + ", leased", fleetOf(w, n, 50)}, fleetRow{w.name + ", on credit", f})
-				} else if !gains && n == sizes[0] {
+				} else if n == sizes[0] {
 					small = append(small, w.name)
 				}
 			}
