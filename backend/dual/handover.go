@@ -245,10 +245,16 @@ func (s *side) ask(ctx context.Context, question func(context.Context, backend.B
 	begin := time.Now()
 	snapshot, err := question(limited, s.Backend)
 	switch {
-	case err != nil && outOfReach(err) && time.Since(begin) >= hangs:
+	case err == nil:
+		if finds {
+			s.hangs.Store(0)
+		}
+	case errors.Is(ctx.Err(), context.Canceled): // shows nothing about the side
+		if finds {
+			s.hangs.Store(s.elapsed()) // the next caller finds out
+		}
+	case outOfReach(err) && time.Since(begin) >= hangs:
 		s.hangs.Store(s.elapsed() + int64(hangsFor))
-	case err == nil && finds:
-		s.hangs.Store(0)
 	}
 	return snapshot, err
 }
