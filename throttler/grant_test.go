@@ -79,24 +79,26 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// What this process counted in an outage is given back in its share.
+// What this process counted in an outage is given back in its share, and at the pace of its share.
 func TestGrantReachesTheFallback(t *testing.T) {
 	t.Parallel()
-	b := newSpy(t, nil)
-	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(100)), Processes: 10})
-	away := func(string) error { return throttlertesting.Outage(false) }
-	b.failWith(away)
-	for range 11 {
-		throttlertesting.Allow(t, th, "k")
-	}
-	b.failWith(nil)
-	if err := th.Grant(t.Context(), "k", 31); err != nil {
-		t.Fatal(err)
-	}
-	b.failWith(away)
-	for i := range 5 {
-		if d := throttlertesting.Allow(t, th, "k"); d.Allowed != (i < 4) || d.Source != throttler.Fallback {
-			t.Errorf("request %d: %v by %v", i+1, d.Allowed, d.Source)
+	for _, l := range []limit.Limit{limit.PerHour(100), limit.Sliding(100, time.Hour, time.Minute), limit.TokenBucket(10, time.Hour, 100)} {
+		b := newSpy(t, nil)
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(l), Processes: 10})
+		away := func(string) error { return throttlertesting.Outage(false) }
+		b.failWith(away)
+		for range 11 {
+			throttlertesting.Allow(t, th, "k")
+		}
+		b.failWith(nil)
+		if err := th.Grant(t.Context(), "k", 31); err != nil {
+			t.Fatal(err)
+		}
+		b.failWith(away)
+		for i := range 5 {
+			if d := throttlertesting.Allow(t, th, "k"); d.Allowed != (i < 4) || d.Source != throttler.Fallback {
+				t.Errorf("%v: request %d: %v by %v", l, i+1, d.Allowed, d.Source)
+			}
 		}
 	}
 }
