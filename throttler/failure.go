@@ -57,7 +57,7 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 		return fmt.Errorf("throttler: %w", cause)
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
-		t.log.warn(ctx, "sluice: contention at the backend, request denied", cause)
+		t.log.warn(ctx, t.now(), "sluice: contention at the backend, request denied", cause)
 		*d = denyWithoutLimit(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
 		return nil
 	}
