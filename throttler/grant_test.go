@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // A customer who is blocked gets two more until the window ends.
@@ -46,7 +47,7 @@ func ExampleThrottler_Grant() {
 
 func TestGrant(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	b := newSpy(t, now.Now)
 	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: limit.Policy{Limits: []limit.Limit{
 		limit.Fixed(10, time.Hour), limit.Sliding(8, time.Minute, time.Second), limit.TokenBucket(1, time.Hour, 9),
