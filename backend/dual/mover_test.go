@@ -116,3 +116,47 @@ func TestDualCancelledCaller(t *testing.T) {
 		})
 	}
 }
+
+// TestDualDistantSide: a side that always takes long is not thought to hang because of a caller whose deadline is too short for
+// it, and while one of its servers does hang, keys of the others are handed over.
+func TestDualDistantSide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newStage(t), &lever{}
+		d := s.process(t, l, dual.Config{})
+		for range 10 {
+			backendtesting.MustTake(t, d, takeTen("one"))
+			backendtesting.MustTake(t, d, takeTen("another"))
+		}
+		l.set(1, true)
+		s.old.set(func(ctx context.Context, op string, req *backend.Request) error {
+			latency := 80 * time.Millisecond
+			if req.Key == "frozen" {
+				latency = time.Hour
+			}
+			select {
+			case <-time.After(latency):
+				return nil
+			case <-ctx.Done():
+				return &backend.Error{Op: op, Node: "fake", Kind: backend.Interrupted, Err: ctx.Err()}
+			}
+		})
+		for _, step := range []struct {
+			key      string
+			deadline time.Duration
+			want     backend.Guarantee
+		}{
+			{"fresh", time.Second, backend.Exact},
+			{"hasty", 150 * time.Millisecond, backend.Bounded},
+			{"one", time.Second, backend.Exact},
+			{"frozen", time.Second, backend.Bounded},
+			{"another", time.Second, backend.Exact},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), step.deadline)
+			r, err := d.Take(ctx, takeTen(step.key))
+			if exhausted := step.key == "one" || step.key == "another"; err != nil || r.Guarantee != step.want || r.Allowed == exhausted {
+				t.Errorf("%s: allowed %t, %s because of %v, %v; want %s", step.key, r.Allowed, r.Guarantee, r.Cause, err, step.want)
+			}
+			cancel()
+		}
+	})
+}
