@@ -155,7 +155,7 @@ func (t *Throttler) giveAllBack(ctx context.Context, charges []charge, parts []p
 		all.Go(func() {
 			err := t.giveBack(refunds, &charges[i], charges[i].receipt.Cost)
 			if err != nil {
-				t.lost.warn(refunds, "sluice: a charge of AllowAll could not be given back", err)
+				t.lost.warn(refunds, t.now(), "sluice: a charge of AllowAll could not be given back", err)
 			}
 			t.provisionals.end(&given[i], err == nil)
 		})

@@ -59,7 +59,7 @@ type Config struct {
 	// OpenCap bounds what FailOpen admits in this process, over all keys together. FailOpen requires it.
 	OpenCap limit.Limit
 
-	// RetryAfter is that of a denial that no limit decided. Zero: 1 s.
+	// RetryAfter is that of a denial that no limit decided, and the longest pause of Wait in an outage. Zero: 1 s.
 	RetryAfter time.Duration
 
 	// Timeout bounds each call to the backend, beside the caller's context. A later reply is an outage. A backend can't tell it

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/registry"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 func TestNewReportsEveryProblem(t *testing.T) {
@@ -68,7 +69,7 @@ func TestNewCopiesThePolicy(t *testing.T) {
 
 func TestDecision(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(2), limit.PerDay(240)}}
 	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: policy})
 

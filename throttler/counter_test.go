@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // A counter denies nothing and is near nothing, and beside a limit it counts what passes that.
 func TestCounter(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	near := 0
 	observer := newNearLimit(t, insight.NearLimitConfig{Share: 1, Notify: func(insight.NearLimitEvent) { near++ }})
 	counter := limit.Counter(time.Hour, time.Minute)

@@ -13,7 +13,7 @@ import (
 // charge is what an admitted take can give back.
 type charge struct {
 	backend backend.Backend
-	req     backend.Request
+	req     backend.Request // as the caller made it
 	receipt state.Receipt
 	key     int     // of a Reservation: index of the key
 	event   *Event  // of the take, until commit or free; nil without an Observer
@@ -122,7 +122,7 @@ func (t *Throttler) overrun(ctx context.Context, c *charge, amount int64) error 
 	if t.observer != nil {
 		ctx, e = t.startEvent(ctx, OpCharge, t.now(), nil, &req)
 	}
-	_, err := backend.Charge(ctx, c.backend, req, c.receipt.Mark())
+	_, err := backend.Charge(ctx, c.backend, t.fallback.counted(t.cfg.Failure, c.backend, req), c.receipt.Mark())
 	if err == nil && c.settler != nil {
 		c.settler.Overrun(amount)
 	}
@@ -143,7 +143,7 @@ func (t *Throttler) giveBack(ctx context.Context, c *charge, amount int64) error
 		refund := backend.Request{Key: c.req.Key, Policy: c.req.Policy, Cost: amount}
 		ctx, e = t.startEvent(ctx, OpRefund, t.now(), nil, &refund)
 	}
-	err := backend.Refund(ctx, c.backend, c.req, c.receipt, amount)
+	err := backend.Refund(ctx, c.backend, t.fallback.counted(t.cfg.Failure, c.backend, c.req), c.receipt, amount)
 	if err == nil && c.settler != nil {
 		c.settler.GivenBack(amount)
 	}

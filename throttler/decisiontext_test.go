@@ -15,13 +15,14 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // TestDecisionText: a decision names what decided in words, and never the key, in a text, a log and JSON alike.
 func TestDecisionText(t *testing.T) {
 	t.Parallel()
 	const key = "user:42:secret"
-	clock := throttlertesting.NewClock()
+	clock := throttlertest.NewClock()
 	failing := newSpy(t, nil)
 	failing.failWith(func(string) error {
 		return &backend.Error{Op: "take", Kind: backend.Unavailable, Err: errors.New("down")}

@@ -57,7 +57,7 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 		return fmt.Errorf("throttler: %w", cause)
 	}
 	if failed, ok := errors.AsType[*backend.Error](cause); ok && failed.Kind == backend.Contended {
-		t.log.warn(ctx, "sluice: contention at the backend, request denied", cause)
+		t.log.warn(ctx, t.now(), "sluice: contention at the backend, request denied", cause)
 		*d = denyWithoutLimit(req, Unknown, min(t.cfg.RetryAfter, contendedRetryAfter), cause)
 		return nil
 	}
@@ -78,7 +78,7 @@ func (t *Throttler) applyFailurePolicy(ctx context.Context, req *backend.Request
 		result.Source, result.Guarantee, result.Cause = Fallback, Bounded, cause
 		d.fill(&result)
 		if c != nil && d.Allowed {
-			*c = newCharge(t.fallback.memory, &local, &result)
+			*c = newCharge(t.fallback.memory, req, &result)
 		}
 	} else {
 		*d = denyWithoutLimit(req, Fallback, t.cfg.RetryAfter, cause)
@@ -131,6 +131,14 @@ func (f *fallback) request(how FailurePolicy, req backend.Request, upTo bool) (b
 		req.Cost = min(req.Cost, least(req.Policy).Quota())
 	}
 	return req, req.Policy.CheckCost(req.Cost) == nil
+}
+
+// counted is a request as the backend of its charge counts it.
+func (f *fallback) counted(how FailurePolicy, by backend.Backend, req backend.Request) backend.Request {
+	if by == backend.Backend(f.memory) {
+		req, _ = f.request(how, req, false)
+	}
+	return req
 }
 
 // share is this process's part of a policy.

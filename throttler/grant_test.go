@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // A customer who is blocked gets two more until the window ends.
@@ -46,7 +47,7 @@ func ExampleThrottler_Grant() {
 
 func TestGrant(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	b := newSpy(t, now.Now)
 	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: limit.Policy{Limits: []limit.Limit{
 		limit.Fixed(10, time.Hour), limit.Sliding(8, time.Minute, time.Second), limit.TokenBucket(1, time.Hour, 9),
@@ -79,24 +80,26 @@ func TestGrant(t *testing.T) {
 	}
 }
 
-// What this process counted in an outage is given back in its share.
+// What this process counted in an outage is given back in its share, and at the pace of its share.
 func TestGrantReachesTheFallback(t *testing.T) {
 	t.Parallel()
-	b := newSpy(t, nil)
-	th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(100)), Processes: 10})
-	away := func(string) error { return throttlertesting.Outage(false) }
-	b.failWith(away)
-	for range 11 {
-		throttlertesting.Allow(t, th, "k")
-	}
-	b.failWith(nil)
-	if err := th.Grant(t.Context(), "k", 31); err != nil {
-		t.Fatal(err)
-	}
-	b.failWith(away)
-	for i := range 5 {
-		if d := throttlertesting.Allow(t, th, "k"); d.Allowed != (i < 4) || d.Source != throttler.Fallback {
-			t.Errorf("request %d: %v by %v", i+1, d.Allowed, d.Source)
+	for _, l := range []limit.Limit{limit.PerHour(100), limit.Sliding(100, time.Hour, time.Minute), limit.TokenBucket(10, time.Hour, 100)} {
+		b := newSpy(t, nil)
+		th := throttlertesting.New(t, throttler.Config{Backend: b, Policy: throttlertesting.One(l), Processes: 10})
+		away := func(string) error { return throttlertesting.Outage(false) }
+		b.failWith(away)
+		for range 11 {
+			throttlertesting.Allow(t, th, "k")
+		}
+		b.failWith(nil)
+		if err := th.Grant(t.Context(), "k", 31); err != nil {
+			t.Fatal(err)
+		}
+		b.failWith(away)
+		for i := range 5 {
+			if d := throttlertesting.Allow(t, th, "k"); d.Allowed != (i < 4) || d.Source != throttler.Fallback {
+				t.Errorf("%v: request %d: %v by %v", l, i+1, d.Allowed, d.Source)
+			}
 		}
 	}
 }

@@ -195,6 +195,45 @@ func TestObserverOfRefunds(t *testing.T) {
 	}
 }
 
+// What the failure policy admitted is settled under the key and the policy of the request, not those that the fallback counts.
+func TestObserverOfFallbackSettlements(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []throttler.FailurePolicy{throttler.FailLocal, throttler.FailOpen} {
+		book, b := &notes{}, newSpy(t, nil)
+		cfg := throttler.Config{Backend: b, Policy: throttlertesting.One(limit.PerHour(40)), Observer: book, Failure: failure}
+		if failure == throttler.FailOpen {
+			cfg.OpenCap = limit.PerHour(100)
+		}
+		th := throttlertesting.New(t, cfg)
+		b.failWith(func(string) error { return throttlertesting.Outage(false) })
+		for _, actual := range []int64{1, 3} {
+			r, err := th.Reserve(t.Context(), "k", 2)
+			if err != nil || !r.Decision().Allowed {
+				t.Fatal(r, err)
+			}
+			if err := r.Settle(t.Context(), actual); err != nil {
+				t.Fatal(err)
+			}
+		}
+		settled := append(slices.Clone(book.refunds), book.operations...)
+		if len(settled) != 2 {
+			t.Fatalf("%v: %+v, want a refund and an overrun", failure, settled)
+		}
+		for _, e := range settled {
+			if e.Key != "k" || e.Policy != book.ended[0].Policy || e.Cost != 1 {
+				t.Errorf("%v: %v of %d for %q under %v", failure, e.Op, e.Cost, e.Key, e.Policy)
+			}
+		}
+		want := int64(40/10 - 1 - 3)
+		if failure == throttler.FailOpen {
+			want = 100 - 1 - 3
+		}
+		if d, err := th.Allow(t.Context(), "k"); err != nil || d.Remaining != max(want-1, 0) || d.Allowed != (want > 0) {
+			t.Errorf("%v: %v, %v; want %d left before it", failure, d, err, want)
+		}
+	}
+}
+
 func TestReason(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{

@@ -60,9 +60,10 @@ func (t *Throttler) Reset(ctx context.Context, key string) error {
 		if err := backend.Reset(ctx, t.backend, req); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
-		if t.fallback.memory == nil {
+		if t.cfg.Failure != FailLocal { // what FailOpen counts is of all keys together
 			return nil
 		}
+		req.Policy = t.fallback.share(req.Policy)
 		return t.fallback.memory.Reset(ctx, req)
 	})
 }
@@ -77,9 +78,10 @@ func (t *Throttler) Grant(ctx context.Context, key string, extra int64) error {
 		if err := backend.Grant(ctx, t.backend, req, extra); err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
-		if t.fallback.memory == nil {
+		if t.cfg.Failure != FailLocal { // what FailOpen counts is of all keys together
 			return nil
 		}
+		req.Policy = t.fallback.share(req.Policy)
 		return t.fallback.memory.Grant(ctx, req, ceilDiv(extra, t.fallback.processes))
 	})
 }

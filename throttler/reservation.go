@@ -93,6 +93,9 @@ func (r *Reservation) Cost() int64 { return r.cost }
 // ErrUnsupported, and the reservation may be settled by less. Windows that have ended are not touched; a token bucket gets
 // back what has not refilled.
 //
+// A context that has ended settles nothing: that of a request ends when its client leaves. Use context.WithoutCancel of it, with
+// a timeout, or the reservation may stay charged in full.
+//
 // A second Settle is an ErrSettled. After an error that certainly gave nothing back and charged nothing, Settle may be called
 // again; it then settles the keys for which that is so.
 func (r *Reservation) Settle(ctx context.Context, actual int64) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 func reserve(t testing.TB, th *throttler.Throttler, cost int64) *throttler.Reservation {
@@ -186,7 +187,7 @@ func TestDeniedReservationHoldsNothing(t *testing.T) {
 // A window that is over keeps nothing to give back, and the next one is not touched.
 func TestSettleAcrossWindows(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: throttlertesting.One(limit.PerMinute(10))})
 	r := reserve(t, th, 4)
 	now.Advance(time.Minute)

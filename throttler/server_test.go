@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // What follows needs redis-server and memcached.
@@ -364,7 +365,7 @@ func TestCallersDeadlineOnAFrozenServer(t *testing.T) {
 // Usage on the primary, and by a plain read on its replica.
 func TestUsageFromAReplica(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	primary := testserver.Redis(t)
 	replica := testserver.Replica(t, primary)
 	cfg := redisbackend.Config{Now: now.Now}

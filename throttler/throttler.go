@@ -73,7 +73,6 @@ func New(cfg Config) (*Throttler, error) {
 	t.provisionals.seed, t.provisionals.start = maphash.MakeSeed(), time.Now()
 	t.commitObserver, _ = cfg.Observer.(CommitObserver)
 	t.outageObserver, _ = cfg.Observer.(OutageObserver)
-	t.outages.born = time.Now()
 	t.allow, t.deny = prefixtable.NewSet(cfg.Allow), prefixtable.NewSet(cfg.Deny)
 	t.hasLists = len(cfg.Allow)+len(cfg.Deny) > 0
 	var err error

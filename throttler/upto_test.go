@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // A page of results may be shorter than the client asked for.
@@ -44,7 +45,7 @@ func ExampleThrottler_AllowUpTo() {
 func TestAllowUpToTakesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		now := throttlertesting.NewClock()
+		now := throttlertest.NewClock()
 		quota := rapid.Int64Range(1, 40)
 		var limits []limit.Limit
 		for i, l := range []limit.Limit{

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-go/sluice/internal/throttlertesting"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // recentPolicy is the case of Chris O'Hara's "Rate limiting with Redis": one count that answers for the last 20 s,
@@ -16,7 +17,7 @@ var recentPolicy = limit.Policy{Name: "recent", Limits: []limit.Limit{
 }}
 
 // spendRecent charges 3 in each of 30 sub-buckets, gives 1 of the last back, and returns what Usage must say then.
-func spendRecent(t *testing.T, th *throttler.Throttler, now *throttlertesting.Clock) map[time.Duration]int64 {
+func spendRecent(t *testing.T, th *throttler.Throttler, now *throttlertest.Clock) map[time.Duration]int64 {
 	t.Helper()
 	for i := range 30 {
 		if i > 0 {
@@ -49,7 +50,7 @@ func checkUsage(t *testing.T, th *throttler.Throttler, want map[time.Duration]in
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: recentPolicy})
 	checkUsage(t, th, map[time.Duration]int64{20 * time.Second: 0, 5 * time.Minute: 0})
 	checkUsage(t, th, spendRecent(t, th, now))
@@ -68,7 +69,7 @@ func TestUsage(t *testing.T) {
 // Of several sliding limits the finest that covers the interval answers.
 func TestUsageTakesTheFinest(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: limit.Policy{Limits: []limit.Limit{
 		limit.Sliding(100, time.Hour, time.Minute), limit.Sliding(100, time.Minute, time.Second),
 	}}})
@@ -101,7 +102,7 @@ func TestOutageFailsTheRest(t *testing.T) {
 
 func TestPeek(t *testing.T) {
 	t.Parallel()
-	now := throttlertesting.NewClock()
+	now := throttlertest.NewClock()
 	th := throttlertesting.New(t, throttler.Config{Backend: throttlertesting.NewMemory(t, now.Now), Policy: throttlertesting.One(limit.PerMinute(2))})
 	for _, want := range []struct {
 		allowed   bool

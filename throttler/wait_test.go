@@ -149,25 +149,37 @@ func TestWaitTogether(t *testing.T) {
 	})
 }
 
-// During an outage that denies, Wait goes on asking until the backend is back.
+// During an outage that denies, Wait goes on asking until the backend is back, also where the denial is by a window of this
+// process's own counts.
 func TestWaitThroughAnOutage(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newSpy(t, time.Now)
-		b.failWith(func(string) error { return throttlertesting.Outage(false) })
-		th := throttlertesting.New(t, throttler.Config{
-			Backend: b, Policy: throttlertesting.One(limit.PerMinute(1)), Failure: throttler.FailClosed, RetryAfter: 2 * time.Second,
+	for _, failure := range []throttler.FailurePolicy{throttler.FailClosed, throttler.FailLocal, throttler.FailOpen} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newSpy(t, time.Now)
+			b.failWith(func(string) error { return throttlertesting.Outage(false) })
+			cfg := throttler.Config{
+				Backend: b, Policy: throttlertesting.One(limit.PerHour(10)), Failure: failure, RetryAfter: 2 * time.Second,
+			}
+			if failure == throttler.FailOpen {
+				cfg.OpenCap = limit.PerHour(1)
+			}
+			th := throttlertesting.New(t, cfg)
+			if d := throttlertesting.Allow(t, th, "k"); d.Allowed == (failure == throttler.FailClosed) {
+				t.Errorf("%v: %v", failure, d)
+			}
+			start := time.Now()
+			time.AfterFunc(5*time.Second, func() { b.failWith(nil) })
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			d, err := th.Wait(ctx, "k", 1)
+			if err != nil || !d.Allowed || d.Source != throttler.Local {
+				t.Errorf("%v: Wait = %+v, %v", failure, d, err)
+			}
+			if took := time.Since(start); took < 6*time.Second || took > 6*time.Second+3*spread {
+				t.Errorf("%v: took %v, want the third try after 6s", failure, took)
+			}
 		})
-		start := time.Now()
-		time.AfterFunc(5*time.Second, func() { b.failWith(nil) })
-		d, err := th.Wait(t.Context(), "k", 1)
-		if err != nil || !d.Allowed || d.Source != throttler.Local {
-			t.Errorf("Wait = %+v, %v", d, err)
-		}
-		if took := time.Since(start); took < 6*time.Second || took > 6*time.Second+3*spread {
-			t.Errorf("took %v, want the third try after 6s", took)
-		}
-	})
+	}
 }
 
 // Close wakes whoever waits, and neither asks nor charges for them.

@@ -135,6 +135,7 @@ type side struct {
 	backend.Backend
 	decided atomic.Int64
 	hangs   atomic.Int64 // until when a server of it is thought to hang, nanoseconds after start; 0 if none is
+	usual   atomic.Int64 // nanoseconds that its latest answer took, when it was not the side to decide
 	start   time.Time
 }
 

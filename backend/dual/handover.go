@@ -233,9 +233,10 @@ func strayed() error {
 var errStrayed = errors.New("a router has moved the key from this side to another group")
 
 const (
-	hangsFor      = time.Second           // is how long a server that did not answer is thought to hang
-	hangs         = 50 * time.Millisecond // without an answer
-	shortPatience = 20 * time.Millisecond
+	hangsFor      = time.Second            // is how long a server that did not answer is thought to hang
+	hangs         = 50 * time.Millisecond  // without an answer
+	shortPatience = 20 * time.Millisecond  // or twice as long as the side's latest answer took
+	maxUsual      = 250 * time.Millisecond // an answer that took longer counts as this
 )
 
 // ask asks a side that isn't the one to decide, and notes whether a server of it hangs.
@@ -244,23 +245,31 @@ func (s *side) ask(ctx context.Context, question func(context.Context, backend.B
 	defer cancel()
 	begin := time.Now()
 	snapshot, err := question(limited, s.Backend)
+	waited := time.Since(begin)
 	switch {
-	case err != nil && outOfReach(err) && time.Since(begin) >= hangs:
+	case err == nil:
+		s.usual.Store(int64(min(waited, maxUsual)))
+		if finds {
+			s.hangs.Store(0)
+		}
+	case errors.Is(ctx.Err(), context.Canceled): // shows nothing about the side
+		if finds {
+			s.hangs.Store(s.elapsed()) // the next caller finds out
+		}
+	case outOfReach(err) && waited >= hangs:
 		s.hangs.Store(s.elapsed() + int64(hangsFor))
-	case err == nil && finds:
-		s.hangs.Store(0)
 	}
 	return snapshot, err
 }
 
-// patience is how long to wait for an answer: little while a server of the side is known to hang; others may be well. One
-// caller at a time finds out whether it still does.
+// patience is how long to wait for an answer: little while a server of the side is thought to hang, but long enough for others
+// that are well. One caller at a time finds out whether it still does.
 func (s *side) patience(ctx context.Context) (limited context.Context, cancel context.CancelFunc, finds bool) {
 	until, now := s.hangs.Load(), s.elapsed()
 	if until > 0 {
 		finds = now >= until && s.hangs.CompareAndSwap(until, now+int64(hangsFor))
 		if !finds {
-			limited, cancel = context.WithTimeout(ctx, shortPatience)
+			limited, cancel = context.WithTimeout(ctx, max(shortPatience, 2*time.Duration(s.usual.Load())))
 			return limited, cancel, false
 		}
 	}

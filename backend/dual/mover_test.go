@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -73,4 +74,89 @@ func TestDualSideOfARouter(t *testing.T) {
 		}
 		check("its cause", r.Cause)
 	}
+}
+
+// TestDualCancelledCaller: a caller that gives up shows nothing about the side that it waits for. With and without a side that
+// hung before, the next caller waits as long as it may, and an exhausted key stays denied.
+func TestDualCancelledCaller(t *testing.T) {
+	for _, hung := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s, l := newStage(t), &lever{}
+			d := s.process(t, l, dual.Config{})
+			for range 10 {
+				backendtesting.MustTake(t, d, takeTen("exhausted"))
+			}
+			l.set(1, true)
+			latency := time.Hour
+			s.old.set(func(ctx context.Context, op string, _ *backend.Request) error {
+				select {
+				case <-time.After(latency):
+					return nil
+				case <-ctx.Done():
+					return &backend.Error{Op: op, Node: "fake", Kind: backend.Interrupted, Err: ctx.Err()}
+				}
+			})
+			if hung {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if r, err := d.Take(ctx, takeTen("first")); err != nil || r.Guarantee != backend.Bounded {
+					t.Errorf("the side hangs: %s, %v", r.Guarantee, err)
+				}
+				cancel()
+				time.Sleep(time.Second) // the next caller finds out whether it still does
+			}
+			latency = 80 * time.Millisecond
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(60*time.Millisecond, cancel)
+			if _, err := d.Take(ctx, takeTen("second")); !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+			if r := backendtesting.MustTake(t, d, takeTen("exhausted")); r.Allowed || r.Guarantee != backend.Exact {
+				t.Errorf("hung %t: allowed %t, %s because of %v", hung, r.Allowed, r.Guarantee, r.Cause)
+			}
+		})
+	}
+}
+
+// TestDualDistantSide: a side that always takes long is not thought to hang because of a caller whose deadline is too short for
+// it, and while one of its servers does hang, keys of the others are handed over.
+func TestDualDistantSide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, l := newStage(t), &lever{}
+		d := s.process(t, l, dual.Config{})
+		for range 10 {
+			backendtesting.MustTake(t, d, takeTen("one"))
+			backendtesting.MustTake(t, d, takeTen("another"))
+		}
+		l.set(1, true)
+		s.old.set(func(ctx context.Context, op string, req *backend.Request) error {
+			latency := 80 * time.Millisecond
+			if req.Key == "frozen" {
+				latency = time.Hour
+			}
+			select {
+			case <-time.After(latency):
+				return nil
+			case <-ctx.Done():
+				return &backend.Error{Op: op, Node: "fake", Kind: backend.Interrupted, Err: ctx.Err()}
+			}
+		})
+		for _, step := range []struct {
+			key      string
+			deadline time.Duration
+			want     backend.Guarantee
+		}{
+			{"fresh", time.Second, backend.Exact},
+			{"hasty", 150 * time.Millisecond, backend.Bounded},
+			{"one", time.Second, backend.Exact},
+			{"frozen", time.Second, backend.Bounded},
+			{"another", time.Second, backend.Exact},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), step.deadline)
+			r, err := d.Take(ctx, takeTen(step.key))
+			if exhausted := step.key == "one" || step.key == "another"; err != nil || r.Guarantee != step.want || r.Allowed == exhausted {
+				t.Errorf("%s: allowed %t, %s because of %v, %v; want %s", step.key, r.Allowed, r.Guarantee, r.Cause, err, step.want)
+			}
+			cancel()
+		}
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,27 +54,14 @@ func Allow(t testing.TB, th *throttler.Throttler, key string) throttler.Decision
 	return d
 }
 
-// Clock is a time that only the test moves.
-type Clock struct{ micros atomic.Int64 }
-
-func NewClock() *Clock {
-	c := &Clock{}
-	c.micros.Store(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).UnixMicro())
-	return c
-}
-
-func (c *Clock) Now() time.Time { return time.UnixMicro(c.micros.Load()) }
-
-func (c *Clock) Advance(d time.Duration) { c.micros.Add(d.Microseconds()) }
-
-// outage is what a backend that is down says.
+// Outage is what a backend that is down says.
 func Outage(mayHaveCharged bool) error {
 	return &backend.Error{
 		Op: "take", Node: "node", Kind: backend.Unavailable, MayHaveCharged: mayHaveCharged, Err: errors.New("down"),
 	}
 }
 
-// logBook keeps what was logged.
+// LogBook keeps what was logged.
 type LogBook struct {
 	mu      sync.Mutex // guards records
 	records []slog.Record

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/throttler"
 	"github.com/sluice-go/sluice/throttler/insight"
+	"github.com/sluice-go/sluice/throttler/throttlertest"
 )
 
 // A customer is warned before requests are denied.
@@ -72,7 +73,7 @@ func (b *nearBook) take() []string {
 func TestNearLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		now, book := throttlertesting.NewClock(), &nearBook{}
+		now, book := throttlertest.NewClock(), &nearBook{}
 		b := newSpy(t, now.Now)
 		th := throttlertesting.New(t, throttler.Config{
 			Backend: b, Observer: newNearLimit(t, 0, book.note), Deny: []string{"bad"}, Allow: []string{"good"},

@@ -27,7 +27,7 @@
 //	sluice.overruns              cost that Settle charged above what was reserved, by policy, outcome
 //	sluice.outages               by policy and cause, at most one a minute for each cause
 //	sluice.shadow.decisions      decisions of shadow policies, by policy, shadow_policy, outcome
-//	sluice.operation.duration    seconds of Peek, Usage and Reset, by policy, operation
+//	sluice.operation.duration    seconds of Peek, Usage, Reset and Grant, by policy, operation
 //
 // [Observer.WatchLease], [Observer.WatchDual], [Observer.WatchRouter], [Observer.WatchNodes] and [Observer.WatchFlag] add others.
 // There is no convention for rate limits yet; the nearest one, aspnetcore.rate_limiting, has policy and result. The repository's

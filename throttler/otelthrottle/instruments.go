@@ -42,7 +42,7 @@ func newInstruments(m metric.Meter) (i instruments, _ error) {
 		return h
 	}
 	i.duration = timer("sluice.decision.duration", "Duration of decisions.")
-	i.operations = timer("sluice.operation.duration", "Duration of Peek, Usage and Reset.")
+	i.operations = timer("sluice.operation.duration", "Duration of Peek, Usage, Reset and Grant.")
 	return i, errors.Join(errs...)
 }
 
@@ -99,7 +99,7 @@ func (o *Observer) measureSettled(ctx context.Context, counter metric.Int64Count
 	counter.Add(ctx, e.Cost, o.labels.Get(e.Policy.Name).with(attrs...))
 }
 
-// measureOperation measures a Peek, Usage or Reset.
+// measureOperation measures a Peek, Usage, Reset or Grant.
 func (o *Observer) measureOperation(ctx context.Context, e *throttler.Event) {
 	if !o.instruments.operations.Enabled(ctx) {
 		return

@@ -182,6 +182,7 @@ func TestRefusesTheWhole(t *testing.T) {
 		{"in upper case", tiers(`, "Keys": {}`), []string{"line 1: member"}},
 		{"twice", tiers(`, "keys": {}, "keys": {}`), []string{"line 1: document"}},
 		{"a key twice", tiers(`, "keys": {"` + key + `": "pro", "` + key + `": "free"}`), []string{"line 1: keys"}},
+		{"of other bytes", tiers(", \"deny\": [\"\uFFFD\",\n\"k\xff\"]"), []string{"line 2: document"}},
 		{"null", tiers(`, "keys": null, "allow": null, "version": null`),
 			[]string{"line 1: keys", "line 1: allow", "line 1: version"}},
 		{"all at once", `{

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluice-go/sluice/internal/fielderrors"
 	"github.com/sluice-go/sluice/internal/prefixtable"
@@ -88,6 +89,10 @@ type value struct {
 }
 
 func (d *document) read() {
+	if at := invalidUTF8(d.data); at >= 0 { // or encoding/json would put other bytes into a key
+		d.refuse(at, "document", strconv.Itoa(len(d.data))+" bytes", "must be UTF-8: keys of other bytes can't be in it")
+		return
+	}
 	var all json.RawMessage
 	if err := json.Unmarshal(d.data, &all); err != nil {
 		at := len(d.data)
@@ -136,6 +141,18 @@ func (d *document) read() {
 			d.refuse(m.at, m.where, shown(m.name), "must be the name of a policy")
 		}
 	}
+}
+
+// invalidUTF8 returns the offset of the first byte that is not UTF-8, or -1.
+func invalidUTF8(data []byte) int {
+	for at := 0; at < len(data); {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size == 1 {
+			return at
+		}
+		at += size
+	}
+	return -1
 }
 
 // policy reads a policy.
