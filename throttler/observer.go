@@ -11,9 +11,10 @@ import (
 )
 
 // Observer is called around every operation of a Throttler, on the caller's goroutine: it must be fast and safe for concurrent
-// use. What AllowAll gives back, and Settle settles of several keys, has goroutines of its own, in which a panic of an Observer
-// ends the process; AllowAll may have returned by then. Observers makes one of several. An Observer may also be a [CommitObserver] and an [OutageObserver]. Package
-// otelthrottle has one on OpenTelemetry, package insight those that count, notify and try limits.
+// use. What AllowAll gives back, and Settle settles of several keys, has goroutines of its own, in which a panic of an
+// Observer ends the process; AllowAll may have returned by then. Observers makes one of several. An Observer may also be a
+// [CommitObserver] and an [OutageObserver]. Package otelthrottle has one on OpenTelemetry, package insight those that count,
+// notify and try limits.
 //
 // Observers also see rejected input, except a nil context. AllowAll and ReserveAll make an Event for each key; for a request
 // that they refuse before any charge, one for a single key. An ErrUnsupported makes none.
