@@ -84,15 +84,14 @@ func New(inner backend.Backend, cfg Config) (*Lease, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	width := hashtable.ShardBits(cfg.MaxKeys)
+	width, most := hashtable.Shards(cfg.MaxKeys)
 	l := &Lease{
 		cfg: cfg, inner: inner, seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]shard, 1<<width),
 		stop: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	for i := range l.shards {
-		l.shards[i].lease = l
+		l.shards[i].lease, l.shards[i].max = l, most
 		l.shards[i].steady, l.shards[i].wake = cfg.Steady, l.wake
-		l.shards[i].max = (cfg.MaxKeys + len(l.shards) - 1) / len(l.shards)
 	}
 	l.bound = &BoundError{Slack: cfg.Slack, Processes: cfg.Processes, Least: cfg.Least}
 	if cfg.Slack > 0 {

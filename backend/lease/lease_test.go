@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"math"
 	"path"
 	"testing"
 	"time"
@@ -94,5 +95,14 @@ func TestCreditConformance(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAsManyKeysAsThereAre: the largest MaxKeys bounds nothing, and keeps views.
+func TestAsManyKeysAsThereAre(t *testing.T) {
+	ls := backendtesting.NewLease(t, newPlace().from(1), lease.Config{MaxKeys: math.MaxInt})
+	takeKey(t, ls, backendtesting.Hour(10), 1, true)
+	if s := ls.Stats(); s.Keys != 1 {
+		t.Errorf("%+v", s)
 	}
 }

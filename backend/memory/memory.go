@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math"
@@ -62,7 +63,7 @@ var (
 type shard struct {
 	mu    sync.Mutex // guards all below
 	cells hashtable.Table[entry]
-	max   int
+	max   int   // 0 if unbounded
 	lost  int64 // until when the counts of a key that was evicted alive would have counted, Unix microseconds
 
 	_ [64]byte // shards don't share cache lines, nor those that processors fetch in pairs
@@ -76,14 +77,10 @@ type entry struct {
 
 // New returns an empty Memory.
 func New(cfg Config) (*Memory, error) {
-	max := cfg.MaxKeys
-	if max == 0 {
-		max = defaultMaxKeys
-	}
-	width := hashtable.ShardBits(max)
+	width, most := hashtable.Shards(cmp.Or(cfg.MaxKeys, defaultMaxKeys))
 	m := &Memory{seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]shard, 1<<width)}
 	for i := range m.shards {
-		m.shards[i].max = (max + len(m.shards) - 1) / len(m.shards)
+		m.shards[i].max = most
 	}
 	if cfg.Now != nil {
 		m.now = func() int64 { return cfg.Now().UnixMicro() }
@@ -324,7 +321,7 @@ func (s *shard) sweepLocked(nowMicros int64) {
 			s.cells.Remove(slot)
 		}
 	}
-	if s.max <= 0 || s.cells.Len < s.max {
+	if s.max == 0 || s.cells.Len < s.max {
 		return
 	}
 	victim, soonest := 0, int64(math.MaxInt64)

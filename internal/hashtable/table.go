@@ -9,14 +9,18 @@ import (
 	"strings"
 )
 
-// ShardBits returns how many bits of a hash choose the shard, for tables that hold maxKeys keys together. If maxKeys is not
-// positive, their number is unbounded. Few keys get few shards, so that the bound, which is kept per shard, stays close.
-func ShardBits(maxKeys int) int {
-	width := bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
-	for width > 0 && maxKeys > 0 && maxKeys < 64<<width {
+// Shards returns how many bits of a hash choose the shard, for tables that hold maxKeys keys together, and how many keys each
+// shard holds. If maxKeys is not positive, their number is unbounded, and most is 0. Few keys get few shards, so that the bound,
+// which is kept per shard, stays close.
+func Shards(maxKeys int) (width, most int) {
+	width = bits.Len(uint(8*runtime.GOMAXPROCS(0) - 1))
+	if maxKeys <= 0 {
+		return width, 0
+	}
+	for width > 0 && maxKeys < 64<<width {
 		width--
 	}
-	return width
+	return width, (maxKeys-1)>>width + 1
 }
 
 // Cell holds the value of one key under one policy. Keys are those of [keyhash.Kept], which bounds their length.
