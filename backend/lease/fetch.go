@@ -261,6 +261,9 @@ func (l *Lease) await(ctx context.Context, s *shard, c *hashtable.Cell[view], f 
 	case f.charged.Allowed && (joinedAt <= f.sentAt || joinedAt < f.deadline):
 		result := f.charged
 		f.charged.Part(&result.Verdict, req.Cost, f.unreserved)
+		if joinedAt > f.sentAt { // maybe after the charge
+			lowerIfBucket(&result, f.policy)
+		}
 		return result, nil
 	}
 	// The batch was denied, or its window had ended when the request came.

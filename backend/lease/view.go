@@ -103,8 +103,13 @@ func (v *view) startBatchLocked(f *fetch) {
 	if f.fullSize >= minPrefetch {
 		b.prefetchBelow = f.fullSize / 4
 	}
-	if b.charged.Guarantee == backend.Exact && hasBucket(f.policy) {
-		b.charged.Guarantee, b.charged.Cause = backend.Bounded, backend.ErrBucketLeased
+	lowerIfBucket(&b.charged, f.policy)
+}
+
+// lowerIfBucket makes a result Bounded that is admitted from a lease on a bucket: tokens refill while they are leased.
+func lowerIfBucket(r *backend.Result, p *limit.Policy) {
+	if r.Guarantee == backend.Exact && hasBucket(p) {
+		r.Guarantee, r.Cause = backend.Bounded, backend.ErrBucketLeased
 	}
 }
 

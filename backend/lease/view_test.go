@@ -289,6 +289,26 @@ func TestBucketLeases(t *testing.T) {
 	})
 }
 
+// TestBucketFetchJoinedLate: who joins a fetch after its charge spends a lease.
+func TestBucketFetchJoinedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := newDistant(t, 400*time.Millisecond)
+		p := &limit.Policy{Limits: []limit.Limit{limit.TokenBucket(1, time.Second, 1000)}}
+		ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 50, Steady: true, Processes: 1})
+		takeKey(t, ls, p, 1, true)
+		var all sync.WaitGroup
+		all.Go(func() { takeKey(t, ls, p, 1, true) })
+		time.Sleep(300 * time.Millisecond) // charged, and the reply is under way
+		if r := takeKey(t, ls, p, 1, true); r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrBucketLeased) {
+			t.Errorf("%s, %v", r.Guarantee, r.Cause)
+		}
+		all.Wait()
+		if s := ls.Stats(); s.Fetches != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestLeaseIsBounded: however many keys there are, views are kept of MaxKeys, and what the others had leased goes back.
 func TestLeaseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
