@@ -259,7 +259,7 @@ func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.cells.Find(hash, name.Policy.Name, name.Key); c != nil {
-		c.Value.recheck, c.Value.resetMicros, c.Value.doubt = 0, 0, true
+		c.Value.recheck, c.Value.resetMicros, c.Value.doubt, c.Value.doubtedAt = 0, 0, true, l.clock()
 	}
 }
 
@@ -273,19 +273,30 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 		return backend.ErrUnsupported
 	}
 	s, hash, name := l.shardOf(&req)
-	s.mu.Lock()
-	c := s.cells.Find(hash, name.Policy.Name, name.Key)
-	if c != nil {
-		s.endAllLocked(c, l.clock())
-		c.Value.fetch = nil // its batch is returned
-	}
-	s.mu.Unlock()
+	c := l.dropLease(s, hash, name, false)
 	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
 		return err
 	}
 	err := backend.Reset(ctx, l.inner, req)
+	l.dropLease(s, hash, name, err == nil) // what was fetched meanwhile may be part of it, too
 	l.recheck(s, hash, name, err)
 	return err
+}
+
+// dropLease ends the lease on a key, and any fetch under way. With reset it forgets the counts, too, which are no longer true. It
+// returns the key's cell, or nil.
+func (l *Lease) dropLease(s *shard, hash uint64, name *backend.Request, reset bool) *hashtable.Cell[view] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cells.Find(hash, name.Policy.Name, name.Key)
+	if c != nil {
+		s.endAllLocked(c, l.clock())
+		c.Value.fetch = nil // its batch is returned
+		if reset {
+			c.Value.state = state.State{}
+		}
+	}
+	return c
 }
 
 // Grant implements [backend.Granter]; it fails with [backend.ErrUnsupported] if the inner backend can't grant. Other processes

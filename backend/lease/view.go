@@ -25,7 +25,8 @@ type view struct {
 	serverBehind int64 // by how much the server's time may have been ahead of serverMicros then
 	recheck      int64 // a local denial is checked from then on
 	stateless    bool  // the last reply carried no state: what is known lags for good
-	doubt        bool  // this process may have refunded or reset since the last reply: the view denies nothing
+	doubt        bool  // no take has been answered that was sent since this process refunded or reset: the view denies nothing
+	doubtedAt    int64 // when it did
 	remaining    int64 // of the binding limit at the last reply, until resetMicros
 	resetMicros  int64 // Unix microseconds
 	halfLife     int64 // of the key at the last reply, until resetMicros: see state.Verdict.HalfLife
@@ -211,7 +212,7 @@ func (s *shard) mergeLocked(v *view, req *backend.Request, result *backend.Resul
 		v.state.Join(req.Policy, at, &result.State)
 		v.state.Forget(at)
 	}
-	v.fetchFailed, v.doubt = false, false
+	v.fetchFailed, v.doubt = false, v.doubt && sentAt < v.doubtedAt
 	if v.serverMicros == 0 || result.Now > v.serverAt(now) || now-v.serverReadAt > int64(time.Second) {
 		v.serverMicros, v.serverReadAt, v.serverJumped = result.Now, now, jumped
 		v.serverBehind = now - sentAt + int64(result.Behind)

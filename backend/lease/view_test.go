@@ -157,52 +157,6 @@ func TestLocalDenialEnds(t *testing.T) {
 	})
 }
 
-// TestLeaseReset: a reset drops what this process has leased or is fetching; it is not spent as well.
-func TestLeaseReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner, p, ctx := newDistant(t, 100*time.Millisecond), backendtesting.Hour(1000), context.Background()
-		ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 20, Steady: true, Processes: 1})
-		req := backend.Request{Key: "key", Policy: p, Cost: 1}
-		takeKey(t, ls, p, 1, true)
-		takeKey(t, ls, p, 1, true)
-		if s := ls.Stats(); s.Stranded != 19 {
-			t.Fatalf("%+v", s)
-		}
-		if err := ls.Reset(ctx, req); err != nil {
-			t.Fatal(err)
-		}
-		takeKey(t, ls, p, 1000-19, true)
-		if s := ls.Stats(); s.Stranded != 0 {
-			t.Errorf("after a reset: %+v", s)
-		}
-		time.Sleep(10 * time.Second) // what was leased has gone back, and was worth nothing
-		takeKey(t, ls, p, 20, false)
-		takeKey(t, ls, p, 19, true)
-	})
-}
-
-// TestResetDuringFetch: what a fetch brings that a reset has overtaken is not leased, for it was given back.
-func TestResetDuringFetch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner, p := newDistant(t, 100*time.Millisecond), backendtesting.Hour(1000)
-		ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 20, Steady: true, Processes: 1})
-		takeKey(t, ls, p, 1, true)
-		var all sync.WaitGroup
-		all.Go(func() { takeKey(t, ls, p, 1, true) }) // a fetch
-		time.Sleep(75 * time.Millisecond)             // it is charged, and the reply is under way
-		if err := ls.Reset(context.Background(), backend.Request{Key: "key", Policy: p, Cost: 1}); err != nil {
-			t.Fatal(err)
-		}
-		all.Wait()
-		time.Sleep(time.Second) // it has gone back, and was worth nothing
-		if s := ls.Stats(); s.Fetches != 1 || s.Stranded != 0 || s.Leased != 0 {
-			t.Errorf("%+v", s)
-		}
-		takeKey(t, ls, p, 1000, true)
-		takeKey(t, ls, p, 1, false)
-	})
-}
-
 // TestLeaseTakesBack: a charge that is given back goes into the lease that it came from, once.
 func TestLeaseTakesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
