@@ -291,39 +291,6 @@ func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]
 	return false, nil
 }
 
-// putBack gives a refund to the current batch, or takes it from what is owed, and returns the rest, which is the server's. What
-// is not charged yet is awaited.
-func (l *Lease) putBack(ctx context.Context, s *shard, hash uint64, name *backend.Request, receipt *state.Receipt, amount int64) (rest int64, err error) {
-	for settled := false; ; settled = true {
-		s.mu.Lock()
-		c := s.cells.Find(hash, name.Policy.Name, name.Key)
-		switch {
-		case c == nil:
-			s.mu.Unlock()
-			return amount, nil
-		case c.Value.putBackLocked(receipt, amount, l.clock()):
-			s.mu.Unlock()
-			return 0, nil
-		case c.Value.debt == nil:
-			s.mu.Unlock()
-			return amount, nil
-		}
-		rest, wait := c.Value.debt.forgiveLocked(receipt, amount, settled)
-		s.mu.Unlock()
-		if !wait {
-			return rest, nil
-		}
-		if charged, err := l.chargeNow(ctx, s, c); err != nil {
-			return amount, err
-		} else if !charged {
-			return amount, errNotCharged
-		}
-	}
-}
-
-// errNotCharged is the error of a refund of what could not be charged yet.
-var errNotCharged = &backend.Error{Op: "refund", Kind: backend.Unavailable, Err: errors.New("the charge was not executed yet")}
-
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {
 	for {
