@@ -80,6 +80,22 @@ func TestOnCredit(t *testing.T) {
 	})
 }
 
+// TestPeekBesideCredit: what a server would admit is as Bounded as what it admits: processes may owe.
+func TestPeekBesideCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(2*time.Millisecond), minute(10)
+		ls := onCredit(t, inner)
+		req := backend.Request{Key: "key", Policy: p, Cost: 1}
+		if r, err := ls.Peek(context.Background(), req); err != nil || !r.Allowed || r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrOnCredit) {
+			t.Errorf("allowed %t, %s, %v, %v", r.Allowed, r.Guarantee, r.Cause, err)
+		}
+		take(t, inner, p, 10)
+		if r, err := ls.Peek(context.Background(), req); err != nil || r.Allowed || r.Guarantee != backend.Exact {
+			t.Errorf("allowed %t, %s, %v, %v", r.Allowed, r.Guarantee, r.Cause, err)
+		}
+	})
+}
+
 // TestNoSlack: with Slack 0 nothing is on credit, nor Bounded.
 func TestNoSlack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -175,7 +175,10 @@ func (l *Lease) Peek(ctx context.Context, req backend.Request) (result backend.R
 		return result, nil
 	}
 	s.mu.Unlock()
-	return backend.Peek(ctx, l.inner, req)
+	if result, err = backend.Peek(ctx, l.inner, req); err == nil && result.Allowed {
+		result.Lower(l.cause)
+	}
+	return result, err
 }
 
 // peekLocked answers from the view if a take would.
