@@ -137,21 +137,26 @@ func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Resul
 	shard, hash := m.shardOf(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
-	if c == nil {
-		c = &hashtable.Cell[entry]{Value: entry{doubt: shard.lost}}
-	}
-	r.Verdict = c.Value.state.Peek(req.Policy, at, req.Cost)
-	c.Value.fillResult(&r, at)
+	c := shard.findLocked(hash, &req)
+	r.Verdict = c.state.Peek(req.Policy, at, req.Cost)
+	c.fillResult(&r, at)
 	return r, nil
 }
 
 // fillResult sets when and by whom the decision was made, and its guarantee.
 func (c *entry) fillResult(r *backend.Result, at state.At) {
 	r.Now, r.Source = at.Micros, backend.Local
-	if at.Micros < c.doubt {
-		r.Guarantee, r.Cause = backend.Bounded, backend.ErrEvicted
+	if cause := c.lacks(at.Micros); cause != nil {
+		r.Lower(cause)
 	}
+}
+
+// lacks says why counts may be missing at a time, in Unix microseconds; nil if none are.
+func (c *entry) lacks(now int64) error {
+	if now < c.doubt {
+		return backend.ErrEvicted
+	}
+	return nil
 }
 
 // Refund implements [backend.Refunder].
@@ -181,14 +186,11 @@ func (m *Memory) update(ctx context.Context, req *backend.Request, change func(*
 	shard, hash := m.shardOf(req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	c := shard.cells.Find(hash, req.Policy.Name, req.Key)
-	if c == nil {
-		c = new(hashtable.Cell[entry]) // an empty state, which is not stored
-	}
-	if _, err := c.Value.state.Enter(at, req.Move.GiveBack()); err != nil {
+	c := shard.findLocked(hash, req)
+	if _, err := c.state.Enter(at, req.Move.GiveBack()); err != nil {
 		return err
 	}
-	change(&c.Value.state, at)
+	change(&c.state, at)
 	return nil
 }
 
@@ -201,9 +203,8 @@ func (m *Memory) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 	shard, hash := m.shardOf(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	if c := shard.cells.Find(hash, req.Policy.Name, req.Key); c != nil {
-		snapshot.State = c.Value.state.Clone()
-	}
+	c := shard.findLocked(hash, &req)
+	snapshot.State, snapshot.Lacks = c.state.Clone(), c.lacks(snapshot.Now)
 	return snapshot, nil
 }
 
@@ -242,14 +243,7 @@ func (m *Memory) Doubt(req backend.Request) error {
 	shard, hash := m.shardOf(&req)
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
-	doubt := shard.lost
-	if c := shard.cells.Find(hash, req.Policy.Name, req.Key); c != nil {
-		doubt = c.Value.doubt
-	}
-	if m.now() < doubt {
-		return backend.ErrEvicted
-	}
-	return nil
+	return shard.findLocked(hash, &req).lacks(m.now())
 }
 
 // Ping implements [backend.Pinger].
@@ -295,6 +289,14 @@ func (m *Memory) shardOf(req *backend.Request) (*shard, uint64) {
 	}
 	hash := maphash.String(m.seed, req.Key)
 	return &m.shards[hash>>m.shift], hash
+}
+
+// findLocked returns the entry of a key, or an empty one that is not stored.
+func (s *shard) findLocked(hash uint64, req *backend.Request) *entry {
+	if c := s.cells.Find(hash, req.Policy.Name, req.Key); c != nil {
+		return &c.Value
+	}
+	return &entry{doubt: s.lost}
 }
 
 func (s *shard) findOrAddLocked(hash uint64, req *backend.Request, nowMicros int64) *entry {

@@ -214,8 +214,15 @@ func TestMemoryEviction(t *testing.T) {
 	if err != nil || peeked.Guarantee != backend.Bounded {
 		t.Errorf("a peek at a key that may be forgotten: %s, %v", peeked.Guarantee, err)
 	}
+	loaded, err := m.Load(context.Background(), backend.Request{Key: "unknown", Policy: &policy})
+	if err != nil || !errors.Is(loaded.Lacks, backend.ErrEvicted) {
+		t.Errorf("a load of such a key lacks %v, %v", loaded.Lacks, err)
+	}
 	c.Set(3 * time.Minute) // what was lost has ended
-	for i := range 8 {     // so few that among those it looks at there is one that is over
+	if loaded, err = m.Load(context.Background(), backend.Request{Key: "unknown", Policy: &policy}); err != nil || loaded.Lacks != nil {
+		t.Errorf("later a load lacks %v, %v", loaded.Lacks, err)
+	}
+	for i := range 8 { // so few that among those it looks at there is one that is over
 		if r := take(fmt.Sprint(i)); !r.Allowed || r.Guarantee != backend.Exact || r.Cause != nil {
 			t.Errorf("later: allowed %t, %s, %v", r.Allowed, r.Guarantee, r.Cause)
 		}
