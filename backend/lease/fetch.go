@@ -18,6 +18,7 @@ type fetch struct {
 	size      int64
 	fullSize  int64 // of a batch; above size if a rest of the last batch counts towards it
 	reserved  int64 // for waiters
+	joined    int64 // waiters beside the one that it was sent for
 	sentAt    int64
 	early     bool           // a prefetch, without waiters
 	trace     *backend.Trace // nil unless the first waiter is traced; read it only once done is closed
@@ -131,6 +132,7 @@ func (l *Lease) joinFetchLocked(ctx context.Context, s *shard, c *hashtable.Cell
 			return nil
 		}
 		f.reserved += req.Cost
+		f.joined++
 		return f
 	}
 	if v.prefetched != nil { // it doesn't cover the request, and would end when another fetch completes
@@ -226,6 +228,7 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 	took := now - f.sentAt
 	f.deadline = f.sentAt + min(l.cfg.life(v.halfLife), (result.SpendBefore(result.Now)-result.Now)*999-took-int64(result.Behind))
 	f.unreserved = f.size - f.reserved
+	s.stats.Leased += max(f.joined, 0) // below 0 if the one that it was sent for has left
 	if !current || s.closed {
 		s.queueReturnLocked(c, &f.charged, f.policy, f.unreserved, now)
 		return
@@ -248,6 +251,7 @@ func (l *Lease) await(ctx context.Context, s *shard, c *hashtable.Cell[view], f 
 		s.mu.Lock()
 		if !f.completed {
 			f.reserved -= req.Cost
+			f.joined--
 			s.mu.Unlock()
 			trace(req.Trace, fetched, nil)
 			return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Interrupted, Err: ctx.Err()}
@@ -270,6 +274,7 @@ func (l *Lease) await(ctx context.Context, s *shard, c *hashtable.Cell[view], f 
 	now := l.clock()
 	s.mu.Lock()
 	if f.charged.Allowed {
+		s.stats.Leased--
 		s.queueReturnLocked(c, &f.charged, f.policy, req.Cost, now)
 	}
 	var result backend.Result

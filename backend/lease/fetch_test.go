@@ -69,7 +69,7 @@ func TestFetchIsShared(t *testing.T) {
 		if n := inner.takes.Load(); n != 2 {
 			t.Errorf("%d calls for the first and five more of 20, want 2", n)
 		}
-		if s := ls.Stats(); s.Fetches != 1 || s.Forwarded != 1 || s.Stranded != 0 {
+		if s := ls.Stats(); s.Fetches != 1 || s.Forwarded != 1 || s.Stranded != 0 || s.Leased != 4 {
 			t.Errorf("%+v", s)
 		}
 	})
