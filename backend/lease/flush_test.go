@@ -64,6 +64,25 @@ func TestFlushFails(t *testing.T) {
 	}
 }
 
+// TestLostDebtEnds: a lost charge is no longer owed once its windows are over, also of a key that nobody asks for.
+func TestLostDebtEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(2*time.Millisecond), minute(1000)
+		inner.fate = func(int) fate { return lostCall }
+		ls := onCredit(t, inner)
+		take(t, ls, p, 1)
+		take(t, ls, p, 5)
+		time.Sleep(time.Second)
+		if s := ls.Stats(); s.Debt != 5 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := ls.Stats(); s.Debt != 0 || s.LostCharges != 5 {
+			t.Errorf("after the window: %+v", s)
+		}
+	})
+}
+
 // TestFlushSlow: one charge per key is under way, and what it carries is owed until its reply.
 func TestFlushSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -39,12 +39,13 @@ func (l *Lease) Stats() Stats {
 		sum.Stranded += s.pendingCost
 		sum.OnCredit += s.stats.OnCredit
 		sum.Flushes += s.stats.Flushes
-		sum.LostCharges += s.stats.LostCharges
 		sum.Overshoot = max(sum.Overshoot, s.stats.Overshoot)
 		for c := range s.cells.All() {
 			sum.Stranded += c.Value.unspentLocked(now)
+			s.owesLocked(&c.Value, now) // forgets what is over
 			sum.Debt, sum.DebtAge = c.Value.debt.addTo(sum.Debt, sum.DebtAge, now)
 		}
+		sum.LostCharges += s.stats.LostCharges
 		s.mu.Unlock()
 	}
 	return sum

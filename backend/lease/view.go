@@ -159,8 +159,11 @@ func (v *view) putBackLocked(receipt *state.Receipt, amount, now int64) bool {
 
 // recordLoss records that a reply reports lost counts.
 func (l *Lease) recordLoss(result *backend.Result, now int64) {
-	if result.Cause != nil && reportsLoss(result.Cause) {
-		l.lostAt.Store(now)
+	if result.Cause == nil || !reportsLoss(result.Cause) {
+		return
+	}
+	for last := l.lostAt.Load(); last < now && !l.lostAt.CompareAndSwap(last, now); {
+		last = l.lostAt.Load()
 	}
 }
 
