@@ -62,6 +62,7 @@ type segment struct {
 	offered  int64 // position of the offer under the first limit
 	pending  int64 // not sent yet
 	first    int64 // lowest position of that under the first limit
+	last     int64 // highest position of that
 	since    int64 // when the first of that was admitted
 	underWay int64 // sent, and not answered
 	checked  int64 // when loss of counts was last checked
@@ -139,6 +140,7 @@ func (s *shard) oweLocked(c *hashtable.Cell[view], req *backend.Request, now int
 		g.since, g.first = now, g.offered
 		s.queueDebtLocked(c)
 	}
+	g.last = g.offered
 	g.pending += req.Cost
 	at := v.serverAt(now)
 	g.admitted = at + v.serverBehind/1000 + 1
@@ -284,7 +286,9 @@ func (s *shard) owesLocked(v *view, now int64) bool {
 
 // forgiveLocked gives back what is owed, without a call, if a receipt is for the same windows, and returns the rest of amount. If
 // the charge is not made yet, wait is true; with settled it is. A receipt of a lower position than all that a segment owes was
-// charged before, such as ahead of a reset. Where a charge was lost the server is not asked: it may never have been charged.
+// charged before, such as ahead of a reset. One that is lower than some of it may have been: if it took what is pending, the server
+// might not get as far as the position of what was admitted last, and would refuse that refund. Where a charge was lost the server
+// is not asked: it may never have been charged.
 func (d *debt) forgiveLocked(receipt *state.Receipt, amount int64, settled bool) (rest int64, wait bool) {
 	p, mark, bucket := receipt.Policy(), receipt.Mark(), hasBucket(receipt.Policy())
 	_, position, _ := receipt.Charge(0)
@@ -296,7 +300,7 @@ func (d *debt) forgiveLocked(receipt *state.Receipt, amount int64, settled bool)
 		if bucket { // what it gives back depends on when it was charged
 			return amount, true
 		}
-		if position >= g.first && g.pending >= amount {
+		if position >= g.last && g.pending >= amount {
 			g.pending -= amount
 			d.owed -= amount
 			return 0, false

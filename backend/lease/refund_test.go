@@ -46,6 +46,33 @@ func TestRefundsAfterALostCharge(t *testing.T) {
 	})
 }
 
+// TestRefundsBesideARenewal: the receipt of an earlier offer may be for what is charged already. It doesn't take what is pending from
+// later ones, whose refunds the server would not know.
+func TestRefundsBesideARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(20*time.Millisecond), minute(1000)
+		ls := onCredit(t, inner)
+		take(t, ls, p, 1)
+		charged := take(t, ls, p, 5)
+		for ls.Stats().Flushes == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		beside := take(t, ls, p, 5)
+		time.Sleep(inner.trip)
+		later := take(t, ls, p, 5)
+		if s := ls.Stats(); s.OnCredit != 3 || s.Flushes != 1 {
+			t.Fatalf("%+v", s)
+		}
+		for _, r := range []backend.Result{charged, beside, later} {
+			refund(t, ls, p, r, 5)
+		}
+		time.Sleep(time.Second)
+		if used := inner.used(t, p); used != 1 {
+			t.Errorf("%d are used, 1 was kept", used)
+		}
+	})
+}
+
 // TestRefundOfABucketForgivesNoLoss: the receipt of a bucket does not say which charge it is for, so a lost one stays owed.
 func TestRefundOfABucketForgivesNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
