@@ -136,7 +136,7 @@ func (l *Lease) flushLoop() {
 	parts := min(len(l.shards), flushParts)
 	tick := time.NewTicker(l.cfg.Flush / time.Duration(parts))
 	defer tick.Stop()
-	room := newFlushRoom()
+	room := newRoom(maxFlushes)
 	defer room.busy.Wait()
 	step := 1
 	for part := 0; ; part = (part + 1) % parts {
@@ -159,10 +159,10 @@ func (l *Lease) flushLoop() {
 }
 
 // flushShard flushes what is due of a shard, each key once there is room for its call, and reports whether anything was.
-func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, room *flushRoom) bool {
+func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, room *room) bool {
 	due := s.takeDue(all)
 	for _, c := range due {
-		room.start(func() { l.flushDue(ctx, s, c) })
+		room.start(nil, func() { l.flushDue(ctx, s, c) })
 	}
 	return len(due) > 0
 }
@@ -294,7 +294,7 @@ func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {
 	for {
-		room := newFlushRoom()
+		room := newRoom(maxFlushes)
 		left := false
 		for i := range l.shards {
 			left = l.flushShard(ctx, &l.shards[i], true, room) || left

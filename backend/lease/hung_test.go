@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,4 +95,60 @@ func TestHungServerAmongOthers(t *testing.T) {
 			t.Errorf("%d of %d keys are not charged yet", late, others)
 		}
 	})
+}
+
+// Refund hangs like Charge.
+func (h hung) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, n int64) error {
+	if req.Key[0] == 'h' {
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+		return &backend.Error{Op: "refund", Kind: backend.Unavailable, MayHaveCharged: true, Err: errLost}
+	}
+	return h.creditor.Refund(ctx, req, receipt, n)
+}
+
+// TestReturnsBesideAHungServer: what is left of leases goes back to other servers while hundreds of returns to one hang, on Close, too.
+func TestReturnsBesideAHungServer(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			inner, p := hung{newCreditor(2 * time.Millisecond)}, backendtesting.Hour(1000)
+			ls := backendtesting.NewLease(t, inner, lease.Config{Batch: 10, Steady: true, Processes: 1, MaxKeys: 10_000})
+			const hang, others = 1000, 50
+			var all sync.WaitGroup
+			use := func(key string) {
+				for range 2 {
+					backendtesting.MustTake(t, ls, backend.Request{Key: key, Policy: p, Cost: 1})
+				}
+			}
+			for i := range hang {
+				all.Go(func() { use(fmt.Sprint("h", i)) })
+			}
+			for i := range others {
+				all.Go(func() { use(fmt.Sprint("key", i)) })
+			}
+			all.Wait()
+			if closes {
+				if err := ls.Close(); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				time.Sleep(7 * time.Second) // 5 s of Life, and some
+			}
+			late := 0
+			for i := range others {
+				r, err := inner.Peek(context.Background(), backend.Request{Key: fmt.Sprint("key", i), Policy: p, Cost: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Binding().Remaining != 1000-2 {
+					late++
+				}
+			}
+			if late > 0 {
+				t.Errorf("closes %t: %d of %d leases are not returned: %+v", closes, late, others, ls.Stats())
+			}
+		})
+	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -28,10 +26,8 @@ type pendingReturn struct {
 
 const (
 	maxPendingReturns = 1 << 12 // for each shard; further ones are lost
-	maxReturns        = 16      // concurrent calls
 	maxLastMoments    = 250 * time.Millisecond
 	closeTimeout      = 5 * time.Second // for returns and flushes
-	maxReturnsAtClose = 64              // concurrent calls while closing
 
 	// A return that was certainly not sent is retried with exponential backoff.
 	minReturnBackoff = int64(100 * time.Millisecond)
@@ -105,9 +101,8 @@ func lastMoments(p *limit.Policy) int64 {
 func (l *Lease) sweep() {
 	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
 	defer tick.Stop()
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	slots := make(chan struct{}, maxReturns)
+	room := newRoom(maxReturns)
+	defer room.busy.Wait()
 	for {
 		select {
 		case <-l.stop:
@@ -118,16 +113,10 @@ func (l *Lease) sweep() {
 		}
 		all := l.takePending(l.clock())
 		for i := range all {
-			select {
-			case slots <- struct{}{}:
-			case <-l.stop:
+			if !room.start(l.stop, func() { l.sendReturn(context.Background(), &all[i], false) }) {
 				l.requeue(all[i:])
 				return
 			}
-			busy.Go(func() {
-				l.sendReturn(context.Background(), &all[i], false)
-				<-slots
-			})
 		}
 	}
 }
@@ -179,16 +168,11 @@ func (l *Lease) requeue(all []pendingReturn) {
 func (l *Lease) returnAll(ctx context.Context) {
 	l.end(func(int64, int64) bool { return true })
 	all := l.takePending(math.MaxInt64)
-	var next atomic.Int64
-	var busy sync.WaitGroup
-	for range min(maxReturnsAtClose, len(all)) {
-		busy.Go(func() {
-			for i := next.Add(1); i <= int64(len(all)); i = next.Add(1) {
-				l.sendReturn(ctx, &all[i-1], true)
-			}
-		})
+	room := newRoom(maxReturns)
+	for i := range all {
+		room.start(nil, func() { l.sendReturn(ctx, &all[i], true) })
 	}
-	busy.Wait()
+	room.busy.Wait()
 }
 
 // sendReturn sends a return. If it was certainly not sent it is queued again, unless last is set.
