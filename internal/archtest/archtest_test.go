@@ -43,7 +43,7 @@ var rules = map[string]rule{
 	"featureflag/redis.go":      {imports: []string{goRedis}},
 	"backend":                   {imports: own("limit", "limit/state", "internal/fielderrors")},
 	"backend/dual":              {imports: own("backend", "limit", "limit/state", "internal/handover", "internal/typednil", "internal/workqueue", "internal/tracing", "internal/fielderrors")},
-	"backend/lease":             {imports: own("backend", "limit", "limit/state", "internal/deadline", "internal/fielderrors", "internal/hashtable", "internal/keyhash", "internal/outcome", "internal/typednil")},
+	"backend/lease":             {imports: own("backend", "limit", "limit/state", "internal/fielderrors", "internal/hashtable", "internal/keyhash", "internal/outcome", "internal/typednil")},
 	"backend/memcached":         {imports: append(own("backend", "backend/control", "ring", "limit", "limit/state", "internal/callguard", "internal/deadline", "internal/fielderrors", "internal/outcome", "internal/storedname", "internal/tracing"), gomemcache)},
 	"backend/memory":            {imports: own("backend", "backend/control", "limit", "limit/state", "internal/hashtable", "internal/keyhash", "internal/fielderrors")},
 	"backend/redisbackend":      {imports: append(own("backend", "backend/control", "scripts", "limit", "limit/state", "internal/callguard", "internal/fielderrors", "internal/outcome", "internal/redisopts", "internal/redispipe", "internal/storedname", "internal/tracing"), goRedis)},
