@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -20,12 +21,13 @@ type tardy struct {
 	*distant
 	back  time.Duration
 	loses bool
+	err   error // of takes whose replies are lost
 }
 
 func (d *tardy) Take(ctx context.Context, req backend.Request) (backend.Result, error) {
 	r, err := d.distant.Take(ctx, req)
 	if d.loses {
-		return backend.Result{}, &backend.Error{Op: "take", Kind: backend.Unavailable, MayHaveCharged: true, Err: errLost}
+		return backend.Result{}, d.err
 	}
 	return r, err
 }
@@ -50,9 +52,11 @@ func (d *tardy) used(t *testing.T, p *limit.Policy) int64 {
 
 // TestFetchRepliesLost: while replies are lost, what is charged in vain is one batch and then no more than was asked for.
 func TestFetchRepliesLost(t *testing.T) {
-	for _, steady := range []bool{true, false} {
+	lost := &backend.Error{Op: "take", Kind: backend.Unavailable, MayHaveCharged: true, Err: errLost}
+	refused := &backend.Error{Op: "move", Kind: backend.Unavailable, Err: errLost}
+	for err, steady := range map[error]bool{lost: true, errors.Join(refused, lost): false, errLost: true} {
 		synctest.Test(t, func(t *testing.T) {
-			inner, p := &tardy{distant: newDistant(t, 10*time.Millisecond)}, backendtesting.Hour(100_000)
+			inner, p := &tardy{distant: newDistant(t, 10*time.Millisecond), err: err}, backendtesting.Hour(100_000)
 			ls := backendtesting.NewLease(t, inner, lease.Config{Steady: steady})
 			backendtesting.Warm(t, ls, p)
 			inner.loses = true

@@ -2,12 +2,12 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/internal/hashtable"
 	"github.com/sluice-go/sluice/internal/keyhash"
+	"github.com/sluice-go/sluice/internal/outcome"
 	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/limit/state"
 )
@@ -208,7 +208,7 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 		if !s.steady {
 			v.size = 1
 		}
-		if failed, ok := errors.AsType[*backend.Error](err); ok && failed.MayHaveCharged {
+		if !outcome.NothingRefunded(err) {
 			s.stats.Lost += f.size
 		}
 		return

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// NothingRefunded reports whether the error of a refund or charge means that nothing was refunded or charged, as
-// [backend.Refunder] defines it. A
-// [*backend.Error] decides by its MayHaveCharged, whatever it wraps.
+// NothingRefunded reports whether the error of a take, charge or refund means that nothing was charged or refunded, as
+// [backend.Refunder] defines it. A [*backend.Error] decides by its MayHaveCharged, whatever it wraps.
 func NothingRefunded(err error) bool {
 	if mayHaveRun, known := sent(err); known {
 		return !mayHaveRun
