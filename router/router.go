@@ -162,10 +162,13 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 	}
 	if rt.direct() {
 		result, err := rt.owner.peek(ctx, req)
-		if err == nil {
-			result.Lower(r.drainedCause(req.Policy))
+		if err != nil {
+			return backend.Result{}, err
 		}
-		return result, err
+		if !left(&result.State, result.Now) {
+			result.Lower(r.drainedCause(req.Policy))
+			return result, nil
+		}
 	}
 	loaded, err := r.loadMoving(ctx, &rt, req)
 	if err != nil {
@@ -181,14 +184,17 @@ func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 	if err := r.resolve(&rt, &req, req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	if !rt.direct() {
-		return r.loadMoving(ctx, &rt, req)
+	if rt.direct() {
+		loaded, err := rt.owner.load(ctx, req)
+		if err != nil {
+			return backend.Snapshot{}, err
+		}
+		if !left(&loaded.State, loaded.Now) {
+			loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
+			return loaded, nil
+		}
 	}
-	loaded, err := rt.owner.load(ctx, req)
-	if err == nil {
-		loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
-	}
-	return loaded, err
+	return r.loadMoving(ctx, &rt, req)
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.

@@ -82,6 +82,12 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return loaded, err
 }
 
+// Peek returns the state, too, as servers do.
+func (m *machine) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	loaded, err := m.Load(ctx, req)
+	return loaded.Peek(&req), err
+}
+
 func (m *machine) Doubt(backend.Request) error {
 	if m.lacks.Load() {
 		return backend.ErrCountsLost

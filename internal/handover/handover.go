@@ -227,15 +227,23 @@ func (h *Handover[P]) redirect(ctx context.Context, from P, version int64) error
 }
 
 // Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that
-// those had lost by then are missing in either case.
+// those had lost by then are missing in either case. A key that has left the owner is followed, as far as its topology is known.
 func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	loaded, err := h.Owner.Load(ctx, h.req)
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
 	now := state.At{Micros: loaded.Now}
-	if adopted, sealed := loaded.State.Fence(h.kind, now); sealed > adopted || adopted < h.Move.Version {
-		var missing error
+	adopted, sealed := loaded.State.Fence(h.kind, now)
+	missing := h.Err
+	if h.kind == state.Topology && sealed > max(adopted, h.Move.Version) { // a migration has no third place where the key could be
+		err := h.redirect(ctx, h.Owner, sealed)
+		if err == nil {
+			return h.Load(ctx)
+		}
+		missing = errors.Join(missing, err)
+	}
+	if sealed > adopted || adopted < h.Move.Version {
 		for i, p := range h.Previous {
 			part, cancel := share(ctx, len(h.Previous)-i)
 			there, err := p.Load(part, h.req)

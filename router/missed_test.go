@@ -1,0 +1,42 @@
+package router_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/router"
+)
+
+// TestPeekMissesTopology: a process that missed a topology peeks at a key that has left under it. What a group knew before that is
+// not the key's state: the peek follows the key, or is not exact where the newer topology can't be learned of.
+func TestPeekMissesTopology(t *testing.T) {
+	all := []router.Topology{topo(1, 1), after(topo(2, 2), topo(1, 1)), after(topo(3, 3), topo(2, 2), topo(1, 1))}
+	for known := range 2 {
+		for _, learns := range []bool{true, false} {
+			p, ctx := newPlant(), t.Context()
+			behind := p.open(t, all[known], router.Config{})
+			await(t, "it has synced", func() bool { return p.published(known+1) == int64(known+1) })
+			for _, address := range []string{"10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"} {
+				p.machine(address).mute.Store(!learns)
+			}
+			ahead := p.open(t, all[known+1], router.Config{})
+			if n := takeN(t, ahead, "k", tenAnHour, 10); n != 10 {
+				t.Fatal(n)
+			}
+			req := backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}
+			peeked, err := behind.Peek(ctx, req)
+			loaded, failed := behind.Load(ctx, req)
+			if err != nil || failed != nil {
+				t.Fatal(err, failed)
+			}
+			judged := loaded.Peek(&req)
+			for name, r := range map[string]backend.Result{"peek": peeked, "load": judged} {
+				if learns && (r.Allowed || r.Guarantee != backend.Exact) ||
+					!learns && (r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrNotHandedOver) || !errors.Is(r.Cause, router.ErrTopologyOld)) {
+					t.Errorf("epoch %d is known, the next one %t: %s: allowed %t, %s, %v", known+1, learns, name, r.Allowed, r.Guarantee, r.Cause)
+				}
+			}
+		}
+	}
+}
