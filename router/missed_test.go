@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
@@ -38,5 +39,38 @@ func TestPeekMissesTopology(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestPreviousMoved: the server of a group that a new topology no longer has gets another address with the change. The topology
+// names it in its Previous, and its keys bring their counts from there.
+func TestPreviousMoved(t *testing.T) {
+	p := newPlant()
+	r := p.open(t, topo(1, 1), router.Config{})
+	takeN(t, r, "k", tenAnHour, 6)
+	left := p.machine("10.0.0.1:6379")
+	p.mu.Lock()
+	p.nodes["10.0.0.9:6379"] = &machine{Memory: left.Memory}
+	p.mu.Unlock()
+	left.down.Store(true)
+	was := topo(1, 1)
+	was.Groups[0].Primary = "10.0.0.9:6379"
+	update(t, r, after(topo(2, 2), was))
+	admitted := 0
+	for range 10 {
+		result, err := r.Take(t.Context(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.Allowed {
+			admitted++
+		}
+	}
+	if admitted != 4 {
+		t.Errorf("%d are admitted, and 4 were left", admitted)
+	}
+	await(t, "the topology is published", func() bool { return p.published(2) == 2 })
+	if there, err := p.machine("10.0.0.2:6379").Published(t.Context()); err != nil || !strings.Contains(there.Text, "10.0.0.9") {
+		t.Errorf("published: %s, %v", there.Text, err)
 	}
 }
