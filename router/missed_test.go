@@ -74,3 +74,28 @@ func TestPreviousMoved(t *testing.T) {
 		t.Errorf("published: %s, %v", there.Text, err)
 	}
 }
+
+// TestPublishedAddressesAreOlder: a process gets a topology with addresses that changed after it was published, while it learns of
+// the published one. The addresses that it was given stay.
+func TestPublishedAddressesAreOlder(t *testing.T) {
+	p := newPlant()
+	one, two := topo(1, 1), after(topo(2, 2), topo(1, 1))
+	behind := p.open(t, one, router.Config{})
+	await(t, "it has synced", func() bool { return p.published(1) == 1 })
+	ahead := p.open(t, two, router.Config{})
+	takeN(t, ahead, "k", tenAnHour, 1)
+	await(t, "the topology is published", func() bool { return p.published(1) == 2 && p.published(2) == 2 })
+	if err := ahead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	given := after(topo(2, 2), topo(1, 1))
+	given.Groups[0].Primary = "10.0.0.3:6379"
+	call := func() { update(t, behind, given) }
+	p.machine("10.0.0.1:6379").shown.Store(&call)
+	if _, err := behind.Take(t.Context(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if node := behind.Nodes()[0].Node; node != "10.0.0.3:6379" {
+		t.Errorf("calls go to %s, from where the group has moved", node)
+	}
+}
