@@ -32,7 +32,7 @@ type sentinelWatcher struct {
 	step         time.Duration // between two polls while the primary is not healthy
 
 	stop     func()        // ends it; nil before it runs; guarded by Router.changing
-	replaced identity      // the group's primary before it had these sentinels, until they name one; guarded by Router.changing
+	replaced *node         // the group's primary before it had these sentinels, until they name one; guarded by Router.changing
 	pollNow  chan struct{} // asks for a poll at once
 
 	ready chan struct{}         // closed once there is a group
