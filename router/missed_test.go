@@ -4,8 +4,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/limit"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -98,4 +101,27 @@ func TestPublishedAddressesAreOlder(t *testing.T) {
 	if node := behind.Nodes()[0].Node; node != "10.0.0.3:6379" {
 		t.Errorf("calls go to %s, from where the group has moved", node)
 	}
+}
+
+// TestManyTopologies: a router keeps a bounded number of previous topologies, each with a ring of half a megabyte, however often
+// they change. Where windows are longer than that, decisions say so.
+func TestManyTopologies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlant()
+		r := p.open(t, topo(1, 1), router.Config{Heartbeat: -1, Settle: time.Nanosecond})
+		for epoch := 2; epoch <= 100; epoch++ {
+			update(t, r, unlinked(topo(uint64(epoch), 1, epoch)))
+		}
+		if n := r.PreviousTopologies(); n > 64 {
+			t.Errorf("%d previous topologies are kept", n)
+		}
+		time.Sleep(time.Second)
+		short := &limit.Policy{Name: "p", Limits: []limit.Limit{limit.Fixed(10, time.Second/2)}}
+		for policy, want := range map[*limit.Policy]backend.Guarantee{short: backend.Exact, tenAnHour: backend.Bounded} {
+			result, err := r.Take(t.Context(), backend.Request{Key: "k", Policy: policy, Cost: 1})
+			if err != nil || result.Guarantee != want || errors.Is(result.Cause, backend.ErrNotHandedOver) != (want == backend.Bounded) {
+				t.Errorf("%s: %s, %v, %v", policy.Limits[0], result.Guarantee, result.Cause, err)
+			}
+		}
+	})
 }
