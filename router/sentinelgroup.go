@@ -82,7 +82,9 @@ func (w *sentinelWatcher) adoptLocked(v sentinelView) {
 		return
 	}
 	if err := w.adopt(w, v); err != nil { // the next poll tries again
-		w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: v.primary, Err: err})
+		if w.refused.due() {
+			w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: v.primary, Err: err})
+		}
 		return
 	}
 	w.current, w.outvotedSince = v, time.Time{}
