@@ -45,6 +45,22 @@ func TestPeekMissesTopology(t *testing.T) {
 	}
 }
 
+// TestPeekMissesTopologyOfOthers: the others went on from the first topology to a third one and never had the second. Only the
+// previous owner knows that the key has left.
+func TestPeekMissesTopologyOfOthers(t *testing.T) {
+	p := newPlant()
+	behind := p.open(t, after(topo(2, 2), topo(1, 1)), router.Config{})
+	await(t, "it has synced", func() bool { return p.published(1) == 2 && p.published(2) == 2 })
+	ahead := p.open(t, after(topo(3, 3), topo(1, 1)), router.Config{})
+	if n := takeN(t, ahead, "k", tenAnHour, 10); n != 10 {
+		t.Fatal(n)
+	}
+	peeked, err := behind.Peek(t.Context(), backend.Request{Key: "k", Policy: tenAnHour, Cost: 1})
+	if err != nil || peeked.Allowed {
+		t.Errorf("allowed %t, %s, %v", peeked.Allowed, peeked.Guarantee, err)
+	}
+}
+
 // TestPreviousMoved: the server of a group that a new topology no longer has gets another address with the change. The topology
 // names it in its Previous, and its keys bring their counts from there.
 func TestPreviousMoved(t *testing.T) {
