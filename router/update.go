@@ -23,7 +23,8 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 //
 // Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
 // same epoch only addresses may differ: they are put in force, too, and no key is handed over. If the epoch is larger by more
-// than 1, Previous must name the topologies between, since keys may have counts under them.
+// than 1, Previous must name the topologies between, since keys may have counts under them. Groups that only a Previous names are
+// where the latest of those says.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
 // brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have.
