@@ -122,15 +122,6 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
-func BenchmarkSuccessors(b *testing.B) {
-	r := newRing(b, equal(10), ring.Config{})
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		for sink = range r.Successors(benchKeys[i%len(benchKeys)]) {
-		}
-	}
-}
-
 func BenchmarkNew(b *testing.B) {
 	for _, n := range []int{10, 100} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -190,10 +181,6 @@ func TestLookupsDoNotAllocate(t *testing.T) {
 	for name, lookup := range map[string]func(){
 		"Owner":     func() { sink = r.Owner("user:1") },
 		"OwnerHash": func() { sink = r.OwnerHash(1) },
-		"Successors": func() {
-			for sink = range r.Successors("user:1") {
-			}
-		},
 	} {
 		if n := testing.AllocsPerRun(100, lookup); n != 0 {
 			t.Errorf("%s allocates %v times", name, n)

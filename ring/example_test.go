@@ -41,27 +41,6 @@ func ExampleNew_errors() {
 	// ring: members[1].Name is "eu-1": members[0] has it already
 }
 
-// What can be rebuilt, such as a cached page, may go to the next in line while its owner is down. A count may not: it
-// would start again from zero.
-func ExampleRing_Successors() {
-	r, err := ring.New([]ring.Member{{Name: "eu-1"}, {Name: "eu-2"}, {Name: "eu-3"}}, ring.Config{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	down := map[string]bool{"eu-2": true}
-	for name := range r.Successors("user:44") {
-		if !down[name] {
-			fmt.Println("use", name)
-			break
-		}
-		fmt.Println(name, "is down")
-	}
-	// Output:
-	// eu-2 is down
-	// use eu-3
-}
-
 // How many keys would an added member move, and from where?
 func ExampleRing_OwnerHash() {
 	members := []ring.Member{{Name: "eu-1"}, {Name: "eu-2"}, {Name: "eu-3"}}

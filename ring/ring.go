@@ -30,7 +30,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"sync"
 
 	"github.com/sluice-go/sluice/internal/keyhash"
 )
@@ -44,15 +43,14 @@ import (
 //	  4096                 3            1.056
 //	  8192                 0            1.038
 //
-// The points of 100 members then take 6.6 MB, beside the slots' 512 KB, and all of them are hashed to build a ring (go test
-// -run '^$' -bench New ./ring).
+// All points are hashed to build a ring, and none are kept (go test -run '^$' -bench New ./ring).
 const defaultPoints = 8192
 
 const (
 	maxMembers     = 1 << 12 // 128 slots each
 	maxWeight      = 1 << 10
 	maxPoints      = 1 << 16
-	maxTotalPoints = 1 << 24 // 128 MB
+	maxTotalPoints = 1 << 24
 )
 
 // The other way to look up is to walk the points themselves, through an index with an entry for every one or two of
@@ -86,7 +84,7 @@ type Member struct {
 	// role that outlives a machine ("eu-1"), never an address.
 	Name string
 
-	// Weight is the member's share relative to the others. 0 means 1, the most is 1024. Points and so memory grow
+	// Weight is the member's share relative to the others. 0 means 1, the most is 1024. The time to build the ring grows
 	// with it: {1, 2} is better than {100, 200}.
 	Weight int
 }
@@ -98,12 +96,12 @@ type Config struct {
 	// a seed of its own.
 	Seed uint64
 
-	// Points is the number of points on the ring per unit of weight. More of them make shares more even and cost 8
-	// bytes each. 0 means 8192, the most is 65536, and all members together may have 2^24.
+	// Points is the number of points on the ring per unit of weight. More of them make shares more even, and a ring slower to
+	// build. 0 means 8192, the most is 65536, and all members together may have 2^24.
 	Points int
 }
 
-// Ring maps keys to members. The zero Ring has no members: every key's owner is "", and it has no successors.
+// Ring maps keys to members. The zero Ring has no members: every key's owner is "".
 type Ring struct {
 	seed    uint64
 	members []Member // sorted by name
@@ -111,9 +109,6 @@ type Ring struct {
 	// By slot, an index into members. Of up to 256 members few holds them, in half the memory.
 	few  []uint8
 	many []uint16
-
-	// points returns all points, sorted. Only Successors needs them, so they are made for its first call.
-	points func() []uint64
 }
 
 // rankMask cuts out the bits of a point that hold its member's index. The upper 48 bits of a point are its hash and the lower
@@ -132,9 +127,7 @@ func New(members []Member, cfg Config) (*Ring, error) {
 	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 
 	r := &Ring{seed: cfg.Seed, members: members}
-	points := cmp.Or(cfg.Points, defaultPoints)
-	r.place(points)
-	r.points = sync.OnceValue(func() []uint64 { return slices.Sorted(r.hashed(points)) })
+	r.place(cmp.Or(cfg.Points, defaultPoints))
 	return r, nil
 }
 
@@ -236,38 +229,6 @@ func (r *Ring) OwnerHash(h uint64) string {
 // max/mean 1.06 instead of 1.02 (averages over 20 seeds).
 func (r *Ring) slot(h uint64) uint64 {
 	return keyhash.Mix(h, r.seed) >> slotShift
-}
-
-// Successors yields the owner of key, then every other member once, in ring order. Each of them is who would own the
-// key if those before it were not on the ring. Up to 1024 members it doesn't allocate, but the first call sorts all points and
-// keeps them: with 100 members that takes a tenth of a second, and 6.6 MB.
-func (r *Ring) Successors(key string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		if len(r.members) == 0 {
-			return
-		}
-		points := r.points()
-		var bits [16]uint64
-		seen := bits[:] // a bit per member
-		if len(r.members) > 64*len(bits) {
-			seen = make([]uint64, (len(r.members)+63)/64)
-		}
-		i, _ := slices.BinarySearch(points, r.slot(keyhash.Sum(key))<<slotShift)
-		for left := len(r.members); left > 0; i++ {
-			if i == len(points) {
-				i = 0
-			}
-			rank := points[i] & rankMask
-			if seen[rank/64]&(1<<(rank%64)) != 0 {
-				continue
-			}
-			seen[rank/64] |= 1 << (rank % 64)
-			left--
-			if !yield(r.members[rank].Name) {
-				return
-			}
-		}
-	}
 }
 
 // Members returns the members, sorted by name. A weight of 0 has become 1.

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -60,21 +58,11 @@ func newTextbook(members []ring.Member, cfg ring.Config) textbook {
 	return book
 }
 
-func (b textbook) successors(h uint64) []string {
+func (b textbook) owner(h uint64) string {
 	const perSlot = (1 << 48) / 524288
 	start := keyhash.Mix(h, b.seed) >> 16 / perSlot * perSlot
 	first := slices.IndexFunc(b.points, func(p textbookPoint) bool { return p.hash >= start })
-	if first < 0 {
-		first = 0
-	}
-	var names []string
-	for i := range b.points {
-		name := b.points[(first+i)%len(b.points)].name
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
+	return b.points[max(first, 0)].name
 }
 
 // drawMembers draws members with distinct names and any valid weight that keeps a ring small.
@@ -117,12 +105,8 @@ func TestRingIsTheTextbookRing(t *testing.T) {
 		members, cfg := drawMembers(t), drawConfig(t)
 		r, book := mustNew(t, members, cfg), newTextbook(members, cfg)
 		for _, key := range keys {
-			want := book.successors(keyhash.Sum(key))
-			if got := r.Owner(key); got != want[0] {
-				t.Fatalf("Owner(%q) = %q, want %q", key, got, want[0])
-			}
-			if got := slices.Collect(r.Successors(key)); !slices.Equal(got, want) {
-				t.Fatalf("Successors(%q) = %q, want %q", key, got, want)
+			if got, want := r.Owner(key), book.owner(keyhash.Sum(key)); got != want {
+				t.Fatalf("Owner(%q) = %q, want %q", key, got, want)
 			}
 		}
 		for _, p := range book.points { // keys on the edge of a slot, with and without a point in it
@@ -131,7 +115,7 @@ func TestRingIsTheTextbookRing(t *testing.T) {
 				if keyhash.Mix(h, cfg.Seed) != place {
 					t.Fatalf("unmix(%#x) is not the inverse of Mix", place)
 				}
-				if got, want := r.OwnerHash(h), book.successors(h)[0]; got != want {
+				if got, want := r.OwnerHash(h), book.owner(h); got != want {
 					t.Fatalf("owner at %#x = %q, want %q", place, got, want)
 				}
 			}
@@ -175,20 +159,16 @@ func TestEqualPointsAreOrderedByName(t *testing.T) {
 	without := newRing(t, twins[1:], cfg)
 	hidden := 0
 	for _, key := range someKeys() {
-		got := slices.Collect(r.Successors(key))
-		if !slices.Equal(got, slices.Collect(reversed.Successors(key))) || got[0] != reversed.Owner(key) {
-			t.Fatalf("%q: successors depend on the order of the members", key)
-		}
-		if got[0] == otherTwin {
+		owner, next := r.Owner(key), without.Owner(key)
+		switch {
+		case owner != reversed.Owner(key):
+			t.Fatalf("%q: the owner depends on the order of the members", key)
+		case owner == otherTwin:
 			t.Fatalf("%q: owned by the greater of two names at one point", key)
-		}
-		if got[0] == twin {
+		case owner == twin && next != otherTwin, owner != twin && next != owner:
+			t.Fatalf("%q moved from %q to %q", key, owner, next)
+		case owner == twin:
 			hidden++
-			if got[1] != otherTwin || without.Owner(key) != otherTwin {
-				t.Fatalf("%q: successors %q, and %q without the first", key, got, without.Owner(key))
-			}
-		} else if without.Owner(key) != got[0] {
-			t.Fatalf("%q moved from %q to %q", key, got[0], without.Owner(key))
 		}
 	}
 	if hidden == 0 {
@@ -208,16 +188,8 @@ func TestOnlyKeysOfTheRemovedMemberMove(t *testing.T) {
 		}
 		after := mustNew(t, slices.Delete(slices.Clone(members), gone, gone+1), cfg)
 		for _, key := range keys {
-			was, is := before.Owner(key), after.Owner(key)
-			if was != members[gone].Name {
-				if is != was {
-					t.Fatalf("%q moved from %q to %q, which both stayed", key, was, is)
-				}
-				continue
-			}
-			// Its keys go to the next in line, which Successors named beforehand.
-			if next := slices.Collect(before.Successors(key))[1]; is != next {
-				t.Fatalf("%q moved to %q, not to the successor %q", key, is, next)
+			if was, is := before.Owner(key), after.Owner(key); was != members[gone].Name && is != was {
+				t.Fatalf("%q moved from %q to %q, which both stayed", key, was, is)
 			}
 		}
 	})
@@ -240,7 +212,16 @@ func TestRaisingAWeightMovesKeysOnlyThere(t *testing.T) {
 }
 
 func TestOwnersNeverChangeBetweenReleases(t *testing.T) {
-	r := newRing(t, []ring.Member{{Name: "a"}, {Name: "b", Weight: 2}, {Name: "c"}}, ring.Config{Seed: 7})
+	// Every owner of a key, as one after the other leaves.
+	owners := func(key string) string {
+		var names []string
+		for members := []ring.Member{{Name: "a"}, {Name: "b", Weight: 2}, {Name: "c"}}; len(members) > 0; {
+			owner := newRing(t, members, ring.Config{Seed: 7}).Owner(key)
+			names = append(names, owner)
+			members = slices.DeleteFunc(members, func(m ring.Member) bool { return m.Name == owner })
+		}
+		return strings.Join(names, " ")
+	}
 	for key, want := range map[string]string{
 		"":             "b c a",
 		"user:1":       "c b a",
@@ -251,33 +232,9 @@ func TestOwnersNeverChangeBetweenReleases(t *testing.T) {
 		"\xff\xfe":     "b c a",
 		"user:42":      "b c a",
 	} {
-		if got := strings.Join(slices.Collect(r.Successors(key)), " "); got != want {
-			t.Errorf("Successors(%q) = %q, want %q: a release that moves keys loses their counts", key, got, want)
+		if got := owners(key); got != want {
+			t.Errorf("the owners of %q are %q, want %q: a release that moves keys loses their counts", key, got, want)
 		}
-	}
-}
-
-func TestSuccessorsStopsWhenAsked(t *testing.T) {
-	r := newRing(t, equal(5), ring.Config{Points: 8})
-	for want := 1; want <= 5; want++ {
-		got := 0
-		for range r.Successors("user:1") {
-			if got++; got == want {
-				break
-			}
-		}
-		if got != want {
-			t.Errorf("yielded %d members, want %d", got, want)
-		}
-	}
-}
-
-func TestSuccessorsOfManyMembers(t *testing.T) {
-	const n = 1100 // more than have their bit without an allocation
-	r := newRing(t, equal(n), ring.Config{Points: 2})
-	names := slices.Sorted(r.Successors("user:1"))
-	if len(names) != n || len(slices.Compact(names)) != n {
-		t.Errorf("yielded %d members, %d of them distinct, want %d", len(names), len(slices.Compact(names)), n)
 	}
 }
 
@@ -296,9 +253,6 @@ func TestZeroRing(t *testing.T) {
 	var r ring.Ring
 	if got := r.Owner("user:1"); got != "" {
 		t.Errorf("Owner = %q, want none", got)
-	}
-	for name := range r.Successors("user:1") {
-		t.Errorf("successor %q", name)
 	}
 	for m := range r.Shares() {
 		t.Errorf("share of %v", m)
@@ -364,32 +318,6 @@ func TestNewAcceptsTheBounds(t *testing.T) {
 			if got, want := len(r.Members()), len(tt.members); got != want {
 				t.Errorf("%d members, want %d", got, want)
 			}
-			if got, want := len(slices.Collect(r.Successors("user:1"))), len(tt.members); got != want {
-				t.Errorf("%d successors, want %d", got, want)
-			}
 		})
 	}
-}
-
-func TestConcurrentUse(t *testing.T) {
-	r := newRing(t, equal(10), ring.Config{Points: 64})
-	keys := someKeys()
-	var want []string
-	for _, key := range keys {
-		want = append(want, r.Owner(key))
-	}
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for _, i := range rand.Perm(len(keys)) {
-				for name := range r.Successors(keys[i]) {
-					if name != want[i] || name != r.Owner(keys[i]) {
-						t.Errorf("%q: owner %q, want %q", keys[i], name, want[i])
-					}
-					break
-				}
-			}
-		})
-	}
-	wg.Wait()
 }

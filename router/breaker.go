@@ -28,7 +28,7 @@ func newBreaker(cfg Config, onChange func(open bool, failure error)) *gobreaker.
 		MaxRequests:  1, // one call finds out whether the node is back, at no cost to others
 		Interval:     failureWindow,
 		BucketPeriod: failureStep,
-		Timeout:      jitter(cfg.OpenFor), // processes that lost the same node don't try it in step
+		Timeout:      max(jitter(cfg.OpenFor), 1), // processes that lost the same node don't try it in step; 0 is a minute
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return tripped(c, cfg.TripAfter) },
 		IsSuccessful: func(err error) bool {
 			if kindOf(err) == backend.Unavailable {

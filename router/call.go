@@ -156,12 +156,8 @@ func (n *node) classify(ctx context.Context, op string, err error) error {
 	if caller, ok := ctx.Value(callerKey{}).(context.Context); ok && !n.watched {
 		err = n.asTimeout(caller, op, err)
 	}
-	if kindOf(err) == backend.Misconfigured {
-		const pause = 10 * time.Second
-		now, last := time.Now().UnixNano(), n.misconfiguredAt.Load()
-		if now-last >= int64(pause) && n.misconfiguredAt.CompareAndSwap(last, now) {
-			n.emit(Event{Kind: Misconfigured, Err: err})
-		}
+	if kindOf(err) == backend.Misconfigured && n.misconfigured.due() {
+		n.emit(Event{Kind: Misconfigured, Err: err})
 	}
 	return err
 }

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/backend/memory"
@@ -21,6 +24,22 @@ func TestJitter(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestShortestOpenFor: a breaker stays open as long as it is told, however short that is. For gobreaker 0 is a minute.
+func TestShortestOpenFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 50 {
+			n := newNode(identity{}, RolePrimary, nil, Config{OpenFor: 1}.withDefaults(), nil)
+			for range defaultTripAfter {
+				_ = n.call(t.Context(), write, "x", func() error { return &backend.Error{Kind: backend.Unavailable, Err: errors.New("down")} })
+			}
+			time.Sleep(time.Millisecond)
+			if state := n.breaker.State(); state != gobreaker.StateHalfOpen {
+				t.Fatalf("%s after a millisecond", state)
+			}
+		}
+	})
 }
 
 // TestOnlyHeartbeatsCountForACluster: calls about keys or topologies of one server that is down leave the breaker of a whole Redis

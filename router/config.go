@@ -42,7 +42,8 @@ type Config struct {
 
 	// Drain is how long groups that the topology no longer has are kept, for their counts: set it to the longest window of any
 	// policy and Settle. A policy with longer windows that was used by then keeps them longer. A policy first used later starts
-	// with empty counts on moved keys, and its decisions are Bounded. At most twice limit.MaxWindow. Zero: 25 hours.
+	// with empty counts on moved keys, and its decisions are Bounded; so does any policy whose windows outlast 63 changes of the
+	// topology. At most twice limit.MaxWindow. Zero: 25 hours.
 	Drain time.Duration
 
 	// TopologyKeys are the public keys of the publishers of topologies; see [Topology.Sign]. With keys, a topology that a server

@@ -66,6 +66,7 @@ func TestEditedConfig(t *testing.T) {
 	p := newPlant()
 	cfg := router.Config{AllowedAddresses: []string{"10.0.0.0/24"}, TopologyKeys: []ed25519.PublicKey{public}}
 	r := p.open(t, topo(1, 1), cfg)
+	await(t, "it has synced", func() bool { return p.machine("10.0.0.1:6379").looks.Load() > 1 })
 	cfg.AllowedAddresses[0] = "192.0.2.1"
 	clear(public)
 	next, err := topo(2, 1, 2).Sign(private)

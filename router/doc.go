@@ -39,8 +39,8 @@
 // topology changes that. A dead node does not: its keys have no verdict until it is back, and the caller's failure policy
 // decides meanwhile. Another group would not know what they have used.
 //
-//	take, refund, reset, seed, seal   the primary of the owning group: one call, never a second one, never elsewhere
-//	peek, load                        a replica that is fit to be read, else another one, else the primary
+//	take, charge, refund, reset, grant, seed, seal   the primary of the owning group: one call, never a second one
+//	peek, load                                       a replica that is fit to be read, else another one, else the primary
 //
 // Only a primary admits. Within a window counts only grow, so a replica that lags behind under-reports: its "over the
 // limit" is true (but for refunds on their way), its "under" proves nothing. A peek that says allowed from a replica is

@@ -89,6 +89,16 @@ func (e Event) String() string {
 	return b.String()
 }
 
+// pacer says when Misconfigured is reported: at most every ten seconds. Its zero value is ready to use.
+type pacer struct {
+	last atomic.Pointer[time.Time]
+}
+
+func (p *pacer) due() bool {
+	now, last := time.Now(), p.last.Load()
+	return (last == nil || now.Sub(*last) >= 10*time.Second) && p.last.CompareAndSwap(last, &now)
+}
+
 // eventQueue is how many events wait for a slow OnEvent before others are dropped.
 const eventQueue = 256
 

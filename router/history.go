@@ -3,6 +3,7 @@ package router
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -106,12 +107,19 @@ func (r *Router) dropDrained() {
 	r.closeUnused(t, &next)
 }
 
+// maxKept bounds the previous placements of a router whose topology changes more often than windows end. Each may have a ring of
+// a megabyte.
+const maxKept = 63
+
 // undrained returns the previous placements that keys may still have counts under. Drain is for the windows of policies that
 // this router hasn't met.
 func (r *Router) undrained(t *routingTable) []previousPlacement {
-	keep := max(r.cfg.Drain, time.Duration(r.longest.Load()))
+	keep, kept := max(r.cfg.Drain, time.Duration(r.longest.Load())), 0
 	return slices.DeleteFunc(slices.Clone(t.history.all), func(p previousPlacement) bool {
-		over := time.Since(p.left) >= keep
+		over := kept == maxKept || time.Since(p.left) >= keep
+		if !over {
+			kept++
+		}
 		if last := r.lastDrained.Load(); over && p.ring != t.ring && (last == nil || last.Before(p.left)) {
 			r.lastDrained.Store(&p.left)
 		}
@@ -128,7 +136,8 @@ func (r *Router) drainedCause(p *limit.Policy) error {
 	return nil
 }
 
-var errDrained = errors.New("Config.Drain is shorter than the policy's windows and Settle, and the policy was not used before")
+var errDrained = fmt.Errorf("Config.Drain is shorter than the policy's windows and Settle, and the policy was not used before; "+
+	"or the topology has changed more than %d times in that time", maxKept)
 
 // hold is how long counts under a policy are handed over after a change. The longest is noted: previous placements are kept that
 // long.

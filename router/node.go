@@ -54,7 +54,7 @@ type node struct {
 	deniedEpoch  atomic.Int64              // the epoch that this process can't announce there: it has no right to, or no signature
 	lastRejected atomic.Value              // string: why the topology announced there is not taken over, as last reported
 
-	misconfiguredAt atomic.Int64 // when Misconfigured was last reported, Unix nanoseconds
+	misconfigured pacer // of reports
 }
 
 // identity tells the nodes of a router apart.

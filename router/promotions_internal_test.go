@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/sluice-go/sluice/backend"
@@ -44,6 +46,7 @@ func TestPromotions(t *testing.T) {
 		"server to sentinels of it":        {[]Topology{at(1, nil, single("127.0.0.1:2")), at(1, nil, sentinels("127.0.0.1:9")), view("127.0.0.1:2")}, false},
 		"server to sentinels of another":   {[]Topology{at(1, nil, single("127.0.0.1:2")), at(1, nil, sentinels("127.0.0.1:9")), view("127.0.0.1:3")}, true},
 		"other sentinels before an answer": {[]Topology{at(1, nil, single("127.0.0.1:2")), at(1, nil, sentinels("127.0.0.1:9")), at(1, nil, sentinels("127.0.0.1:8")), view("127.0.0.1:3")}, true},
+		"failover, then other sentinels":   {[]Topology{at(1, nil, sentinels("127.0.0.1:9")), view("127.0.0.1:2"), view("127.0.0.1:3"), at(1, nil, sentinels("127.0.0.1:8")), view("127.0.0.1:3")}, true},
 		"other sentinels, same primary":    {[]Topology{at(1, nil, sentinels("127.0.0.1:9")), view("127.0.0.1:2"), at(1, nil, sentinels("127.0.0.1:8")), view("127.0.0.1:2")}, false},
 	}
 	req := backend.Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(5)}}, Cost: 1}
@@ -106,5 +109,44 @@ func TestLoadOfPromoted(t *testing.T) {
 	loaded, err := r.Load(t.Context(), req)
 	if err != nil || !errors.Is(loaded.Lacks, backend.ErrEvicted) || !errors.Is(loaded.Lacks, backend.ErrCountsLost) {
 		t.Errorf("lacks %v, %v", loaded.Lacks, err)
+	}
+}
+
+// TestPromotionIsKnownFirst: calls that wait until sentinels name a primary know that it took the place of another one as soon as
+// they can reach it.
+func TestPromotionIsKnownFirst(t *testing.T) {
+	req := backend.Request{Key: "k", Policy: &limit.Policy{Name: "p", Limits: []limit.Limit{limit.PerMinute(5)}}, Cost: 1}
+	at := func(first Group) Topology { // so many groups that it takes a while to put one in force
+		groups := []Group{first}
+		for i := range 2000 {
+			groups = append(groups, Group{Name: fmt.Sprint(i), Primary: fmt.Sprintf("127.0.0.2:%d", i+1)})
+		}
+		return Topology{Epoch: 1, Groups: groups}
+	}
+	store, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(at(Group{Name: "a", Primary: "127.0.0.1:2"}), Config{Heartbeat: -1, Node: func(string) (backend.Backend, error) { return store, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Update(at(Group{Name: "a", Sentinels: []string{"127.0.0.1:9"}, Master: "m"})); err != nil {
+		t.Fatal(err)
+	}
+	pending := r.table.Load().byName["a"]
+	doubt := make(chan error, 1)
+	go func() {
+		for pending.current().pending {
+			runtime.Gosched()
+		}
+		doubt <- pending.current().doubt(req)
+	}()
+	if err := r.adoptView(pending.watcher, sentinelView{primary: "127.0.0.1:3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-doubt; !errors.Is(err, backend.ErrCountsLost) {
+		t.Errorf("doubt: %v", err)
 	}
 }

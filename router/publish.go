@@ -57,12 +57,25 @@ func (r *Router) syncWith(ctx context.Context, n *node, publish bool) error {
 		r.stopForConflict(t, n, topology)
 		return ErrTopologyConflict
 	case err == nil:
-		if err = r.Update(topology); err == nil || errors.Is(err, ErrTopologyOld) {
+		if err = r.takeOver(topology); err == nil {
 			return nil
 		}
 	}
 	n.reportRejected(err)
 	return err
+}
+
+// takeOver puts a published topology in force, unless one of its epoch or a newer one is by now: that may have newer addresses.
+func (r *Router) takeOver(topology Topology) error {
+	if err := topology.checkConfig(r.cfg); err != nil {
+		return err
+	}
+	r.changing.Lock()
+	defer r.changing.Unlock()
+	if topology.Epoch <= r.table.Load().topology.Epoch {
+		return nil
+	}
+	return r.updateLocked(topology)
 }
 
 // announced reads what a node holds.

@@ -154,7 +154,8 @@ func (r *Router) count(ctx context.Context, req backend.Request, bad error, call
 	return result, err
 }
 
-// Peek implements [backend.Peeker]. It reads a replica while one is fit for it.
+// Peek implements [backend.Peeker]. It reads a replica while one is fit for it. It is Bounded, with the causes
+// [backend.ErrNotHandedOver] and [ErrTopologyOld], if the key has left its group under a topology that can't be learned.
 func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
 	var rt route
 	if err := r.resolve(&rt, &req, req.CheckTake(ctx)); err != nil {
@@ -162,10 +163,13 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 	}
 	if rt.direct() {
 		result, err := rt.owner.peek(ctx, req)
-		if err == nil {
-			result.Lower(r.drainedCause(req.Policy))
+		if err != nil {
+			return backend.Result{}, err
 		}
-		return result, err
+		if !left(&result.State, result.Now) {
+			result.Lower(r.drainedCause(req.Policy))
+			return result, nil
+		}
 	}
 	loaded, err := r.loadMoving(ctx, &rt, req)
 	if err != nil {
@@ -175,20 +179,24 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 }
 
 // Load implements [backend.Loader]. It reads a replica while one is fit for it, and then the snapshot, whose Source is
-// backend.Replica, may lack the latest charges. While the key moves it joins what its owner and previous owners know.
+// backend.Replica, may lack the latest charges. While the key moves it joins what its owner and previous owners know; Lacks says
+// what [Router.Peek] says of a key that has left.
 func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	var rt route
 	if err := r.resolve(&rt, &req, req.Check(ctx)); err != nil {
 		return backend.Snapshot{}, err
 	}
-	if !rt.direct() {
-		return r.loadMoving(ctx, &rt, req)
+	if rt.direct() {
+		loaded, err := rt.owner.load(ctx, req)
+		if err != nil {
+			return backend.Snapshot{}, err
+		}
+		if !left(&loaded.State, loaded.Now) {
+			loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
+			return loaded, nil
+		}
 	}
-	loaded, err := rt.owner.load(ctx, req)
-	if err == nil {
-		loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
-	}
-	return loaded, err
+	return r.loadMoving(ctx, &rt, req)
 }
 
 // Refund implements [backend.Refunder]; [backend.ErrUnsupported] if the primary can't.

@@ -32,16 +32,18 @@ type sentinelWatcher struct {
 	step         time.Duration // between two polls while the primary is not healthy
 
 	stop     func()        // ends it; nil before it runs; guarded by Router.changing
-	replaced identity      // the group's primary before it had these sentinels, until they name one; guarded by Router.changing
+	replaced *node         // the group's primary before it had these sentinels, until they name one; guarded by Router.changing
 	pollNow  chan struct{} // asks for a poll at once
 
 	ready chan struct{}         // closed once there is a group
 	group atomic.Pointer[group] // as it is now
 
+	misconfigured pacer // of reports about sentinels
+	refused       pacer // of reports about views that can't be put in force
+
 	mu            sync.Mutex   // guards what follows
 	current       sentinelView // in force
 	outvotedSince time.Time    // since when most sentinels contradict it and none confirms it, or zero
-	reportedAt    time.Time    // when Misconfigured was last reported
 }
 
 type sentinel struct {
@@ -210,13 +212,9 @@ func (w *sentinelWatcher) reportMisconfigured(client sentinel, err error) {
 	if !errors.As(err, &reply) && !errors.Is(err, errNotSentinel) {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.reportedAt.IsZero() && time.Since(w.reportedAt) < pollEvery {
-		return
+	if w.misconfigured.due() {
+		w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: client.address, Err: err})
 	}
-	w.reportedAt = time.Now()
-	w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: client.address, Err: err})
 }
 
 // listen receives one sentinel's messages about failovers until the connection is lost, or ctx ends.

@@ -1,7 +1,9 @@
 package router
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -34,4 +36,21 @@ func TestOutvoted(t *testing.T) {
 			t.Errorf("%s: %s", name, f.current.primary)
 		}
 	}
+}
+
+// TestUnusableViewIsReportedNowAndThen: a primary that Config.Node refuses is reported at most every ten seconds, however often
+// sentinels name it.
+func TestUnusableViewIsReportedNowAndThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := newEvents(func(Event) {})
+		refuse := func(*sentinelWatcher, sentinelView) error { return errors.New("no such node") }
+		w := newSentinelWatcher(&Group{Name: "a", Master: "m"}, Config{}.withDefaults(), events, refuse)
+		for range 21 {
+			w.offer(sentinelView{epoch: 1, primary: "127.0.0.1:2"})
+			time.Sleep(time.Second)
+		}
+		if n := len(events.queue); n != 3 {
+			t.Errorf("%d events in 20 seconds", n)
+		}
+	})
 }

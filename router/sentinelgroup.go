@@ -82,7 +82,9 @@ func (w *sentinelWatcher) adoptLocked(v sentinelView) {
 		return
 	}
 	if err := w.adopt(w, v); err != nil { // the next poll tries again
-		w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: v.primary, Err: err})
+		if w.refused.due() {
+			w.events.emit(Event{Kind: Misconfigured, Group: w.name, Node: v.primary, Err: err})
+		}
 		return
 	}
 	w.current, w.outvotedSince = v, time.Time{}
@@ -106,14 +108,16 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 		return err
 	}
 	now.watcher = w
-	before := w.group.Swap(now)
 	next := t.withGroups(func(g *group) *group {
 		if g.watcher != w {
 			return nil
 		}
-		return b.sentinelGroup(w, g.weight)
+		named := *now
+		named.weight = g.weight
+		return &named
 	})
 	r.installLocked(next)
+	before := w.group.Swap(now) // only now: the primary knows whether it was promoted
 	r.closeUnused(t, next)
 	switch {
 	case before == nil:
@@ -126,13 +130,12 @@ func (r *Router) adoptView(w *sentinelWatcher, v sentinelView) error {
 	return nil
 }
 
-// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; zero for
-// none.
-func (g *group) lastPrimary() identity {
+// lastPrimary is the group's primary or, while its sentinels have not named one, that of the group which it replaced; nil for none.
+func (g *group) lastPrimary() *node {
 	if g.pending {
 		return g.watcher.replaced
 	}
-	return g.primary.identity
+	return g.primary
 }
 
 // watcher finds or makes the watcher of a group with sentinels.

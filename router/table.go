@@ -180,14 +180,17 @@ func (t *routingTable) notePromotions(before *routingTable) {
 		switch {
 		case g.pending:
 			g.watcher.replaced = was
-		case was != (identity{}) && was != g.primary.identity && !(was.many && g.primary.many):
+		case was == nil || was == g.primary:
+		case was.identity == g.primary.identity || was.many && g.primary.many: // the same server through another client
+			g.primary.promotedAt.Store(was.promotedAt.Load())
+		default:
 			g.primary.promotedAt.Store(&now)
 		}
 	}
 }
 
-// primaryBefore returns what was a group's primary before this table; zero if there was none, or none is known.
-func (t *routingTable) primaryBefore(before *routingTable, g *group) identity {
+// primaryBefore returns what was a group's primary before this table; nil if there was none, or none is known.
+func (t *routingTable) primaryBefore(before *routingTable, g *group) *node {
 	if before != nil {
 		for _, p := range before.placements() {
 			if was := p.byName[g.name]; was != nil {
@@ -197,8 +200,8 @@ func (t *routingTable) primaryBefore(before *routingTable, g *group) identity {
 	}
 	for _, p := range t.history.all {
 		if was := p.byName[g.name]; was != nil && was != g && !was.pending {
-			return was.primary.identity
+			return was.primary
 		}
 	}
-	return identity{}
+	return nil
 }

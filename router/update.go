@@ -23,7 +23,8 @@ var ErrTopologyConflict = errors.New("another topology of the same epoch is in f
 //
 // Where keys change their owner, the epoch must be larger than that of the one in force, by at most [MaxEpochJump]. Under the
 // same epoch only addresses may differ: they are put in force, too, and no key is handed over. If the epoch is larger by more
-// than 1, Previous must name the topologies between, since keys may have counts under them.
+// than 1, Previous must name the topologies between, since keys may have counts under them. Groups that only a Previous names are
+// where the latest of those says.
 //
 // Keys that change their owner take their counts along (promise P9): the first take of each seals it at the previous owner and
 // brings its counts, which costs two more calls, once, or three if the take has a floor, as those of a lease.Lease have.
@@ -67,9 +68,9 @@ func (r *Router) updateLocked(topology Topology) error {
 	if err := errors.Join(checkJump(t, &topology), topology.history(t.topology.Epoch)); err != nil {
 		return err
 	}
-	now := time.Now()
-	known := append([]previousPlacement{{t.placement, now, t.stopped != nil}}, r.undrained(t)...)
 	b := r.opener.builder(t)
+	was, now := b.relocate(t, &topology), time.Now()
+	known := append([]previousPlacement{{was.placement, now, t.stopped != nil}}, r.undrained(was)...)
 	next := &routingTable{placement: b.placement(topology)}
 	next.history = b.history(next.placement, known, topology.Previous, now)
 	if err := b.finish(); err != nil {
@@ -88,31 +89,8 @@ func (r *Router) updateAddressesLocked(t *routingTable, topology Topology) error
 	if reflect.DeepEqual(topology, t.topology) {
 		return nil
 	}
-	groups := make(map[string]*Group, len(topology.Groups)) // by the latest topology that names it
-	for p := &topology; p != nil; p = p.Previous {
-		for i := range p.Groups {
-			if g := &p.Groups[i]; groups[g.Name] == nil {
-				groups[g.Name] = g
-			}
-		}
-	}
 	b := r.opener.builder(t)
-	next := t.withGroups(func(g *group) *group {
-		if groups[g.name] == nil {
-			return nil
-		}
-		now := *groups[g.name]
-		now.Weight = g.weight
-		return b.group(&now)
-	})
-	next.topology = topology
-	for p := topology.Previous; p != nil; p = p.Previous {
-		for _, known := range next.history.all { // what is published of it has the new addresses, too
-			if known.topology.Epoch == p.Epoch && known.digest == p.Digest() {
-				known.topology = *p
-			}
-		}
-	}
+	next := b.relocate(t, &topology)
 	if !sameHistory(&topology, &t.topology) {
 		next.history = b.history(next.placement, next.history.all, topology.Previous, time.Now())
 	}
@@ -130,6 +108,35 @@ func (r *Router) updateAddressesLocked(t *routingTable, topology Topology) error
 	}
 	r.wakeSync()
 	return nil
+}
+
+// relocate returns the table with its groups at the addresses that a topology or, for those that it doesn't have, one of its
+// previous ones gives them. What is published of those topologies has the new addresses, too.
+func (b *builder) relocate(t *routingTable, topology *Topology) *routingTable {
+	groups := make(map[string]*Group, len(topology.Groups)) // by the latest topology that names it
+	for p := topology; p != nil; p = p.Previous {
+		for i := range p.Groups {
+			if g := &p.Groups[i]; groups[g.Name] == nil {
+				groups[g.Name] = g
+			}
+		}
+	}
+	next := t.withGroups(func(g *group) *group {
+		if groups[g.name] == nil {
+			return nil
+		}
+		now := *groups[g.name]
+		now.Weight = g.weight
+		return b.group(&now)
+	})
+	for p := topology; p != nil; p = p.Previous {
+		for _, known := range next.placements() {
+			if known.topology.Epoch == p.Epoch && known.digest == p.Digest() {
+				known.topology = *p
+			}
+		}
+	}
+	return next
 }
 
 // closeUnused ends the watchers and closes the nodes that a table no longer has. Calls that began before may still use such a

@@ -37,6 +37,7 @@ type machine struct {
 	lacks atomic.Bool // it has lost counts
 	calls atomic.Int64
 	looks atomic.Int64                  // at its announcement, that were answered
+	shown atomic.Pointer[func()]        // is called once, with an announcement that is about to be returned
 	fault atomic.Pointer[backend.Error] // what a take returns
 }
 
@@ -82,6 +83,12 @@ func (m *machine) Load(ctx context.Context, req backend.Request) (backend.Snapsh
 	return loaded, err
 }
 
+// Peek returns the state, too, as servers do.
+func (m *machine) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
+	loaded, err := m.Load(ctx, req)
+	return loaded.Peek(&req), err
+}
+
 func (m *machine) Doubt(backend.Request) error {
 	if m.lacks.Load() {
 		return backend.ErrCountsLost
@@ -97,7 +104,11 @@ func (m *machine) Published(ctx context.Context) (control.Announcement, error) {
 		return control.Announcement{}, nil
 	}
 	defer m.looks.Add(1)
-	return m.Memory.Published(ctx)
+	there, err := m.Memory.Published(ctx)
+	if call := m.shown.Swap(nil); call != nil {
+		(*call)()
+	}
+	return there, err
 }
 
 func (m *machine) Publish(ctx context.Context, n control.Announcement) (control.Announcement, error) {

@@ -227,15 +227,22 @@ func (h *Handover[P]) redirect(ctx context.Context, from P, version int64) error
 }
 
 // Load is what the owner knows of the key, joined with what previous places know unless the key was handed over. Counts that
-// those had lost by then are missing in either case.
+// those had lost by then are missing in either case. A key that has left the owner is followed, as far as its topology is known.
 func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	loaded, err := h.Owner.Load(ctx, h.req)
 	if err != nil {
 		return backend.Snapshot{}, err
 	}
 	now := state.At{Micros: loaded.Now}
+	missing := h.Err
+	if version := h.leftUnder(&loaded.State, now); version > 0 {
+		err := h.redirect(ctx, h.Owner, version)
+		if err == nil {
+			return h.Load(ctx)
+		}
+		missing = errors.Join(missing, err)
+	}
 	if adopted, sealed := loaded.State.Fence(h.kind, now); sealed > adopted || adopted < h.Move.Version {
-		var missing error
 		for i, p := range h.Previous {
 			part, cancel := share(ctx, len(h.Previous)-i)
 			there, err := p.Load(part, h.req)
@@ -243,6 +250,13 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 			if err != nil {
 				missing = errors.Join(missing, err)
 				continue
+			}
+			if version := h.leftUnder(&there.State, now); version > 0 {
+				err := h.redirect(ctx, p, version)
+				if err == nil {
+					return h.Load(ctx)
+				}
+				missing = errors.Join(missing, err)
 			}
 			loaded.State = state.Merge(loaded.State, there.State, now)
 			loaded.Lacks = errors.Join(loaded.Lacks, there.Lacks)
@@ -258,6 +272,15 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	}
 	loaded.State.Unfence(h.kind)
 	return loaded, nil
+}
+
+// leftUnder is the version under which a key has left a place to one that the route doesn't know, or 0. A migration has no place
+// beside the two that its routes have.
+func (h *Handover[P]) leftUnder(st *state.State, now state.At) int64 {
+	if adopted, sealed := st.Fence(h.kind, now); h.kind == state.Topology && sealed > max(adopted, h.Move.Version) {
+		return sealed
+	}
+	return 0
 }
 
 // share returns a context for the first of several places. Each gets an equal part of the time that is left, and so does the
