@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -176,6 +177,18 @@ func TestOutcome(t *testing.T) {
 			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("a")})
 			w.WriteHeader(500)
 		}, httplimit.Outcome{Status: 200, Written: 1}},
+		{"a source that fails leaves the status to the handler", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, err := io.Copy(w, iotest.ErrReader(io.ErrUnexpectedEOF))
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}, httplimit.Outcome{Status: 502, Written: int64(len("unexpected EOF\n"))}},
+		{"and so does an empty one", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("")})
+			w.WriteHeader(404)
+		}, httplimit.Outcome{Status: 404}},
+		{"a source that breaks off is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, io.MultiReader(strings.NewReader(strings.Repeat("a", 1000)), iotest.ErrReader(io.ErrUnexpectedEOF)))
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200, Written: 1000}},
 		{"a flush is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			w.(http.Flusher).Flush()
 			w.WriteHeader(500)
