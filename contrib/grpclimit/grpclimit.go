@@ -185,7 +185,6 @@ type admission struct {
 	limits   metadata.MD
 	keys     []string
 	held     *throttler.Reservation // nil if nothing can be given back
-	cost     int64
 }
 
 // admit charges a call. The error is the status of a refusal; its trailer is set.
@@ -199,7 +198,7 @@ func (i *Interceptor) admit(ctx context.Context, c Call, m Method, w answer) (*a
 	if err := i.refusal(ctx, c, w, &d, err); err != nil {
 		return nil, err
 	}
-	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held, cost: cost}, nil
+	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held}, nil
 }
 
 func (i *Interceptor) keysOf(ctx context.Context, c Call) ([]string, error) {

@@ -123,7 +123,7 @@ func (c *Call) decide() error {
 			r, err = t.ReserveAll(ctx, keys, c.cost)
 		}
 		if err == nil {
-			c.decision = r.Decision()
+			c.decision, c.cost = r.Decision(), r.Cost()
 			if c.decision.Allowed {
 				c.reserved = r
 			}
