@@ -79,7 +79,9 @@ func run(framework string) error {
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
-		err = s.Shutdown(context.Background())
+		within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err = s.Shutdown(within)
 	}
 	return err
 }

@@ -95,8 +95,12 @@ func serve(ctx context.Context, servers ...*http.Server) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
+	within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	for _, s := range servers {
-		_ = s.Shutdown(context.Background())
+		if s.Shutdown(within) != nil {
+			_ = s.Close() // of a client that never ends
+		}
 	}
 	running.Wait()
 	return err
