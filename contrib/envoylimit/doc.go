@@ -26,8 +26,9 @@
 //
 // The charge of several descriptors is not atomic: one that is given back is missing to others for two round trips. With leases
 // what processes hold counts as charged: negative hits above what was used give that back, too, each time, and as many requests
-// are admitted above the limit. Without a verdict the failure policy of the Throttler decides; under throttler.FailError the
-// call fails with UNAVAILABLE, and Envoy's failure_mode_deny decides.
+// are admitted above the limit. What another process has admitted on credit can be given back once that has charged it. Without a
+// verdict the failure policy of the Throttler decides; under throttler.FailError the call fails with UNAVAILABLE, and Envoy's
+// failure_mode_deny decides.
 //
 // A Service is safe for concurrent use by any number of servers.
 package envoylimit

@@ -79,6 +79,8 @@ func refusal(call *httplimit.Call) error {
 		code = connect.CodeInvalidArgument
 	case http.StatusInternalServerError:
 		code = connect.CodeInternal
+	case 499: // the client has left
+		code = connect.CodeCanceled
 	}
 	return connect.NewError(code, errors.New("the call exceeds a rate limit, or has none"))
 }

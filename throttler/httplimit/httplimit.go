@@ -58,8 +58,8 @@ type Config struct {
 	// there is no pk.
 	PartitionSecret []byte
 
-	// Hide names limits that clients don't see, by Name or text form: no header field and no body shows them. Retry-After still
-	// counts them. Nil: none.
+	// Hide lists limits that clients don't see, by Name, or by text form if they have none: no header field and no body shows them.
+	// Retry-After still counts them. Nil: none.
 	Hide []string
 
 	// Challenge is the WWW-Authenticate of a 401, for a request without a key, such as "Bearer". Empty: "ApiKey".
