@@ -17,7 +17,7 @@ type Config struct {
 	Key KeyFunc
 
 	// Also are further keys that must admit the request, too, such as the address beside the user. Each has its own policy. The
-	// order of the keys doesn't matter. See throttler.Throttler.AllowAll.
+	// order of the keys doesn't matter, and equal keys count once. See throttler.Throttler.AllowAll.
 	Also []KeyFunc
 
 	// Routes are the requests that differ, by pattern of http.ServeMux, such as "POST /login" or "/static/". The most specific
