@@ -106,7 +106,16 @@ func (l *Lease) Grant(ctx context.Context, req backend.Request, extra int64) err
 	if err := l.checkOpen(req.CheckGrant(ctx, extra)); err != nil {
 		return err
 	}
+	if _, ok := l.inner.(backend.Granter); !ok {
+		return backend.ErrUnsupported
+	}
 	s, hash, name := l.shardOf(&req)
+	s.mu.Lock()
+	c := s.cells.Find(hash, name.Policy.Name, name.Key)
+	s.mu.Unlock()
+	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the grant is part of it
+		return err
+	}
 	err := backend.Grant(ctx, l.inner, req, extra)
 	l.recheck(s, hash, name, err)
 	return err

@@ -16,7 +16,7 @@ type Config struct {
 
 	// Throttler configures what decides: its Backend, which the Service doesn't close, its failure policy, its observers, its lists
 	// of keys, which have the form of rules.Match.Key. Policy, Policies and PolicyFor must be zero, because the rules say what
-	// applies. The Backend must be a backend.Refunder; it should be a backend.Peeker and, for negative hits, a backend.Loader, for
+	// applies. The Backend must be a backend.Refunder; it should be a backend.Peeker and, for negative hits, a backend.Granter, for
 	// overruns a backend.Charger. Without a Backend limits hold for this process alone. Domains that lease alike share a Throttler:
 	// with throttler.FailOpen each such group of domains has an OpenCap of its own.
 	Throttler throttler.Config

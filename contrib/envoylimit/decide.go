@@ -20,7 +20,7 @@ import (
 //  5. Shadows, if the request was admitted. After a denial what is not known is only peeked at, if the statuses are to be full.
 func (c *call) decide(ctx context.Context, t *throttler.Throttler, counts backend.Backend) error {
 	if err := c.each(ctx, func(sl *slot) bool { return sl.kind == giving }, func(ctx context.Context, sl *slot) error {
-		return c.withoutVerdict(ctx, sl, sl.giveBack(ctx, counts))
+		return c.withoutVerdict(ctx, sl, sl.giveBack(ctx, t))
 	}); err != nil {
 		return err
 	}

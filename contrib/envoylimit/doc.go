@@ -19,16 +19,16 @@
 // themselves, and never undo others.
 //
 // hits_addend is what a descriptor costs. 0 asks without charging: over the limit is a descriptor of which nothing is left.
-// is_negative_hits gives back: never more than was charged in the window that runs, of a sliding window in its newest
-// sub-bucket with charges, of a bucket what has not refilled; and at most the limit. What a request gives back stays given back
-// if the request is denied.
+// is_negative_hits gives back, as throttler.Throttler.Grant does: never more than what counts at the moment, of a sliding window the
+// latest, of a bucket what has not refilled. What a request gives back stays given back if the request is denied.
 //
 // # What it does not promise
 //
 // The charge of several descriptors is not atomic: one that is given back is missing to others for two round trips. With leases
 // what processes hold counts as charged: negative hits above what was used give that back, too, each time, and as many requests
-// are admitted above the limit. Without a verdict the failure policy of the Throttler decides; under throttler.FailError the
-// call fails with UNAVAILABLE, and Envoy's failure_mode_deny decides.
+// are admitted above the limit. What another process has admitted on credit can be given back once that has charged it. Without a
+// verdict the failure policy of the Throttler decides; under throttler.FailError the call fails with UNAVAILABLE, and Envoy's
+// failure_mode_deny decides.
 //
 // A Service is safe for concurrent use by any number of servers.
 package envoylimit

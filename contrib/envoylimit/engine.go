@@ -119,6 +119,10 @@ func (s shared) Reset(ctx context.Context, req backend.Request) error {
 	return backend.Reset(ctx, s.Backend, req)
 }
 
+func (s shared) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	return backend.Grant(ctx, s.Backend, req, extra)
+}
+
 func (s shared) Ping(ctx context.Context) error { return backend.Ping(ctx, s.Backend) }
 
 func (s shared) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {

@@ -29,6 +29,7 @@ type away struct {
 	*memory.Memory
 	down atomic.Bool
 	keep atomic.Bool // refunds fail
+	mute atomic.Bool // peeks fail
 	held atomic.Pointer[chan struct{}]
 }
 
@@ -47,17 +48,10 @@ func (a *away) Take(ctx context.Context, req backend.Request) (backend.Result, e
 }
 
 func (a *away) Peek(ctx context.Context, req backend.Request) (backend.Result, error) {
-	if a.down.Load() {
+	if a.down.Load() || a.mute.Load() {
 		return backend.Result{}, errAway
 	}
 	return a.Memory.Peek(ctx, req)
-}
-
-func (a *away) Load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
-	if a.down.Load() {
-		return backend.Snapshot{}, errAway
-	}
-	return a.Memory.Load(ctx, req)
 }
 
 func (a *away) Refund(ctx context.Context, req backend.Request, receipt state.Receipt, amount int64) error {
@@ -65,6 +59,13 @@ func (a *away) Refund(ctx context.Context, req backend.Request, receipt state.Re
 		return errAway
 	}
 	return a.Memory.Refund(ctx, req, receipt, amount)
+}
+
+func (a *away) Grant(ctx context.Context, req backend.Request, extra int64) error {
+	if a.down.Load() {
+		return errAway
+	}
+	return a.Memory.Grant(ctx, req, extra)
 }
 
 func (a *away) Charge(ctx context.Context, req backend.Request, mark state.Mark) (backend.Result, error) {
@@ -138,6 +139,21 @@ func TestFailurePolicies(t *testing.T) {
 		if res := c.ask(desc("tried=a")); res.GetOverallCode() != isOK {
 			t.Errorf("%s: %v", tt.policy, res)
 		}
+	}
+}
+
+// Hits that were given back are not asked for again because what is left then isn't known.
+func TestGivenBackAndNotShown(t *testing.T) {
+	t.Parallel()
+	b := newAway(t)
+	c, s := open(t, b, config, envoylimit.Config{Throttler: throttler.Config{Failure: throttler.FailError}})
+	want(t, c.ask(desc("user=ann", hits(15))), isOK, "OK 5")
+	b.mute.Store(true)
+	want(t, c.ask(desc("user=ann", giveBack(4))), isOK, "OK -")
+	b.mute.Store(false)
+	want(t, c.ask(desc("user=ann", hits(0))), isOK, "OK 9")
+	if n := s.Stats().Failed; n != 0 {
+		t.Errorf("%d failed", n)
 	}
 }
 

@@ -282,6 +282,21 @@ func TestNegativeHits(t *testing.T) {
 	})
 }
 
+// Of a rolling window all that counts can be given back, whenever it was charged, and the newest first.
+func TestNegativeHitsOfAll(t *testing.T) {
+	onAll(t, func(t *testing.T, b backend.Backend, now *clock) {
+		c, _ := open(t, b, "domain: web\ndescriptors: [{key: rolling, rate_limit: {unit: minute, requests_per_unit: 10}, "+
+			"sluice: {sliding: {precision: 1s}}}]", envoylimit.Config{})
+		want(t, c.ask(desc("rolling=a", hits(5))), isOK, "OK 5")
+		now.advance(20 * time.Second)
+		want(t, c.ask(desc("rolling=a", hits(3))), isOK, "OK 2")
+		want(t, c.ask(desc("rolling=a", giveBack(4))), isOK, "OK 6")
+		now.advance(41 * time.Second)
+		want(t, c.ask(desc("rolling=a")), isOK, "OK 9") // only what was left of the first five has left the window
+		want(t, c.ask(desc("rolling=a", giveBack(4))), isOK, "OK 10")
+	})
+}
+
 func TestOverride(t *testing.T) {
 	onAll(t, func(t *testing.T, b backend.Backend, _ *clock) {
 		c, _ := open(t, b, config, envoylimit.Config{})
@@ -347,7 +362,8 @@ descriptors:
 		want(t, c.ask(desc("tokens=a", hits(0))), over, "OVER_LIMIT 0")
 		want(t, c.ask(desc("tokens=b", hits(701))), over, "OVER_LIMIT 0")
 		want(t, c.ask(desc("tokens=b", giveBack(500))), isOK, "OK 499") // of 1,001
-		want(t, c.ask(desc("tokens=a", giveBack(4900))), isOK, "OK 0")  // a refund is at most the limit
+		want(t, c.ask(desc("tokens=a", giveBack(4900))), isOK, "OK 0")  // of 5,900
+		want(t, c.ask(desc("tokens=a", giveBack(100))), isOK, "OK 100")
 	})
 }
 

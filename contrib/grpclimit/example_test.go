@@ -91,7 +91,7 @@ func Example() {
 	// burst - the call exceeds the limit burst=2/1m
 }
 
-// A method costs more, another nothing; who asks for what isn't there gets it back.
+// A method costs more, another nothing; what isn't there costs 1.
 func ExampleConfig() {
 	t := frozen(throttler.Config{Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(100)}}})
 	defer t.Close()
@@ -104,6 +104,7 @@ func ExampleConfig() {
 			"/grpc.health.v1.Health/*":     {Exempt: true},
 		},
 		Refund: func(code codes.Code) bool { return code == codes.NotFound },
+		Keep:   1, // or clients could ask for what isn't there without end
 		OnError: func(_ context.Context, c grpclimit.Call, err error) {
 			fmt.Println(c.Method, err) // tell somebody
 		},

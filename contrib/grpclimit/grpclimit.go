@@ -29,9 +29,9 @@ type Config struct {
 	// Key returns the key that a call counts against.
 	Key KeyFunc
 
-	// Also are further keys that must admit the call too, such as the address beside the user; each has the policy
-	// that the Throttler's PolicyFor gives it. Key and Also may be in any
-	// order. See throttler.Throttler.AllowAll for what that promises.
+	// Also are further keys that must admit the call too, such as the address beside the user; each has the policy that the
+	// Throttler's PolicyFor gives it. Key and Also may be in any order, and equal keys count once. See
+	// throttler.Throttler.AllowAll for what that promises.
 	Also []KeyFunc
 
 	// Methods says what is different for a method ("/pkg.Service/Method") or for all others of a service
@@ -185,7 +185,6 @@ type admission struct {
 	limits   metadata.MD
 	keys     []string
 	held     *throttler.Reservation // nil if nothing can be given back
-	cost     int64
 }
 
 // admit charges a call. The error is the status of a refusal; its trailer is set.
@@ -199,18 +198,21 @@ func (i *Interceptor) admit(ctx context.Context, c Call, m Method, w answer) (*a
 	if err := i.refusal(ctx, c, w, &d, err); err != nil {
 		return nil, err
 	}
-	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held, cost: cost}, nil
+	return &admission{decision: d, limits: i.limits(&d), keys: keys, held: held}, nil
 }
 
 func (i *Interceptor) keysOf(ctx context.Context, c Call) ([]string, error) {
-	keys := make([]string, len(i.keys))
-	for n, key := range i.keys {
-		var err error
-		if keys[n], err = key(ctx, c); err == nil && keys[n] == "" {
+	keys := make([]string, 0, len(i.keys))
+	for _, key := range i.keys {
+		k, err := key(ctx, c)
+		if err == nil && k == "" {
 			err = ErrNoKey
 		}
 		if err != nil {
 			return nil, &keyError{err}
+		}
+		if !slices.Contains(keys, k) { // which would be charged twice
+			keys = append(keys, k)
 		}
 	}
 	return keys, nil

@@ -248,7 +248,7 @@ func TestNoVerdictIsNoWayPast(t *testing.T) {
 		{name: "cost -1", cfg: grpclimit.Config{Cost: func(context.Context, grpclimit.Call) int64 { return -1 }}, want: unknown},
 		{name: "invalid policy", want: unknown, th: throttler.Config{
 			PolicyFor: func(context.Context, string) *limit.Policy { return &limit.Policy{} }}},
-		{name: "two keys that can't be given back", cfg: grpclimit.Config{Also: []grpclimit.KeyFunc{secretKey}},
+		{name: "two keys that can't be given back", cfg: grpclimit.Config{Also: []grpclimit.KeyFunc{key("another", nil)}},
 			th: throttler.Config{Backend: struct{ backend.Backend }{newCounts(t)}}, want: unknown, is: throttler.ErrUnsupported},
 		{name: "outage", th: throttler.Config{Failure: throttler.FailError}, down: true, want: away, is: errAway},
 		{name: "closed", closed: true, want: away, is: throttler.ErrClosed},
@@ -389,7 +389,7 @@ func TestAlso(t *testing.T) {
 		user := "a"
 		i := newLimits(t, th, grpclimit.Config{
 			Key:    func(context.Context, grpclimit.Call) (string, error) { return user, nil },
-			Also:   []grpclimit.KeyFunc{secretKey},
+			Also:   []grpclimit.KeyFunc{secretKey, secretKey}, // which counts once
 			Refund: refund,
 		})
 		c := client(t, &service{}, i)

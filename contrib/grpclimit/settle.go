@@ -15,11 +15,12 @@ func (i *Interceptor) settle(ctx context.Context, c Call, a *admission, code cod
 	if a.held == nil || !i.cfg.Refund(code) {
 		return
 	}
+	charged := a.held.Cost()
 	actual := make([]int64, len(a.keys))
 	for n := range actual {
-		actual[n] = a.cost
+		actual[n] = charged
 		if n == 0 || i.cfg.RefundAlso {
-			actual[n] = min(i.cfg.Keep, a.cost)
+			actual[n] = min(i.cfg.Keep, charged)
 		}
 	}
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -60,6 +61,29 @@ func TestRefund(t *testing.T) {
 			if got := used(t, th, secret); got != want || b.refunds.Load() != refunds {
 				t.Errorf("%s, %v: %d used after %d refunds, want %d after %d", test.name, back, got, b.refunds.Load(), want, refunds)
 			}
+		}
+	}
+}
+
+// With ClampReserve less may be charged than the call costs. No more than that is kept of the other keys.
+func TestRefundOfAClampedCost(t *testing.T) {
+	t.Parallel()
+	const address = "address"
+	th := throttlertesting.New(t, throttler.Config{ // the bucket refills a second for each that was charged
+		Backend: newCounts(t), ClampReserve: true, Policy: policy(limit.TokenBucket(1, time.Second, 100)),
+	})
+	c := client(t, &service{unary: func(context.Context) error { return status.Error(codes.Unavailable, "no") }},
+		newLimits(t, th, grpclimit.Config{
+			Also:   []grpclimit.KeyFunc{func(context.Context, grpclimit.Call) (string, error) { return address, nil }},
+			Cost:   func(context.Context, grpclimit.Call) int64 { return 500 },
+			Refund: func(codes.Code) bool { return true }, Keep: 30,
+		}))
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != codes.Unavailable {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]time.Duration{secret: 30 * time.Second, address: 100 * time.Second} {
+		if d, err := th.Peek(t.Context(), key); err != nil || d.ResetAt.Sub(d.At) != want {
+			t.Errorf("%s refills for %s, %v, want %s", key, d.ResetAt.Sub(d.At), err, want)
 		}
 	}
 }

@@ -22,8 +22,11 @@ func limitEcho(limited *httplimit.Middleware) echo.MiddlewareFunc {
 			outcome := httplimit.Outcome{Panicked: true}
 			defer func() {
 				response, status := echo.ResolveResponseStatus(c.Response(), err)
-				if outcome.Status = status; response != nil {
+				if response != nil {
 					outcome.Written = response.Size
+				}
+				if !outcome.Panicked || response != nil && response.Committed { // otherwise a panic is a 500
+					outcome.Status = status
 				}
 				call.Done(outcome)
 			}()

@@ -32,10 +32,13 @@ func limitFiber(limited *httplimit.Middleware) fiber.Handler {
 		c.SetContext(call.Request().Context())
 		outcome := httplimit.Outcome{Panicked: true}
 		defer func() {
-			outcome.Status = c.Response().StatusCode()
-			if failed, ok := errors.AsType[*fiber.Error](err); ok { // the ErrorHandler writes it later
+			failed, ok := errors.AsType[*fiber.Error](err)
+			switch {
+			case ok: // the ErrorHandler writes it later
 				outcome.Status = failed.Code
-			} else if err != nil {
+			case err == nil && !outcome.Panicked:
+				outcome.Status = c.Response().StatusCode()
+			default: // fiber sends nothing before the handlers have returned
 				outcome.Status = http.StatusInternalServerError
 			}
 			call.Done(outcome)

@@ -21,7 +21,9 @@ func limitGin(limited *httplimit.Middleware) gin.HandlerFunc {
 		c.Request = call.Request()
 		outcome := httplimit.Outcome{Panicked: true}
 		defer func() {
-			outcome.Status, outcome.Written = c.Writer.Status(), int64(max(0, c.Writer.Size()))
+			if !outcome.Panicked || c.Writer.Written() { // otherwise a panic is a 500
+				outcome.Status, outcome.Written = c.Writer.Status(), int64(max(0, c.Writer.Size()))
+			}
 			call.Done(outcome)
 		}()
 		c.Next()

@@ -20,6 +20,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
@@ -30,14 +31,18 @@ type server interface {
 	Shutdown(context.Context) error
 }
 
+func httpServer(h http.Handler) server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second}
+}
+
 // frameworks make the same API, limited.
 var frameworks = map[string]func(limited *httplimit.Middleware) server{
-	"servemux": func(limited *httplimit.Middleware) server { return &http.Server{Handler: newServeMux(limited)} },
-	"chi":      func(limited *httplimit.Middleware) server { return &http.Server{Handler: newChi(limited)} },
-	"gin":      func(limited *httplimit.Middleware) server { return &http.Server{Handler: newGin(limited)} },
-	"echo":     func(limited *httplimit.Middleware) server { return &http.Server{Handler: newEcho(limited)} },
+	"servemux": func(limited *httplimit.Middleware) server { return httpServer(newServeMux(limited)) },
+	"chi":      func(limited *httplimit.Middleware) server { return httpServer(newChi(limited)) },
+	"gin":      func(limited *httplimit.Middleware) server { return httpServer(newGin(limited)) },
+	"echo":     func(limited *httplimit.Middleware) server { return httpServer(newEcho(limited)) },
 	"fiber":    func(limited *httplimit.Middleware) server { return fiberServer{newFiber(limited)} },
-	"connect":  func(limited *httplimit.Middleware) server { return &http.Server{Handler: newConnect(limited)} },
+	"connect":  func(limited *httplimit.Middleware) server { return httpServer(newConnect(limited)) },
 }
 
 func main() {
@@ -74,7 +79,9 @@ func run(framework string) error {
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
-		err = s.Shutdown(context.Background())
+		within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		err = s.Shutdown(within)
 	}
 	return err
 }

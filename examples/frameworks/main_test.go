@@ -207,40 +207,65 @@ func TestConnect(t *testing.T) {
 	for name, option := range map[string]connect.ClientOption{
 		"connect": connect.WithProtoJSON(), "gRPC-Web": connect.WithGRPCWeb(),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			client := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](newClient(t), start(t, "connect")+greet, option)
-			for i, step := range []struct {
-				key, name string
-				code      connect.Code // 0: none
-				remaining string
-			}{
-				{"", "world", connect.CodeUnauthenticated, ""},
-				{"a", "world", 0, "20"},
-				{"a", "", connect.CodeUnavailable, "10"},
-				{"a", "world", 0, "9"}, // the failure cost 1
-				{"a", "world", connect.CodeResourceExhausted, "9"},
-			} {
-				req := connect.NewRequest(wrapperspb.String(step.name))
-				if step.key != "" {
-					req.Header().Set("X-Api-Key", step.key)
+		for procedure, call := range map[string]func(*connectClient, *connectRequest) (http.Header, error){
+			greet: func(c *connectClient, req *connectRequest) (http.Header, error) {
+				response, err := c.CallUnary(t.Context(), req)
+				if err != nil {
+					return nil, err
 				}
-				response, err := client.CallUnary(t.Context(), req)
-				var header http.Header
-				failed, ok := errors.AsType[*connect.Error](err)
-				switch {
-				case step.code == 0 && err == nil:
-					header = response.Header()
-				case ok && failed.Code() == step.code:
-					header = failed.Meta()
-				default:
-					t.Fatalf("call %d: %v, want %v", i+1, err, step.code)
+				return response.Header(), nil
+			},
+			greetMany: func(c *connectClient, req *connectRequest) (http.Header, error) {
+				stream, err := c.CallServerStream(t.Context(), req)
+				if err != nil {
+					return nil, err
 				}
-				checkLimits(t, i, header, step.remaining)
-				if denied := step.code == connect.CodeResourceExhausted; denied != (header.Get("Retry-After") != "") {
-					t.Errorf("call %d: Retry-After: %q", i+1, header.Get("Retry-After"))
+				for stream.Receive() {
 				}
-			}
-		})
+				return stream.ResponseHeader(), errors.Join(stream.Err(), stream.Close())
+			},
+		} {
+			t.Run(name+procedure, func(t *testing.T) {
+				t.Parallel()
+				c := connect.NewClient[wrapperspb.StringValue, wrapperspb.StringValue](newClient(t), start(t, "connect")+procedure, option)
+				for i, step := range []struct {
+					key, name string
+					code      connect.Code // 0: none
+					remaining string
+				}{
+					{"", "world", connect.CodeUnauthenticated, ""},
+					{"a", "world", 0, "20"},
+					{"a", "", connect.CodeUnavailable, "10"},
+					{"a", "world", 0, "9"}, // the failure cost 1
+					{"a", "world", connect.CodeResourceExhausted, "9"},
+				} {
+					req := connect.NewRequest(wrapperspb.String(step.name))
+					if step.key != "" {
+						req.Header().Set("X-Api-Key", step.key)
+					}
+					header, err := call(c, req)
+					failed, ok := errors.AsType[*connect.Error](err)
+					switch {
+					case step.code == 0 && err == nil:
+					case ok && failed.Code() == step.code:
+						header = failed.Meta()
+					default:
+						t.Fatalf("call %d: %v, want %v", i+1, err, step.code)
+					}
+					checkLimits(t, i, header, step.remaining)
+					if denied := step.code == connect.CodeResourceExhausted; denied != (header.Get("Retry-After") != "") {
+						t.Errorf("call %d: Retry-After: %q", i+1, header.Get("Retry-After"))
+					}
+				}
+				if len(errAway.Meta()) > 0 {
+					t.Errorf("header fields of a call in an error that calls share: %v", errAway.Meta())
+				}
+			})
+		}
 	}
 }
+
+type (
+	connectClient  = connect.Client[wrapperspb.StringValue, wrapperspb.StringValue]
+	connectRequest = connect.Request[wrapperspb.StringValue]
+)

@@ -3,7 +3,7 @@
 //	go run ./examples/httpserver
 //	curl -i http://127.0.0.1:8080/hello                                 # five a second for each address
 //	curl -i http://127.0.0.1:8080/report                                # costs 5
-//	curl -i -H 'If-None-Match: "v1"' http://127.0.0.1:8080/report       # a 304 costs nothing
+//	curl -i -H 'If-None-Match: "v1"' http://127.0.0.1:8080/report       # a 304 costs 1
 //	curl -i http://127.0.0.1:8080/usage                                 # what this address used in the last minute
 //
 // What it decides can be watched live, on an address of its own that clients don't reach: in a browser at
@@ -95,8 +95,12 @@ func serve(ctx context.Context, servers ...*http.Server) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
+	within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	for _, s := range servers {
-		_ = s.Shutdown(context.Background())
+		if s.Shutdown(within) != nil {
+			_ = s.Close() // of a client that never ends
+		}
 	}
 	running.Wait()
 	return err

@@ -166,6 +166,24 @@ func TestStreams(t *testing.T) {
 	o.left(1000-2-3, 9)
 }
 
+// An answer that breaks off costs what was streamed, whatever it says of its usage, and reaches the client as broken.
+func TestBreaksOff(t *testing.T) {
+	t.Parallel()
+	o := newTour(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, word := range []string{"one", "two", `{"usage":{"prompt_tokens":0,"output_tokens":0}}`, "three"} { // as the prompt made it say
+			fmt.Fprintf(w, "data: %s\n\n", word)
+			_ = http.NewResponseController(w).Flush()
+		}
+		panic(http.ErrAbortHandler)
+	}), 1000, 10)
+	res := o.send(t.Context(), "of rivers", 1000)
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); err == nil {
+		t.Errorf("half an answer looks whole: %s", text)
+	}
+	o.left(1000-2-3, 9)
+}
+
 // A client that leaves before the first word pays for its prompt, and for a request.
 func TestLeavesEarly(t *testing.T) {
 	t.Parallel()

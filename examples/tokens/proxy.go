@@ -76,7 +76,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if text, last := strings.CutPrefix(line, usagePrefix); last {
 			var final usage
 			if json.Unmarshal([]byte(strings.TrimSuffix(text, "}")), &final) == nil {
-				used = final // the model's own count
+				// The model's own count. A prompt can make it repeat such a line, which lowers nothing.
+				used = usage{max(used.Prompt, final.Prompt), max(used.Output, final.Output)}
 			}
 		} else if line != "" {
 			used.Output++
@@ -84,6 +85,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if _, err := w.Write(append(lines.Bytes(), '\n')); err != nil || stream.Flush() != nil {
 			return
 		}
+	}
+	if lines.Err() != nil {
+		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 	}
 }
 

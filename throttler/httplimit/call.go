@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/limit"
@@ -102,7 +103,9 @@ func (c *Call) decide() error {
 		if err != nil {
 			return &keyError{err}
 		}
-		keys = append(keys, k)
+		if !slices.Contains(keys, k) { // which would be charged twice
+			keys = append(keys, k)
+		}
 	}
 	c.keys, c.cost = keys, 1
 	switch {
@@ -123,7 +126,7 @@ func (c *Call) decide() error {
 			r, err = t.ReserveAll(ctx, keys, c.cost)
 		}
 		if err == nil {
-			c.decision = r.Decision()
+			c.decision, c.cost = r.Decision(), r.Cost()
 			if c.decision.Allowed {
 				c.reserved = r
 			}

@@ -14,7 +14,8 @@
 // # Keys
 //
 // A [KeyFunc] returns the key that a request counts against. Requests without a key are refused; only [Config.Skip] exempts
-// requests. [ClientAddr] never trusts a header that a client can write. Keys appear in no header, body or error.
+// requests. [ClientAddr] never trusts a header that a client can write. Keys appear in no header, body or error. Preflights of
+// browsers (CORS) carry no API key: what answers them belongs in front.
 //
 // # What a request costs
 //

@@ -99,7 +99,7 @@ func ExampleClientAddr() {
 
 // The user and the address must both have quota left. PolicyFor tells their limits apart.
 func ExampleConfig() {
-	addresses := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(300)}}
+	addresses := limit.Policy{Name: "addresses", Limits: []limit.Limit{limit.PerMinute(300)}}
 	t, err := throttler.New(throttler.Config{
 		Policy: limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerMinute(100)}},
 		PolicyFor: func(_ context.Context, key string) *limit.Policy {

@@ -17,7 +17,7 @@ type Config struct {
 	Key KeyFunc
 
 	// Also are further keys that must admit the request, too, such as the address beside the user. Each has its own policy. The
-	// order of the keys doesn't matter. See throttler.Throttler.AllowAll.
+	// order of the keys doesn't matter, and equal keys count once. See throttler.Throttler.AllowAll.
 	Also []KeyFunc
 
 	// Routes are the requests that differ, by pattern of http.ServeMux, such as "POST /login" or "/static/". The most specific
@@ -58,8 +58,8 @@ type Config struct {
 	// there is no pk.
 	PartitionSecret []byte
 
-	// Hide names limits that clients don't see, by Name or text form: no header field and no body shows them. Retry-After still
-	// counts them. Nil: none.
+	// Hide lists limits that clients don't see, by Name, or by text form if they have none: no header field and no body shows them.
+	// Retry-After still counts them. Nil: none.
 	Hide []string
 
 	// Challenge is the WWW-Authenticate of a 401, for a request without a key, such as "Bearer". Empty: "ApiKey".

@@ -163,6 +163,29 @@ func TestAlso(t *testing.T) {
 	}
 }
 
+// An IPv4 address is the same key whatever the prefix of IPv6 addresses: a second limit on a shorter one must not halve its quota.
+func TestEqualKeysCountOnce(t *testing.T) {
+	t.Parallel()
+	for _, settle := range []func(*http.Request, httplimit.Outcome) int64{nil, httplimit.GiveBack(0, httplimit.Outcome.NotModified)} {
+		for addr, keys := range map[string][]string{
+			"192.0.2.1:4711": {"addr:192.0.2.1"}, "[2001:db8::1]:4711": {"addr:2001:db8::/64", "addr:2001:db8::/48"},
+		} {
+			th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(100))})
+			h := wrap(t, th, httplimit.Config{
+				Key: httplimit.ClientAddr(), Also: []httplimit.KeyFunc{httplimit.AddrConfig{IPv6Prefix: 48}.ClientAddr()}, Settle: settle,
+			}, ok)
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.RemoteAddr = addr
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			for _, key := range keys {
+				if n := used(t, th, key); n != 1 {
+					t.Errorf("%s: %d used, want 1", key, n)
+				}
+			}
+		}
+	}
+}
+
 // Reserving for several keys keeps the weakest guarantee, and gives back when a later key has no verdict.
 func TestAlsoWithSettleDuringAnOutage(t *testing.T) {
 	t.Parallel()

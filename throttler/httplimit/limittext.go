@@ -20,7 +20,6 @@ type limitText struct {
 	quota  string // in decimal
 	member string // of RateLimit-Policy
 	denial []byte // the body if this limit alone denies
-	length string // of denial
 }
 
 // limitTexts keeps the texts of limits. Its zero value is empty.
@@ -80,6 +79,5 @@ func newLimitText(l *limit.Limit, cfg *Config) *limitText {
 	p := exceeded
 	p.violated = []string{t.name}
 	t.denial = p.json()
-	t.length = strconv.Itoa(len(t.denial))
 	return t
 }

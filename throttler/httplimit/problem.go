@@ -171,21 +171,16 @@ func (c *Call) write(w http.ResponseWriter, p problem) {
 
 // render returns the body of a problem, and sets its header fields.
 func (c *Call) render(h http.Header, p *problem) []byte {
-	var body []byte
-	var length string
-	if p.only != nil {
-		body, length = p.only.denial, p.only.length
-	} else {
-		body = p.json()
-		length = strconv.Itoa(len(body))
-	}
 	c.set(h, "Content-Type", "application/problem+json")
-	c.set(h, "Content-Length", length)
+	delete(h, "Content-Length")           // that of another body; the server finds this one's, which a middleware may compress
 	c.set(h, "Cache-Control", "no-store") // RFC 6585 wants that for a 429
 	if p.challenge != "" {
 		c.set(h, "Www-Authenticate", p.challenge)
 	}
-	return body
+	if p.only != nil {
+		return p.only.denial
+	}
+	return p.json()
 }
 
 // json escapes nothing: titles, details and the names of limits hold nothing that JSON escapes.

@@ -1,10 +1,12 @@
 package httplimit_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -239,6 +241,37 @@ func TestFallback(t *testing.T) {
 		}
 	}
 }
+
+// A middleware in front may compress what is written: the body's length is not what the client gets.
+func TestDeniedThroughCompression(t *testing.T) {
+	t.Parallel()
+	th := throttlertesting.New(t, throttler.Config{Policy: policy(limit.PerHour(1))})
+	h := wrap(t, th, httplimit.Config{}, ok)
+	s := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Content-Length", "7") // of what it would have served
+		z := gzip.NewWriter(w)
+		defer z.Close()
+		h.ServeHTTP(compressed{w, z}, r)
+	}))
+	get(h)
+	response, err := s.Client().Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "violated-policies") {
+		t.Errorf("%d, %v: %s", response.StatusCode, err, body)
+	}
+}
+
+type compressed struct {
+	http.ResponseWriter
+	io.Writer
+}
+
+func (c compressed) Write(p []byte) (int, error) { return c.Writer.Write(p) }
 
 // A handler of the caller's own finds the headers set and the decision in the context.
 func TestDeniedHandler(t *testing.T) {

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -43,7 +44,12 @@ func (r *recorder) shaped() http.ResponseWriter {
 }
 
 // Unwrap is for http.ResponseController.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+func (r *recorder) Unwrap() http.ResponseWriter { return unwrapped{http1Recorder{flushRecorder{r}}} }
+
+// unwrapped lets a http.ResponseController flush and hijack a writer that offers this by Unwrap only, and records it.
+type unwrapped struct{ http1Recorder }
+
+func (u unwrapped) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols { // others precede the final header
@@ -67,20 +73,32 @@ func (r *recorder) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// ReadFrom keeps sendfile: io.Copy uses the ReadFrom of the wrapped writer.
-func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
-	r.header(http.StatusOK)
-	n, err := io.Copy(r.ResponseWriter, src)
-	r.written += n
-	return n, err
+// ReadFrom keeps sendfile: io.Copy uses the ReadFrom of the wrapped writer. As in net/http the response begins with the first
+// byte of src: after a src that fails or is empty the handler may still choose a status.
+func (r *recorder) ReadFrom(src io.Reader) (n int64, err error) {
+	if r.status == 0 {
+		first := io.LimitedReader{R: src, N: 512}
+		if n, err = io.Copy(writerOnly{r}, &first); err != nil || first.N > 0 {
+			return n, err
+		}
+	}
+	rest, err := io.Copy(r.ResponseWriter, src)
+	r.written += rest
+	return n + rest, err
 }
+
+// writerOnly hides ReadFrom from io.Copy.
+type writerOnly struct{ io.Writer }
 
 func (r flushRecorder) Flush() { _ = r.FlushError() }
 
 // FlushError is for http.ResponseController, which prefers it to Flush.
 func (r flushRecorder) FlushError() error {
-	r.header(http.StatusOK)
-	return http.NewResponseController(r.ResponseWriter).Flush()
+	err := http.NewResponseController(r.ResponseWriter).Flush()
+	if !errors.Is(err, http.ErrNotSupported) {
+		r.header(http.StatusOK)
+	}
+	return err
 }
 
 func (r http1Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {

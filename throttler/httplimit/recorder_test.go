@@ -35,10 +35,14 @@ func TestNotWrappedWithoutNeed(t *testing.T) {
 		if wrapped := got != w; wrapped != (cfg.Settle != nil && cfg.Denied == nil) {
 			t.Errorf("wrapped = %v", wrapped)
 		}
-		if u, ok := got.(interface{ Unwrap() http.ResponseWriter }); ok && u.Unwrap() != w {
+		if wrapped := cfg.Settle != nil && cfg.Denied == nil; wrapped && unwrap(unwrap(got)) != w {
 			t.Error("Unwrap doesn't lead to the writer below")
 		}
 	}
+}
+
+func unwrap(w http.ResponseWriter) http.ResponseWriter {
+	return w.(interface{ Unwrap() http.ResponseWriter }).Unwrap()
 }
 
 // The writer that a handler gets can do what the one below can, and claims no more.
@@ -140,11 +144,15 @@ func TestStreaming(t *testing.T) {
 // A handler may take the connection over, and settles when it returns.
 func TestHijack(t *testing.T) {
 	t.Parallel()
-	for name, hijack := range map[string]func(http.ResponseWriter) error{
-		"Hijacker": func(w http.ResponseWriter) error { return upgrade(w.(http.Hijacker).Hijack()) },
-		"controller": func(w http.ResponseWriter) error {
-			return upgrade(http.NewResponseController(w).Hijack())
-		},
+	direct := func(w http.ResponseWriter) error { return upgrade(w.(http.Hijacker).Hijack()) }
+	control := func(w http.ResponseWriter) error { return upgrade(http.NewResponseController(w).Hijack()) }
+	for name, test := range map[string]struct {
+		hijack func(http.ResponseWriter) error
+		below  func(http.ResponseWriter) http.ResponseWriter // what another middleware makes of a writer
+	}{
+		"Hijacker":                {direct, func(w http.ResponseWriter) http.ResponseWriter { return w }},
+		"controller":              {control, func(w http.ResponseWriter) http.ResponseWriter { return w }},
+		"controller, Unwrap only": {control, func(w http.ResponseWriter) http.ResponseWriter { return unwrapOnly{w} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -153,11 +161,11 @@ func TestHijack(t *testing.T) {
 				settled <- o
 				return 0
 			}}, func(w http.ResponseWriter, _ *http.Request) {
-				if err := hijack(w); err != nil {
+				if err := test.hijack(w); err != nil {
 					t.Error(err)
 				}
 			})
-			s := server(t, h)
+			s := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(test.below(w), r) }))
 			response, err := s.Client().Get(s.URL)
 			if err != nil {
 				t.Fatal(err)
@@ -170,6 +178,26 @@ func TestHijack(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// unwrapOnly is what many middlewares make of a writer.
+type unwrapOnly struct{ http.ResponseWriter }
+
+func (w unwrapOnly) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// What a http.ResponseController can't do below is an error, and no answer.
+func TestFlushThatFails(t *testing.T) {
+	t.Parallel()
+	h, _, outcome := settling(t, httplimit.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
+			t.Error(err)
+		}
+		w.WriteHeader(404)
+	})
+	h.ServeHTTP(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/", nil))
+	if outcome.Status != 404 {
+		t.Errorf("%+v", *outcome)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/sluice-go/sluice/backend"
@@ -176,6 +177,18 @@ func TestOutcome(t *testing.T) {
 			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("a")})
 			w.WriteHeader(500)
 		}, httplimit.Outcome{Status: 200, Written: 1}},
+		{"a source that fails leaves the status to the handler", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, err := io.Copy(w, iotest.ErrReader(io.ErrUnexpectedEOF))
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}, httplimit.Outcome{Status: 502, Written: int64(len("unexpected EOF\n"))}},
+		{"and so does an empty one", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("")})
+			w.WriteHeader(404)
+		}, httplimit.Outcome{Status: 404}},
+		{"a source that breaks off is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.Copy(w, io.MultiReader(strings.NewReader(strings.Repeat("a", 1000)), iotest.ErrReader(io.ErrUnexpectedEOF)))
+			w.WriteHeader(500)
+		}, httplimit.Outcome{Status: 200, Written: 1000}},
 		{"a flush is a 200", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			w.(http.Flusher).Flush()
 			w.WriteHeader(500)
@@ -221,6 +234,38 @@ func TestOutcome(t *testing.T) {
 		test.want.Cost = 5
 		if *got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, *got, test.want)
+		}
+	}
+}
+
+// With ClampReserve less may be charged than the request costs. That is what Settle is told and settles, and what the keys of Also
+// keep.
+func TestSettleOfAClampedCost(t *testing.T) {
+	t.Parallel()
+	const address = "address"
+	for _, test := range []struct {
+		actual, used, also int64
+	}{{1, 1, 100}, {40, 40, 100}, {100, 100, 100}, {450, 450, 100}, {500, 500, 100}} {
+		th := throttlertesting.New(t, throttler.Config{ // the bucket refills a second for each that was charged
+			Backend: newCounts(t), ClampReserve: true, Policy: policy(limit.TokenBucket(1, time.Second, 100)),
+		})
+		h := wrap(t, th, httplimit.Config{
+			Also: []httplimit.KeyFunc{func(*http.Request) (string, error) { return address, nil }},
+			Cost: func(*http.Request) int64 { return 500 },
+			Settle: func(_ *http.Request, o httplimit.Outcome) int64 {
+				if o.Cost != 100 {
+					t.Errorf("Outcome.Cost = %d, want what was charged, 100", o.Cost)
+				}
+				return test.actual
+			},
+		}, ok)
+		if w := get(h); w.Code != http.StatusOK {
+			t.Fatal(w.Code)
+		}
+		for key, want := range map[string]int64{secret: test.used, address: test.also} {
+			if d, err := th.Peek(t.Context(), key); err != nil || int64(d.ResetAt.Sub(d.At)/time.Second) != want {
+				t.Errorf("settled as %d: %s refills for %s, %v, want %d s", test.actual, key, d.ResetAt.Sub(d.At), err, want)
+			}
 		}
 	}
 }

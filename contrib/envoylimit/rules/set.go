@@ -68,11 +68,8 @@ type Rule struct {
 	dynamic  bool // its name in metrics has values of the request
 }
 
-// Override reports whether the rule stands for the limit that a request brought along.
-func (r *Rule) Override() bool { return r.Path == "" }
-
-// Dynamic reports whether the rule's names in metrics hold values of requests, which have no end.
-func (r *Rule) Dynamic() bool { return r.dynamic || r.Override() }
+// Dynamic reports whether the rule's names in metrics hold values of requests, which have no end, as those of overrides do.
+func (r *Rule) Dynamic() bool { return r.dynamic || r.Path == "" }
 
 // Domain returns a domain, or nil.
 func (s *Set) Domain(name string) *Domain { return s.domains[name] }

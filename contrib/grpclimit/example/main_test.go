@@ -19,13 +19,13 @@ func TestTour(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, waits, _ := strings.Cut(out.String(), "a client that waits:\n")
-	waits, reports, _ := strings.Cut(waits, "reports cost 5; what isn't there, nothing:\n")
+	waits, reports, _ := strings.Cut(waits, "reports cost 5; what isn't there, 1:\n")
 	if n := strings.Count(waits, "hello "); n != 7 || strings.Contains(waits, "Exhausted") {
 		t.Errorf("the client that waits got %d of 7 through:\n%s", n, out.String())
 	}
 	for text, want := range map[string]int{
-		"a report that took much work": 2, "NotFound: there is no such report": 2,
-		"ResourceExhausted: the call exceeds a rate limit": 1, "reports: the call exceeds the limit reports=10/1m": 1,
+		"a report that took much work": 3, "NotFound: there is no such report": 2,
+		"ResourceExhausted: the call exceeds a rate limit": 1, "reports: the call exceeds the limit reports=20/1m": 1, "ratelimit-remaining: [3]": 1,
 	} {
 		if got := strings.Count(reports, text); got != want {
 			t.Errorf("%q is there %d times, want %d:\n%s", text, got, want, out.String())

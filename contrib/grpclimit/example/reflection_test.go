@@ -117,7 +117,7 @@ func TestReflection(t *testing.T) {
 	if got, err := s.call("grpc.health.v1.Health", "Check", `{}`); err != nil || got != `{"status":"SERVING"}` {
 		t.Errorf("%s, %v", got, err)
 	}
-	for range 2 {
+	for range 4 {
 		if _, err := s.call("sluice.example.Greeter", "Report", `{"id": "q3"}`); err != nil {
 			t.Error(err)
 		}
@@ -126,7 +126,7 @@ func TestReflection(t *testing.T) {
 	denied := status.Convert(err)
 	isRetry := func(detail any) bool { _, ok := detail.(*errdetails.RetryInfo); return ok }
 	if denied.Code() != codes.ResourceExhausted || !slices.ContainsFunc(denied.Details(), isRetry) {
-		t.Errorf("the third report: %v, %v", denied, denied.Details())
+		t.Errorf("the last report: %v, %v", denied, denied.Details())
 	}
 	if err := conn.Close(); err != nil {
 		t.Error(err)

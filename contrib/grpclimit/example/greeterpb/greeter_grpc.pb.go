@@ -31,7 +31,7 @@ const (
 type GreeterClient interface {
 	// Hello is cheap: three a second.
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloReply, error)
-	// Report costs 5 of 10 a minute. One that isn't there costs nothing.
+	// Report costs 5 of 20 a minute. One that isn't there costs 1.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportReply, error)
 }
 
@@ -71,7 +71,7 @@ func (c *greeterClient) Report(ctx context.Context, in *ReportRequest, opts ...g
 type GreeterServer interface {
 	// Hello is cheap: three a second.
 	Hello(context.Context, *HelloRequest) (*HelloReply, error)
-	// Report costs 5 of 10 a minute. One that isn't there costs nothing.
+	// Report costs 5 of 20 a minute. One that isn't there costs 1.
 	Report(context.Context, *ReportRequest) (*ReportReply, error)
 	mustEmbedUnimplementedGreeterServer()
 }
