@@ -70,7 +70,7 @@ func (c *conn) addLocked(e *evalCall) {
 }
 
 // exchange makes a round trip, and further ones for calls whose reply shows that nothing was done: the server didn't know
-// their script, or the script was not for them.
+// their script, or the script was not for them. Those whose callers have left meanwhile are not made again.
 func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	if c.client == nil {
 		c.client = redis.NewClient(c.opts)
@@ -84,9 +84,14 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	}
 	var end context.Context = ctx // converted once: each conversion allocates
 	p := &c.pipeline
-	for len(batch) > 0 {
+	for {
 		for _, e := range batch {
-			p.add(e)
+			if !e.awaited || e.open() {
+				p.add(e)
+			}
+		}
+		if len(p.commands) == 0 {
+			break
 		}
 		p.encode(end)
 		p.exec(end, c.client)
