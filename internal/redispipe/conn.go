@@ -32,14 +32,20 @@ func ownConn(opts redis.Options) *conn {
 		opts.CredentialsProviderContext = func(ctx context.Context) (username, password string, err error) {
 			ctx, cancel := withTimer(ctx)
 			defer cancel()
-			return credentials(ctx)
+			if username, password, err = credentials(ctx); err != nil {
+				err = beforeCall(err)
+			}
+			return username, password, err
 		}
 	}
 	if connected := opts.OnConnect; connected != nil {
 		opts.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 			ctx, cancel := withTimer(ctx)
 			defer cancel()
-			return connected(ctx, conn)
+			if err := connected(ctx, conn); err != nil {
+				return beforeCall(err)
+			}
+			return nil
 		}
 	}
 	// PoolSize stays, although the conn makes one call at a time: after PoolSize dials that fail in succession the client would
