@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,6 +122,35 @@ func TestRedisCluster(t *testing.T) {
 	}
 	if h, err := b.Heartbeat(context.Background()); err != nil || !h.Primary || h.RTT <= 0 {
 		t.Errorf("heartbeat %+v, %v", h, err)
+	}
+}
+
+// TestRedisClusterPoolSize: PoolSize bounds the connections to a node, also those of pipelines.
+func TestRedisClusterPoolSize(t *testing.T) {
+	t.Parallel()
+	node := testserver.Cluster(t, 1, 0)[0].Primary
+	var mu sync.Mutex
+	dials := make(map[string]int) // by address: a node alone doesn't know its own, and gets a second client
+	b, err := redisbackend.OpenCluster([]string{node.Addr}, &redis.Options{
+		PoolSize: 1,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			dials[addr]++
+			mu.Unlock()
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	}, redisbackend.Config{Timeout: backendtesting.Patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)) // after a pipeline that asks who the node is
+	mu.Lock()
+	defer mu.Unlock()
+	for addr, n := range dials {
+		if n != 1 {
+			t.Errorf("a PoolSize of 1 allows %d connections to %s", n, addr)
+		}
 	}
 }
 

@@ -70,13 +70,19 @@ func newContinuity() *continuity {
 
 // cause is why a decision at a moment is not exact; nil if it is.
 func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
-	if nowMicros >= c.exactUntil.Load() {
+	if until := c.exactUntil.Load(); nowMicros >= until || until < math.MaxInt64 && c.askedAfter(nowMicros) {
 		return backend.ErrEvicted
 	}
 	if lost := c.lostAt.Load(); lost != 0 && nowMicros-lost < state.Horizon(p).Microseconds() {
 		return backend.ErrCountsLost
 	}
 	return nil
+}
+
+// askedAfter reports whether the server was asked after a moment, by more than calls overlap: its clock was set back. How long ago it
+// was asked is then not known.
+func (c *continuity) askedAfter(nowMicros int64) bool {
+	return c.askedAt.Load()-nowMicros > askAgain.Microseconds()
 }
 
 // marker is what is stored on a server, as "id since nonce".
@@ -163,13 +169,17 @@ func (c *continuity) observe(says *identity, promoted bool) {
 		since = says.nowMicros
 	}
 	switch {
-	case lost || mark.id == "":
+	case lost:
 		c.nonce = ""
-	case mark.nonce != says.knew: // otherwise a later one may be known by now
+	case mark.id != "" && mark.nonce != says.knew: // otherwise a later one may be known by now
 		c.nonce = mark.nonce
 	}
+	behind := mark.since < since
+	if mark.id == "" { // and the answer may be older than a marker that is known by now
+		behind = c.nonce == ""
+	}
 	var unwritten *write
-	if says.marks && (lost || mark.id == "" || mark.since < since) {
+	if says.marks && (lost || behind) {
 		c.writes++
 		unwritten = &write{marker{says.id, since, c.own + strconv.Itoa(c.writes)}, !lost && mark.id == ""}
 	}
@@ -185,12 +195,17 @@ func (c *continuity) replacedLocked(says *identity) bool {
 		mark.since <= c.since
 }
 
-// found takes in the marker that was there after a write.
+// found takes in the marker that was there after a write. Another one is not written where none is: it would hide that this one
+// has gone.
 func (c *continuity) found(m marker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m.id == c.id {
-		c.nonce = m.nonce
+	if m.id != c.id {
+		return
+	}
+	c.nonce = m.nonce
+	if w := c.unwritten.Load(); w != nil && w.absent {
+		c.unwritten.CompareAndSwap(w, nil)
 	}
 }
 

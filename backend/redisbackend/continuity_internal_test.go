@@ -56,6 +56,22 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestRoomWhenTimeGoesBack: how long a server that may evict has room says nothing once its clock was set back.
+func TestRoomWhenTimeGoesBack(t *testing.T) {
+	const asked = int64(time.Hour / time.Microsecond)
+	c := newContinuity()
+	c.observe(&identity{info: info{primary: true, most: 100 * growth, evicting: "allkeys-lru"}, nowMicros: asked, id: "a:0"}, false)
+	p := &limit.Policy{Limits: []limit.Limit{limit.PerHour(1)}}
+	for since, want := range map[time.Duration]error{
+		0: nil, time.Second: nil, -time.Second: nil, // of a call that began before
+		101 * time.Second: backend.ErrEvicted, -time.Minute: backend.ErrEvicted,
+	} {
+		if got := c.cause(asked+since.Microseconds(), p); got != want {
+			t.Errorf("%s after the server was asked: %v, want %v", since, got, want)
+		}
+	}
+}
+
 // TestSettleOldAnswer: an answer that is older than the marker which this process has written meanwhile shows no loss.
 func TestSettleOldAnswer(t *testing.T) {
 	c := newContinuity()
@@ -86,6 +102,24 @@ func TestSettleOldAnswer(t *testing.T) {
 		if c.observe(&old, false); c.lostAt.Load() != 100 {
 			t.Errorf("lost at %d by the answer of %v", c.lostAt.Load(), seen)
 		}
+	}
+}
+
+// TestOneMarkIsWritten: connections that were opened at once each learn that there is no marker. One is written, and if it goes with
+// the counts, no other takes its place unnoticed.
+func TestOneMarkIsWritten(t *testing.T) {
+	c := newContinuity()
+	none := func() *identity { return &identity{info: info{primary: true}, nowMicros: 100, id: "a:0", marks: true} }
+	c.observe(none(), false)
+	w := c.unwritten.Swap(nil)
+	c.observe(none(), false) // while it is being written
+	c.found(w.marker)
+	if another := c.unwritten.Load(); another != nil {
+		t.Errorf("beside the marker that is there, another is to be written: %v", another)
+	}
+	c.observe(none(), false) // an answer of before it was written
+	if another := c.unwritten.Load(); another != nil || c.nonce != w.nonce {
+		t.Errorf("after an old answer %v is to be written, and %q is known", another, c.nonce)
 	}
 }
 

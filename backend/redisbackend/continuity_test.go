@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,6 +173,25 @@ func TestFlushIsNotExact(t *testing.T) {
 	if _, exact := takeFive(t, backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{}), fivePerMinute, "k", 1); exact != 0 {
 		t.Error("a process that begins after the flush calls its decision exact")
 	}
+}
+
+// TestFlushIsNotExactWhenTimeGoesBack empties the server after its clock was set back: it is asked no later for that.
+func TestFlushIsNotExactWhenTimeGoesBack(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	var back atomic.Int64
+	b := backendtesting.OpenRedis(t, server.Addr, redisbackend.Config{Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }})
+	if _, exact := takeFive(t, b, fivePerMinute, "k", 1); exact != 1 {
+		t.Error("a server that is well is not exact")
+	}
+	back.Store(int64(time.Hour))
+	if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	backendtesting.Await(t, "the flush is noticed", func() bool {
+		_, exact := takeFive(t, b, fivePerMinute, "k", 1)
+		return exact == 0
+	})
 }
 
 // TestFlushIsNotExactBehindAnother empties the server, and a process that has never seen it calls before one that has.

@@ -4,6 +4,7 @@ package redisbackend_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -192,11 +193,50 @@ func TestRedisHandshake(t *testing.T) {
 		select {
 		case err := <-done:
 			var failed *backend.Error
-			if !errors.As(err, &failed) || failed.Kind != backend.Unavailable {
+			if !errors.As(err, &failed) || failed.Kind != backend.Unavailable || failed.MayHaveCharged {
 				t.Errorf("%s: %v, want an unavailable server", name, err)
 			}
 		case <-time.After(soon):
 			t.Fatalf("%s: a take doesn't end", name)
+		}
+	}
+}
+
+// TestRedisNeverConnected: what no connection was set up for was not counted, and says so: behind a proxy whose server is down, what is
+// spent on credit stays to be charged.
+func TestRedisNeverConnected(t *testing.T) {
+	t.Parallel()
+	for name, serve := range map[string]func(*net.TCPConn){
+		"closes":           func(c *net.TCPConn) { _ = c.Close() },
+		"resets":           func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
+		"reads and closes": func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1000)); _ = c.Close() },
+		"hangs":            func(*net.TCPConn) {},
+	} {
+		for _, config := range []*tls.Config{nil, {InsecureSkipVerify: true}} {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					t.Cleanup(func() { _ = c.Close() })
+					serve(c.(*net.TCPConn))
+				}
+			}()
+			b := backendtesting.OpenRedisWith(t, &redis.Options{Addr: l.Addr().String(), TLSConfig: config},
+				redisbackend.Config{Timeout: brief, Now: time.Now})
+			for _, ctx := range []context.Context{context.Background(), t.Context()} {
+				_, err := b.Take(ctx, backendtesting.Request(backendtesting.Secret))
+				var failed *backend.Error
+				if !errors.As(err, &failed) || failed.Kind != backend.Unavailable || failed.MayHaveCharged {
+					t.Errorf("a server that %s, TLS %t: %v", name, config != nil, err)
+				}
+			}
 		}
 	}
 }

@@ -281,7 +281,8 @@ func (r *Redis) doubt(ctx context.Context, deadline time.Time, c *continuity, no
 
 // refresh queries the server's identity in the background, if that was a while ago.
 func (r *Redis) refresh(c *continuity, nowMicros int64) {
-	if nowMicros-c.askedAt.Load() > askAgain.Microseconds() && c.refreshing.CompareAndSwap(false, true) {
+	due := nowMicros-c.askedAt.Load() > askAgain.Microseconds() || c.askedAfter(nowMicros)
+	if due && c.refreshing.CompareAndSwap(false, true) {
 		go func() {
 			defer c.refreshing.Store(false)
 			_ = r.identifyAgain(context.Background(), r.guard.Deadline(), c)

@@ -35,12 +35,7 @@ func Open(opts *redis.Options, cfg Config) (*Redis, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	safe := *opts
-	redisopts.Harden(&safe, cfg.Timeout)
-	safe.PipelinePoolSize = -1 // it would come on top of PoolSize
-	for _, timeout := range []*time.Duration{&safe.DialTimeout, &safe.ReadTimeout, &safe.WriteTimeout, &safe.PoolTimeout} {
-		*timeout = min(*timeout, cfg.Timeout)
-	}
+	safe := hardened(*opts, cfg.Timeout)
 	if safe.PoolSize <= 0 {
 		safe.PoolSize = 10 * runtime.GOMAXPROCS(0) // the client's default
 	}
@@ -49,6 +44,15 @@ func Open(opts *redis.Options, cfg Config) (*Redis, error) {
 	safe.OnConnect = r.identifying(safe.OnConnect)
 	r.transport(redispipe.NewNode(safe, r.pipeConfig(safe.Addr)), safe.Addr)
 	return r, nil
+}
+
+// hardened returns options with no timeout above that of calls.
+func hardened(opts redis.Options, timeout time.Duration) redis.Options {
+	redisopts.Harden(&opts, timeout)
+	for _, t := range []*time.Duration{&opts.DialTimeout, &opts.ReadTimeout, &opts.WriteTimeout, &opts.PoolTimeout} {
+		*t = min(*t, timeout)
+	}
+	return opts
 }
 
 // transport makes the backend call scripts through a transport.
@@ -154,7 +158,8 @@ func OpenReplicas(addresses []string, opts *redis.Options, cfg Config) (*Replica
 
 func clusterOptions(addresses []string, opts *redis.Options, cfg Config) *redis.ClusterOptions {
 	cfg = cfg.withDefaults()
-	options := redisopts.Cluster(addresses, cmp.Or(opts, new(redis.Options)), cfg.Timeout)
+	node := hardened(*cmp.Or(opts, new(redis.Options)), cfg.Timeout)
+	options := redisopts.Cluster(addresses, &node)
 	options.ClusterStateReloadInterval = cfg.Reload
 	return options
 }

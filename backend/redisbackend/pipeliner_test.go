@@ -552,6 +552,39 @@ func TestPipelinerFlush(t *testing.T) {
 	}
 }
 
+// TestPipelinerForgottenAndLeft: a call that did nothing, because the server had forgotten the script, is not made again for a caller
+// who has left.
+func TestPipelinerForgottenAndLeft(t *testing.T) {
+	t.Parallel()
+	g := newRig(t, redisbackend.Config{})
+	g.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	left := make(chan error, 1)
+	bucket := backendtesting.Request(backendtesting.Secret) // the call that is held brings another script along
+	bucket.Policy = &limit.Policy{Name: "p", Limits: []limit.Limit{limit.TokenBucket(1000, time.Hour, 1000)}}
+	g.queue(func() { _, err := g.Take(ctx, bucket); left <- err })
+	do(t, g.server.Client(), "SCRIPT", "FLUSH")
+	sent, reply := make(chan struct{}), make(chan struct{})
+	g.proxy.SetFault(func(args []string) testserver.Action {
+		if args[0] == "EVALSHA" {
+			close(sent)
+			<-reply
+		}
+		return testserver.Pass
+	})
+	close(g.gate)
+	<-sent
+	cancel()
+	backendtesting.WantError(t, <-left, backend.Interrupted, true)
+	close(reply)
+	g.wg.Wait()
+	backendtesting.Await(t, "the connection", func() bool { queued, free, _ := g.Waiting(); return queued == 0 && free == 1 })
+	if n := g.server.Client().Exists(t.Context(), backendtesting.Stored(backendtesting.Secret)).Val(); n != 0 {
+		t.Error("a take was made for a caller who had left")
+	}
+}
+
 // TestPipelinerForgotten: calls that need the same script, which the server has forgotten, all get it, also if one of them
 // first tried another that the server knows.
 func TestPipelinerForgotten(t *testing.T) {

@@ -23,6 +23,7 @@ const bufferSize = 8 << 10
 func Harden(o *redis.Options, timeout time.Duration) {
 	o.MaxRetries, o.DialerRetries = -1, 1
 	o.ContextTimeoutEnabled, o.DisableIdentity = true, true
+	o.PipelinePoolSize = -1 // pipelines would have a pool of their own, on top of PoolSize, with buffers of 128 KiB
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	for _, t := range []*time.Duration{&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout} {
 		if *t <= 0 && timeout > 0 {
@@ -81,10 +82,8 @@ func (c containedCredentials) Subscribe(listener auth.CredentialsListener) (
 	return c.StreamingCredentialsProvider.Subscribe(listener)
 }
 
-// Cluster returns hardened options of the client of a cluster whose nodes have the given options.
-func Cluster(addresses []string, node *redis.Options, timeout time.Duration) *redis.ClusterOptions {
-	o := *node
-	Harden(&o, timeout)
+// Cluster returns options of the client of a cluster whose nodes have the given options, which are hardened.
+func Cluster(addresses []string, o *redis.Options) *redis.ClusterOptions {
 	return &redis.ClusterOptions{
 		Addrs: slices.Clone(addresses), MaxRedirects: -1, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,
 		ContextTimeoutEnabled: true, DisableIdentity: true, MaintNotificationsConfig: o.MaintNotificationsConfig,
@@ -97,6 +96,7 @@ func Cluster(addresses []string, node *redis.Options, timeout time.Duration) *re
 
 		DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 		PoolTimeout: o.PoolTimeout, PoolFIFO: o.PoolFIFO, PoolSize: o.PoolSize, MaxConcurrentDials: o.MaxConcurrentDials,
+		PipelinePoolSize: o.PipelinePoolSize, FailingTimeoutSeconds: o.FailingTimeoutSeconds,
 		MinIdleConns: o.MinIdleConns, MaxIdleConns: o.MaxIdleConns, MaxActiveConns: o.MaxActiveConns,
 		ConnMaxIdleTime: o.ConnMaxIdleTime, ConnMaxLifetime: o.ConnMaxLifetime, ConnMaxLifetimeJitter: o.ConnMaxLifetimeJitter,
 		ReadBufferSize: o.ReadBufferSize, WriteBufferSize: o.WriteBufferSize,

@@ -3,6 +3,8 @@ package redispipe
 import (
 	"context"
 	"errors"
+	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,13 +23,18 @@ type askRedirector struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	clients map[string]*redis.Client
+	targets map[string]*askTarget
 	closed  bool
+}
+
+type askTarget struct {
+	client *redis.Client
+	until  time.Time // the deadline of the call that came last
 }
 
 // ask sends a command to an address, once.
 func (a *askRedirector) ask(ctx context.Context, deadline time.Time, address string, args ...any) (string, error) {
-	client := a.client(address)
+	client := a.client(address, deadline)
 	if client == nil {
 		return "", callguard.Unsent(redis.ErrClosed)
 	}
@@ -66,30 +73,52 @@ func (a *askRedirector) ask(ctx context.Context, deadline time.Time, address str
 	return text, err
 }
 
-// client returns the client of a node; nil after close. Few nodes receive slots at a time.
-func (a *askRedirector) client(address string) *redis.Client {
+// endpoint is what to dial for the address that a node has answered ASK with. Redis leaves out the brackets of IPv6, and the host
+// altogether if it is to be the node's.
+func endpoint(address string, node *redis.Client) string {
+	colon := strings.LastIndexByte(address, ':')
+	if colon < 0 {
+		return address
+	}
+	host, port := strings.Trim(address[:colon], "[]"), address[colon+1:]
+	if host == "" {
+		host, _, _ = net.SplitHostPort(node.Options().Addr)
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// client returns the client of a node, for a call with a deadline; nil after close. Those that have been idle are closed when
+// another one comes.
+func (a *askRedirector) client(address string, deadline time.Time) *redis.Client {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
 		return nil
 	}
-	client := a.clients[address]
-	if client == nil {
-		client = redis.NewClient(redisopts.Node(address, a.options))
-		if a.clients == nil {
-			a.clients = make(map[string]*redis.Client)
+	target := a.targets[address]
+	if target == nil {
+		for other, idle := range a.targets {
+			if deadline.Sub(idle.until) > ShardIdle {
+				_ = idle.client.Close()
+				delete(a.targets, other)
+			}
 		}
-		a.clients[address] = client
+		target = &askTarget{client: redis.NewClient(redisopts.Node(address, a.options))}
+		if a.targets == nil {
+			a.targets = make(map[string]*askTarget)
+		}
+		a.targets[address] = target
 	}
-	return client
+	target.until = deadline
+	return target.client
 }
 
 // close ends what is under way. No call of ask may follow.
 func (a *askRedirector) close() (err error) {
 	a.mu.Lock()
 	a.closed = true
-	for _, client := range a.clients {
-		err = errors.Join(err, client.Close())
+	for _, target := range a.targets {
+		err = errors.Join(err, target.client.Close())
 	}
 	a.mu.Unlock()
 	a.running.Wait()

@@ -77,7 +77,7 @@ func (c *cluster) Eval(ctx context.Context, deadline time.Time, call Call) (Repl
 	}, func(address string) (string, error) {
 		// The script's source goes along: an unknown script would need a second try. The reply counts as one of the old
 		// node's: the new one has no counts yet that it could have lost.
-		return c.asker.ask(ctx, deadline, address, append([]any{"eval", call.Script.Source, 1, call.Key}, call.Args...)...)
+		return c.asker.ask(ctx, deadline, endpoint(address, node), append([]any{"eval", call.Script.Source, 1, call.Key}, call.Args...)...)
 	})
 	defer e.release()
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *cluster) Get(ctx context.Context, deadline time.Time, key string) (text
 		by = node
 		return node.Get(ctx, key).Result()
 	}, func(address string) (string, error) {
-		return c.asker.ask(ctx, deadline, address, "get", key)
+		return c.asker.ask(ctx, deadline, endpoint(address, by), "get", key)
 	})
 	return text, by, err
 }

@@ -2,6 +2,7 @@ package redispipe
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -49,5 +50,26 @@ func TestShardsDropped(t *testing.T) {
 	delete(c.shards, node)
 	if find(high, 2*ShardIdle); len(c.shards) != 1 {
 		t.Errorf("%d shards, want only the one that was called lately", len(c.shards))
+	}
+}
+
+// TestAskedDropped: a node that takes over slots keeps its client while it is called, and idle ones are closed when another comes: over
+// months, every node of a cluster takes over slots, and where addresses come from a pool, many more.
+func TestAskedDropped(t *testing.T) {
+	a := askRedirector{options: new(redis.ClusterOptions)}
+	defer a.close()
+	now := time.Now()
+	first := a.client("127.0.0.1:1", now)
+	if a.client("127.0.0.1:2", now); a.client("127.0.0.1:1", now.Add(ShardIdle)) != first || len(a.targets) != 2 {
+		t.Errorf("%d clients, want two", len(a.targets))
+	}
+	if a.client("127.0.0.1:3", now.Add(2*ShardIdle)); len(a.targets) != 2 || a.client("127.0.0.1:1", now.Add(2*ShardIdle)) != first {
+		t.Errorf("%d clients, want the new one, and the one that was called lately", len(a.targets))
+	}
+	if a.client("127.0.0.1:4", now.Add(9*ShardIdle)); len(a.targets) != 1 {
+		t.Errorf("%d clients, want the new one only", len(a.targets))
+	}
+	if err := first.Ping(t.Context()).Err(); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("a client that was dropped says %v, want that it is closed", err)
 	}
 }

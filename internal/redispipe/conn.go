@@ -32,14 +32,20 @@ func ownConn(opts redis.Options) *conn {
 		opts.CredentialsProviderContext = func(ctx context.Context) (username, password string, err error) {
 			ctx, cancel := withTimer(ctx)
 			defer cancel()
-			return credentials(ctx)
+			if username, password, err = credentials(ctx); err != nil {
+				err = beforeCall(err)
+			}
+			return username, password, err
 		}
 	}
 	if connected := opts.OnConnect; connected != nil {
 		opts.OnConnect = func(ctx context.Context, conn *redis.Conn) error {
 			ctx, cancel := withTimer(ctx)
 			defer cancel()
-			return connected(ctx, conn)
+			if err := connected(ctx, conn); err != nil {
+				return beforeCall(err)
+			}
+			return nil
 		}
 	}
 	// PoolSize stays, although the conn makes one call at a time: after PoolSize dials that fail in succession the client would
@@ -70,7 +76,7 @@ func (c *conn) addLocked(e *evalCall) {
 }
 
 // exchange makes a round trip, and further ones for calls whose reply shows that nothing was done: the server didn't know
-// their script, or the script was not for them.
+// their script, or the script was not for them. Those whose callers have left meanwhile are not made again.
 func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	if c.client == nil {
 		c.client = redis.NewClient(c.opts)
@@ -84,9 +90,14 @@ func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	}
 	var end context.Context = ctx // converted once: each conversion allocates
 	p := &c.pipeline
-	for len(batch) > 0 {
+	for {
 		for _, e := range batch {
-			p.add(e)
+			if !e.awaited || e.open() {
+				p.add(e)
+			}
+		}
+		if len(p.commands) == 0 {
+			break
 		}
 		p.encode(end)
 		p.exec(end, c.client)

@@ -1,6 +1,7 @@
 package redispipe
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"sync"
@@ -91,7 +92,7 @@ func (n *interrupter) dialer(dial dialer) dialer {
 		n.mu.Unlock()
 		conn, err := dialUntil(ctx, end, network, addr, dial)
 		if err != nil {
-			return nil, err
+			return nil, beforeCall(err)
 		}
 		w := ctxConn{Conn: conn, interrupter: n}
 		switch conn := conn.(type) {
@@ -139,12 +140,36 @@ func dialUntil(ctx context.Context, end time.Time, network, addr string, dial di
 	}
 }
 
-// ctxConn is a connection that an interrupter interrupts. Meanwhile no deadline of it is later than cancelled.
+// ctxConn is a connection that an interrupter interrupts. Meanwhile no deadline of it is later than cancelled. Its errors are marked as
+// unsent while it is being set up.
 type ctxConn struct {
 	net.Conn
 	interrupter *interrupter
-	due         time.Time // the deadline of reads and of writes; guarded by line.mu
+	called      bool      // whether a script call may have been written
+	due         time.Time // the deadline of reads and of writes; guarded by interrupter.mu
 }
+
+func (w *ctxConn) Write(b []byte) (int, error) {
+	// A pipeline begins a write, as "*9\r\n$7\r\nevalsha". What is shorter than a HELLO may be a part of that, where buffers are tiny.
+	w.called = w.called || len(b) < 18 || bytes.Contains(b, []byte("eval"))
+	n, err := w.Conn.Write(b)
+	return n, w.explain(err)
+}
+
+func (w *ctxConn) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	return n, w.explain(err)
+}
+
+func (w *ctxConn) explain(err error) error {
+	if err == nil || w.called {
+		return err
+	}
+	return beforeCall(err)
+}
+
+// beforeCall marks the error of setting a connection up, of which the client may unwrap one layer.
+func beforeCall(err error) error { return callguard.Unsent(callguard.Unsent(err)) }
 
 func (w *ctxConn) SetDeadline(t time.Time) error {
 	w.interrupter.mu.Lock()

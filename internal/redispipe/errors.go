@@ -54,9 +54,10 @@ var (
 		"FLOOR", "SEALED", "CORRUPT", "user_script",
 		"unknown command", "Unknown Redis command", "Unknown command", "This Redis command is not allowed",
 		"This command is not allowed", "The user executing the script", "ACL failure in script",
-		"Script attempted", "Script killed", "Error compiling script", "Can not execute", "Can't execute", "operation not permitted",
+		"Script attempted", "Lua script attempted", "Script killed", "Error compiling script", "Can not execute", "Can't execute",
+		"operation not permitted",
 		"Client sent AUTH", "AUTH ", "invalid password", "invalid DB index", "DB index", "SELECT ", // from setting a connection up
-		"wrong number of arguments", "Number of keys", "Protocol error", "syntax error",
+		"wrong number of arguments", "Wrong number of args", "Number of keys", "Protocol error", "syntax error",
 	}
 )
 
@@ -101,30 +102,32 @@ func Status(err error) string {
 	if !errors.As(err, &reply) {
 		return ""
 	}
-	word, _, _ := strings.Cut(cause(reply).Error(), " ")
+	return status(cause(reply).Error())
+}
+
+// status is the first word of a text, if that is of the form of a status.
+func status(text string) string {
+	word, _, _ := strings.Cut(text, " ")
 	if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
 		return ""
 	}
 	return word
 }
 
-// cause is the error of a command within a script. Redis 6 wraps it: "ERR Error running script (call to f_...):
-// @user_script:9: -READONLY You can't write against a read only replica." What a script returns of redis.pcall begins with
-// @user_script.
+// cause is the error of a command within a script. Redis 6 says before it where in the script it was, some of them twice, and some
+// with a dash: "ERR Error running script (call to f_...): @user_script:9: @user_script: 9: -OOM command not allowed ...". What a
+// script returns of redis.pcall begins with the place. If Lua itself failed, what follows is "user_script:9: attempt to ...".
 func cause(err error) error {
-	if !redis.HasErrorPrefix(err, "Error running script") && !redis.HasErrorPrefix(err, "@user_script") {
+	const place = "@user_script:"
+	if !redis.HasErrorPrefix(err, "Error running script") && !redis.HasErrorPrefix(err, place) {
 		return err
 	}
-	if _, inner, ok := strings.Cut(err.Error(), ": -"); ok {
-		return ReplyError(inner)
+	text := err.Error()
+	_, inner, _ := strings.Cut(text[strings.LastIndex(text, place)+len(place):], ": ")
+	inner, dashed := strings.CutPrefix(strings.TrimSpace(inner), "-")
+	reply := ReplyError(inner)
+	if dashed || status(inner) != "" || beginsWith(reply, unavailable[:]) || beginsWith(reply, refused[:]) {
+		return reply
 	}
-	return ReplyError("user_script: " + err.Error()) // Lua itself failed
-}
-
-// scriptError is the error of one key in the reply of scripts.Takes. Redis 6 says where in the script it was.
-func scriptError(text string) error {
-	if _, inner, ok := strings.Cut(text, ": -"); ok {
-		text = inner
-	}
-	return ReplyError(strings.TrimSpace(text))
+	return ReplyError("user_script: " + text)
 }

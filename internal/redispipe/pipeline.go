@@ -3,6 +3,7 @@ package redispipe
 import (
 	"cmp"
 	"context"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -195,7 +196,7 @@ func (c *command) deliver(retry []*evalCall) []*evalCall {
 			e.NowMicros = c.nowMicros
 			switch mine, failed := replies.Next(); {
 			case failed != "":
-				err := scriptError(failed)
+				err := cause(ReplyError(strings.TrimSpace(failed)))
 				e.end("", cmp.Or(Redirect(err), callguard.Unsent(err)))
 			case mine != "":
 				e.end(mine, nil)

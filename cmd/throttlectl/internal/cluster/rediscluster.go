@@ -21,7 +21,7 @@ type clusterServers struct {
 
 func (s clusterServers) primary(context.Context) (primary, error) {
 	seeds := s.Group.Cluster
-	client := redis.NewClusterClient(redisopts.Cluster(seeds, WithAddress(s.Node, ""), 0)) // Node is hardened
+	client := redis.NewClusterClient(redisopts.Cluster(seeds, WithAddress(s.Node, "")))
 	return primary{strings.Join(seeds, ","), client}, nil
 }
 
