@@ -5,9 +5,36 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+	"github.com/sluice-go/sluice/throttler"
 )
+
+// A process without the Dual of a migration can't follow a key that has moved: the outage has a word of its own.
+func TestReasonOfAMovedKey(t *testing.T) {
+	t.Parallel()
+	counts, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.PerHour(10)}}
+	move := state.Move{Mover: state.Migration, Version: 3, TTL: time.Hour}
+	if _, err := backend.Seal(t.Context(), counts, backend.Request{Key: "k", Policy: &policy, Move: move}); err != nil {
+		t.Fatal(err)
+	}
+	th, err := throttler.New(throttler.Config{Backend: counts, Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := th.Allow(t.Context(), "k")
+	if got := throttler.Reason(d.Cause); err != nil || d.Source != throttler.Fallback || got != "moved" {
+		t.Errorf("%v, %v: reason %q, want the fallback's because the key has moved", d, err, got)
+	}
+}
 
 // docs/telemetry.md explains each word that Reason returns.
 func TestReasonsAreDocumented(t *testing.T) {
