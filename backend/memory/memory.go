@@ -146,6 +146,8 @@ func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Resul
 	}
 	r.Verdict = c.Value.state.Peek(req.Policy, at, req.Cost)
 	c.Value.fillResult(&r, at)
+	_, moved := c.Value.state.Enter(at, state.Move{})
+	r.Lower(moved)
 	return r, nil
 }
 
