@@ -195,7 +195,7 @@ type Snapshot struct {
 }
 
 // Peek is the verdict that the snapshot gives on a request, at its own moment. What a replica would allow is Bounded;
-// what it denies is true: in a window counts only grow. Without counts that it lacks it is Bounded, too.
+// what it denies is true: in a window counts only grow. It is Bounded, too, if counts are lacking, or if the key has moved.
 func (s *Snapshot) Peek(req *Request) Result {
 	r := Result{
 		Verdict: s.State.Peek(req.Policy, state.Moment(req.Policy, req.Key, s.Now), req.Cost),
@@ -204,8 +204,15 @@ func (s *Snapshot) Peek(req *Request) Result {
 	if r.Allowed && s.Source == Replica {
 		r.Lower(ErrReplicaMayLag)
 	}
+	r.Lower(s.Moved())
 	r.Lower(s.Lacks)
 	return r
+}
+
+// Moved returns a [*state.MovedError] if the place has handed the key over, so that the state is out of date; nil otherwise.
+func (s *Snapshot) Moved() error {
+	_, err := s.State.Enter(state.At{Micros: s.Now}, state.Move{}) // which a state that isn't frozen lets in, and stays as it is
+	return err
 }
 
 // Doubter is a backend that knows whether it may have lost counts.

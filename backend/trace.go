@@ -11,7 +11,7 @@ import (
 // request costs a comparison with nil.
 type Trace struct {
 	Side        string // of a dual.Dual that the request went to: "old" or "new"
-	Flag        string // that chose the side, as its DualConfig names it
+	Flag        string // that chose the side, as dual.Config.Flag names it
 	FlagVersion uint64 // of the flag's answer; 0 if no counts are handed over
 	Shadowed    bool   // whether the other side was called, too, without deciding
 

@@ -48,6 +48,9 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 		if err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
+		if err := snapshot.Moved(); err != nil {
+			return fmt.Errorf("throttler: %w", err)
+		}
 		used, _, _ = snapshot.State.Usage(req.Policy, state.At{Micros: snapshot.Now}, interval)
 		return nil
 	})

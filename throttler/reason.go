@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// Reason classifies an error, or the Cause of a Decision, as one of some twenty words by which metrics and traces can be
-// grouped. It is empty for nil. docs/telemetry.md lists the words.
+// Reason classifies an error, or the Cause of a Decision, as one of a few words by which metrics and traces can be grouped. It is
+// empty for nil. docs/telemetry.md lists the words.
 func Reason(err error) string {
 	if err == nil {
 		return ""
@@ -41,6 +41,9 @@ func Reason(err error) string {
 	}
 	if _, ok := errors.AsType[*limit.Error](err); ok {
 		return "invalid"
+	}
+	if state.IsRedirect(err) { // to where this process can't follow
+		return "moved"
 	}
 	return "other"
 }

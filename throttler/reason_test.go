@@ -5,9 +5,44 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/memory"
+	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
+	"github.com/sluice-go/sluice/throttler"
 )
+
+// A process without the Dual of a migration can't follow a key that has moved: the outage has a word of its own.
+func TestReasonOfAMovedKey(t *testing.T) {
+	t.Parallel()
+	counts, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.Sliding(10, time.Hour, time.Minute)}}
+	move := state.Move{Mover: state.Migration, Version: 3, TTL: time.Hour}
+	if _, err := backend.Seal(t.Context(), counts, backend.Request{Key: "k", Policy: &policy, Move: move}); err != nil {
+		t.Fatal(err)
+	}
+	th, err := throttler.New(throttler.Config{Backend: counts, Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := th.Allow(t.Context(), "k")
+	if got := throttler.Reason(d.Cause); err != nil || d.Source != throttler.Fallback || got != "moved" {
+		t.Errorf("%v, %v: reason %q, want the fallback's because the key has moved", d, err, got)
+	}
+	// What is left here is out of date, and must not be shown as exact.
+	d, err = th.Peek(t.Context(), "k")
+	if got := throttler.Reason(d.Cause); err != nil || d.Guarantee != throttler.Bounded || got != "moved" {
+		t.Errorf("peek: %v, %v: reason %q, want bounded because the key has moved", d, err, got)
+	}
+	if used, err := th.Usage(t.Context(), "k", time.Minute); throttler.Reason(err) != "moved" {
+		t.Errorf("usage: %d, %v, want an error because the key has moved", used, err)
+	}
+}
 
 // docs/telemetry.md explains each word that Reason returns.
 func TestReasonsAreDocumented(t *testing.T) {

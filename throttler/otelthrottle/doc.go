@@ -22,10 +22,10 @@
 //	sluice.decisions             by policy, outcome, source, guarantee
 //	sluice.decision.duration     seconds, from 100 us, by policy, outcome, source
 //	sluice.decisions.near_limit  admissions that left at most Config.NearLimit of the quota, by policy
-//	sluice.exposure              cost that was admitted without being Exact, by policy, source, guarantee
+//	sluice.exposure              cost that was admitted without being Exact, by policy, source, guarantee, cause
 //	sluice.refunds               cost that was given back, by policy, outcome
 //	sluice.overruns              cost that Settle charged above what was reserved, by policy, outcome
-//	sluice.outages               by policy and cause, at most one a minute for each cause
+//	sluice.outages               by policy, cause and failure policy, at most one a minute for each cause
 //	sluice.shadow.decisions      decisions of shadow policies, by policy, shadow_policy, outcome
 //	sluice.operation.duration    seconds of Peek, Usage, Reset and Grant, by policy, operation
 //

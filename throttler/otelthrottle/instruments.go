@@ -46,9 +46,6 @@ func newInstruments(m metric.Meter) (i instruments, _ error) {
 	return i, errors.Join(errs...)
 }
 
-// onCredit is the reason of decisions next to what is admitted on credit.
-const onCredit = "on_credit"
-
 // measure counts a decision.
 func (o *Observer) measure(ctx context.Context, p *policy, e *throttler.Event) {
 	i, d := &o.instruments, &e.Decision
@@ -65,12 +62,8 @@ func (o *Observer) measure(ctx context.Context, p *policy, e *throttler.Event) {
 	if !d.Limit.IsCounter() && float64(d.Remaining) <= o.cfg.NearLimit*float64(d.Limit.Quota()) {
 		i.near.Add(ctx, 1, p.near...)
 	}
-	if d.Guarantee != throttler.Exact {
-		if d.Source != throttler.OnCredit && throttler.Reason(d.Cause) == onCredit { // nothing else keeps it from being exact
-			owing := throttler.Decision{Allowed: true, Source: throttler.OnCredit, Guarantee: d.Guarantee}
-			opts = p.of(&owing)
-		}
-		i.exposure.Add(ctx, e.Cost, opts.exposed...)
+	if d.Guarantee != throttler.Exact && i.exposure.Enabled(ctx) {
+		i.exposure.Add(ctx, e.Cost, p.exposedBy(d)...)
 	}
 }
 

@@ -1,6 +1,7 @@
 package otelthrottle
 
 import (
+	"maps"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,7 +17,11 @@ type policy struct {
 	near []metric.AddOption
 
 	decided [2][sources][guarantees]atomic.Pointer[options] // by whether it was allowed
+	exposed atomic.Pointer[map[exposure][]metric.AddOption] // is replaced, never changed
 }
+
+// exposure is a kind of admission that is not exact. There are few: the reasons are words.
+type exposure struct{ source, guarantee, cause string }
 
 const (
 	sources    = int(throttler.OnCredit) + 1
@@ -25,8 +30,8 @@ const (
 
 // options are the attributes of one kind of decision.
 type options struct {
-	counted, exposed []metric.AddOption
-	timed            []metric.RecordOption
+	counted []metric.AddOption
+	timed   []metric.RecordOption
 }
 
 func newPolicy(name string) *policy {
@@ -64,6 +69,25 @@ func (p *policy) of(d *throttler.Decision) *options {
 	return opts
 }
 
+// exposedBy is the options for an admission that is not exact.
+func (p *policy) exposedBy(d *throttler.Decision) []metric.AddOption {
+	by := exposure{d.Source.String(), d.Guarantee.String(), throttler.Reason(d.Cause)}
+	kept := p.exposed.Load()
+	if kept != nil {
+		if opts, ok := (*kept)[by]; ok {
+			return opts
+		}
+	}
+	opts := p.add(attribute.String("sluice.source", by.source), attribute.String("sluice.guarantee", by.guarantee),
+		attribute.String("sluice.cause", by.cause))
+	next := map[exposure][]metric.AddOption{by: opts}
+	if kept != nil {
+		maps.Copy(next, *kept)
+	}
+	p.exposed.CompareAndSwap(kept, &next) // what another has kept meanwhile is kept again at its next use
+	return opts
+}
+
 func (p *policy) options(d *throttler.Decision) *options {
 	how := attribute.String("sluice.outcome", denied)
 	if d.Allowed {
@@ -73,7 +97,6 @@ func (p *policy) options(d *throttler.Decision) *options {
 	guarantee := attribute.String("sluice.guarantee", d.Guarantee.String())
 	return &options{
 		counted: p.add(how, source, guarantee),
-		exposed: p.add(source, guarantee),
 		timed:   []metric.RecordOption{p.with(how, source)},
 	}
 }

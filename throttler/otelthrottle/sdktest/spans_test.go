@@ -86,7 +86,7 @@ func TestLeased(t *testing.T) {
 	s.want("sluice.lease.keys", map[string]float64{})
 }
 
-// TestOnCredit: what is on credit, and next to it, is exposure of one source.
+// TestOnCredit: what is on credit, and next to it, is exposure of one cause.
 func TestOnCredit(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -104,7 +104,7 @@ func TestOnCredit(t *testing.T) {
 		_, made := s.request(th, 1)
 		made["ratelimit api"][0].has(t, map[string]string{"sluice.lease": use, "sluice.cause": "on_credit"})
 	}
-	s.want("sluice.exposure", map[string]float64{"bounded api on_credit": 2})
+	s.want("sluice.exposure", map[string]float64{"on_credit bounded api primary": 1, "on_credit bounded api on_credit": 1})
 	s.want("sluice.lease.takes", map[string]float64{"hot spent": 0, "hot denied": 0, "hot owed": 1, "hot forwarded": 1})
 	s.want("sluice.lease.debt", map[string]float64{"hot": 1})
 	s.want("sluice.lease.charges", map[string]float64{"hot": 0})
@@ -127,7 +127,7 @@ func TestFallback(t *testing.T) {
 	}
 	call[0].has(t, map[string]string{"error.type": "unavailable", "db.response.status_code": "-"})
 	s.want("sluice.decisions", map[string]float64{"bounded allowed api fallback": 1})
-	s.want("sluice.exposure", map[string]float64{"bounded api fallback": 1})
+	s.want("sluice.exposure", map[string]float64{"unavailable bounded api fallback": 1})
 	s.want("sluice.outages", map[string]float64{"unavailable local api": 1})
 	events := s.events.all()
 	if len(events) != 1 || events[0].name != "sluice.outage" || events[0].severity != "WARN" || !events[0].traced ||

@@ -78,7 +78,7 @@ func (f *Flags) RegisterLogin(cmd *cobra.Command) {
 
 // RegisterTopology adds --topology alone, for commands that need no server.
 func (f *Flags) RegisterTopology(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.Topology, "topology", "", "JSON `file` of the topology")
+	cmd.Flags().StringVar(&f.Topology, "topology", "", "`file` of the topology, JSON or YAML")
 	_ = cmd.MarkFlagFilename("topology", cli.DocumentExtensions...)
 	settings.Bind(cmd.Flags(), settings.Path, "topology", "redis")
 }

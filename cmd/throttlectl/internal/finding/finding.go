@@ -26,6 +26,13 @@ var Severities = []string{"info", "warning", "critical"}
 
 func (s Severity) String() string { return Severities[s] }
 
+func (s Severity) count(n int) string {
+	if s == Warning && n > 1 {
+		return fmt.Sprintf("%d warnings", n)
+	}
+	return fmt.Sprintf("%d %s", n, s)
+}
+
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Finding is one thing that is not as it should be, at one place. What is the same at several servers is reported once, with Detail
@@ -173,7 +180,7 @@ func (f List) Err(least Severity) error {
 	}
 	for s := Critical; s >= least; s-- {
 		if n := counts[s]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+			parts = append(parts, s.count(n))
 		}
 	}
 	return cli.Found("found: " + strings.Join(parts, ", "))

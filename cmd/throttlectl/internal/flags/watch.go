@@ -17,7 +17,7 @@ const watchHelp = `Print a line for what is stored, and one for every change, un
 
   time, percentage that applies, stored version, reason: split (by percentage) or disabled (killed)
 
-Errors go to stderr, and the watch goes on: a flag that isn't there may come, a server that is away may return. Changes
+Errors go to stderr, and the watch goes on: a flag that isn't there may come, an unreachable server may return. Changes
 in Redis are seen at once, changes in a file at the next refresh. Changes in quick succession may be told as one.`
 
 func newWatch(o *options) *cobra.Command {

@@ -40,7 +40,7 @@ func TestMan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{".SH ENVIRONMENT", "\\fBSLUICE_TOPOLOGY\\fP\n--topology: JSON file of the topology\n", "\\fBREDISCLI_AUTH\\fP", ".SH FILES"} {
+	for _, want := range []string{".SH ENVIRONMENT", "\\fBSLUICE_TOPOLOGY\\fP\n--topology: file of the topology, JSON or YAML\n", "\\fBREDISCLI_AUTH\\fP", ".SH FILES"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

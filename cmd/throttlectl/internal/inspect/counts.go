@@ -199,13 +199,25 @@ func usedCost(snapshot backend.Snapshot, key string, status limit.Status) int64 
 	return limit.MaxCount - verdict.Binding().Remaining
 }
 
-// load loads what is stored of a key. A server that has sealed the key has no counts of it; a router would be redirected.
+// load loads what is stored of a key. What a server has sealed is frozen, and counted elsewhere since; a router is redirected to
+// another group, but not to the other side of a migration.
 func (k *keyCounts) load(ctx context.Context, req backend.Request) (backend.Snapshot, error) {
 	stored, err := k.Load(ctx, req)
-	if err == nil {
-		if adopted, sealed := stored.State.Fence(state.Topology, state.At{Micros: stored.Now}); sealed > adopted {
-			err = fmt.Errorf("this server has handed the key over under epoch %d: ask with --topology", sealed)
-		}
+	if err != nil {
+		return stored, err
 	}
-	return stored, err
+	now := state.At{Micros: stored.Now}
+	if adopted, sealed := stored.State.Fence(state.Topology, now); sealed > adopted {
+		return stored, &handedOverError{fmt.Sprintf("this server has handed the key over under epoch %d: ask with --topology", sealed)}
+	}
+	if adopted, sealed := stored.State.Fence(state.Migration, now); sealed > adopted {
+		return stored, &handedOverError{fmt.Sprintf("the key is counted on the other side of a migration, which took it over under version %d: "+
+			"ask there, or an application (Throttler.Peek, Usage, Grant, Reset)", sealed)}
+	}
+	return stored, nil
 }
+
+// handedOverError says that what a server still holds of a key is out of date, and where its counts are.
+type handedOverError struct{ text string }
+
+func (e *handedOverError) Error() string { return e.text }

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -35,7 +34,7 @@ func NewGrant(f *cli.Factory) *cobra.Command {
 			ctx := cmd.Context()
 			extra, err := strconv.ParseInt(args[1], 10, 64)
 			if err != nil || extra < 1 || extra > limit.MaxCount {
-				return cli.Usage(errors.New("EXTRA = " + args[1] + fmt.Sprintf(" must be a whole number from 1 to %d", limit.MaxCount)))
+				return cli.Usage(fmt.Errorf("EXTRA = %q: must be a whole number from 1 to %d", args[1], limit.MaxCount))
 			}
 			return o.withStored(ctx, args[0], !dry, func(k *keyCounts, req backend.Request, stored backend.Snapshot) error {
 				r, err := k.giveBack(ctx, req, stored, dry, extra, func() error { return k.Grant(ctx, req, extra) })

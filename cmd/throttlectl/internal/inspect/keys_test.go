@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/backend"
+	"github.com/sluice-go/sluice/backend/dual"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cli"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/clitest"
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
@@ -175,6 +176,42 @@ func TestKeyCommandsRefuseASealedKey(t *testing.T) {
 	}
 }
 
+// A key on the other side of a migration is not what this side still holds of it.
+func TestKeyCommandsRefuseAMigratedKey(t *testing.T) {
+	t.Parallel()
+	one, two := testserver.Redis(t), testserver.Redis(t)
+	flag := uint64(2)
+	d, err := dual.New(dual.Config{
+		Old:    fixture.OpenRedis(t, &redis.Options{Addr: one.Addr}, ""),
+		New:    fixture.OpenRedis(t, &redis.Options{Addr: two.Addr}, ""),
+		Decide: func(string) (bool, uint64) { return flag%2 == 1, flag }, CarryOver: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	sides := []*testserver.Server{one, two}
+	for ; flag < 5; flag++ { // forward and back
+		fixture.Take(t, d, "alice", 3)
+		here, there := sides[flag%2], sides[1-flag%2]
+		clitest.Succeed(t, fixture.With(fixture.APIFlags, "peek", "alice", "--redis", "redis://"+here.Addr)...)
+		for _, args := range [][]string{{"peek"}, {"reset"}, {"usage", "--interval", "1h"}, {"grant", "1"}} {
+			args = append([]string{args[0], "alice"}, args[1:]...)
+			args = append(fixture.With(fixture.APIFlags, args...), "--redis", "redis://"+there.Addr)
+			clitest.Fail(t, cli.ExitFailure, "the other side of a migration", args...)
+		}
+		clitest.Fail(t, cli.ExitFailure, "the other side of a migration", "peek", "alice", "--redis", "redis://"+there.Addr)
+	}
+	frozen := sides[flag%2]
+	takeAs(t, fixture.OpenRedis(t, &redis.Options{Addr: frozen.Addr}, ""), "login", "alice", 2) // not asked for since the change
+	got := clitest.Succeed(t, "peek", "alice", "--redis", "redis://"+frozen.Addr)
+	for _, want := range []string{"\nlogin   ?/24h", `There may be more: policy "api": the key is counted on the other side of a migration`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in %s", want, got)
+		}
+	}
+}
+
 // Looking leaves nothing behind, also where nothing is published.
 func TestPeekWritesNothing(t *testing.T) {
 	t.Parallel()
@@ -198,8 +235,8 @@ func TestKeyCommandsFailures(t *testing.T) {
 		"KEY is empty":                          on("peek", "", "--redis", url),
 		"want KEY":                              on("reset", "--redis", url),
 		"want KEY EXTRA":                        on("grant", "k", "--redis", url),
-		"EXTRA = 0 must be":                     on("grant", "k", "0", "--redis", url),
-		"EXTRA = x must be":                     on("grant", "k", "x", "--redis", url),
+		`EXTRA = "0": must be`:                  on("grant", "k", "0", "--redis", url),
+		`EXTRA = "x": must be`:                  on("grant", "k", "x", "--redis", url),
 		"--limit or --policies is needed":       {"reset", "k", "--redis", url},
 		"policy name":                           {"peek", "k", "--redis", url, "--policy", "a:b"},
 		"--redis is given twice":                on("reset", "k", "--redis", url, "--redis", url),

@@ -25,8 +25,8 @@ burst are not stored, so what remains isn't known, nor what is used of a token b
 
   throttlectl peek alice --redis redis://10.0.0.1:6379
 
-Where nothing is stored of the key under the policy and its limits, that is said, with what is stored in their place, and the
-exit code is 1.
+Where nothing is stored of the key under the policy and its limits, peek says so, with what is stored in their place, and the
+exit code is 1. So it is where the server has handed the key over, to another group or to the other side of a migration.
 
 To find the policies of a key, the names that the key's server has stored are searched with SCAN, in steps, for --timeout
 and 10,000,000 names at most; of a Redis Cluster on all primaries. That needs the right +scan, which applications don't have:

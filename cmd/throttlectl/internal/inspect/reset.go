@@ -20,10 +20,10 @@ const resetHelp = `Give a key its full quota back, under every limit of a policy
 refunded rather than deleted, so that no process that remembers it can bring it back. Requests that come meanwhile are
 counted as ever.
 
-Where there is nothing to give back the exit code is 1, and nothing is changed; what is stored of the key in other places is
-said, as peek does.
+Where there is nothing to give back the exit code is 1, and nothing is changed; reset prints what is stored of the key in other
+places, as peek does.
 
-It doesn't ask: it is about one key that you name, and gives rather than takes. --dry-run shows what it would give.
+It asks for no confirmation: it changes one key that you name, and only gives back. --dry-run shows what it would give.
 
 `
 

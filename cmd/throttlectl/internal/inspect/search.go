@@ -126,7 +126,7 @@ func (a *search) wrap(err error) error {
 	}
 	switch {
 	case len(a.failed) > 0:
-		return fmt.Errorf("%w: where else it is stored isn't known: %w", err, errors.Join(a.failed...))
+		return fmt.Errorf("%w, and the search for it is incomplete: %w", err, errors.Join(a.failed...))
 	case len(a.policies)+len(a.others) == 0:
 		return fmt.Errorf("%w, nor under any other: it isn't used, or counted on other servers", err)
 	}

@@ -21,7 +21,7 @@ func TestSearchOfAServerThatHangs(t *testing.T) {
 	k := &keyCounts{cluster: c}
 	found := k.search(t.Context(), "alice")
 	err := found.wrap(errors.New("nothing"))
-	if !strings.Contains(err.Error(), "nothing: where else it is stored isn't known: 127.0.0.1") || !strings.Contains(err.Error(), "not searched to its end within --timeout = 50ms") {
+	if !strings.Contains(err.Error(), "nothing, and the search for it is incomplete: 127.0.0.1") || !strings.Contains(err.Error(), "not searched to its end within --timeout = 50ms") {
 		t.Error(err)
 	}
 }

@@ -55,8 +55,13 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 			found = k.search(ctx, key)
 		}
 		r := keyStored{Key: key, Group: k.group, Epoch: k.epoch}
+		var elsewhere []error // a key is handed over policy by policy
 		for _, policy.Name = range found.policies {
 			snapshot, err := k.load(ctx, backend.Request{Key: key, Policy: &policy, Cost: 1})
+			if _, moved := errors.AsType[*handedOverError](err); moved {
+				elsewhere = append(elsewhere, fmt.Errorf("policy %q: %w", policy.Name, err))
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -66,6 +71,8 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 		}
 		switch {
 		case len(r.Policies) > 0:
+		case len(elsewhere) > 0:
+			return errors.Join(elsewhere...)
 		case named:
 			found = k.search(ctx, key)
 			return found.wrap(fmt.Errorf("nothing is stored of this key under prefix %q and policy %q", o.Prefix, o.Name))
@@ -73,7 +80,7 @@ func (o *keyOptions) peekStored(ctx context.Context, key string, named bool) err
 			found.policies = nil // their counts have expired
 			return found.wrap(fmt.Errorf("nothing is found of this key under prefix %q", o.Prefix))
 		}
-		if err := errors.Join(found.failed...); err != nil {
+		if err := errors.Join(append(found.failed, elsewhere...)...); err != nil {
 			r.Incomplete = err.Error()
 		}
 		return o.Print(r)

@@ -26,9 +26,9 @@ import (
 	"github.com/sluice-go/sluice/throttler"
 )
 
-const help = `Ask as fast as the servers, or --rate, allow, and measure: decisions a second, latency, who decided, and whether more was
-admitted than the limits say. That is found by what was admitted when, whatever anybody has counted. The exit code is 3 if
-it was more, and otherwise 1 if the load was interrupted: the report is of what was asked until then.
+const help = `Send requests, as many as the servers or --rate allow, and measure decisions a second, latency, who decided, and whether more
+was admitted than the limits allow. The audit goes by the times of the admissions and trusts no count. The exit code is 3 if more
+was admitted, and otherwise 1 if the load was interrupted: then the report covers the time until that.
 
   throttlectl load --memory --limit 100/1s --keys 1000 --for 2s
   throttlectl load --redis redis://localhost:6379/0 --limit 100/1s --limit 1000/1m --callers 64 --lease
@@ -38,10 +38,10 @@ it was more, and otherwise 1 if the load was interrupted: the report is of what 
 ` + cluster.ServerHelp + `
   --memory           this process
 
-The keys are throttlectl-load-1 and so on: none of the applications', and left to expire. The load is real all the same, so
-servers that aren't on this host are refused without --allow-remote. So are sentinels and clusters, which name others. Where
-a newer topology than the file's is in force, the load goes by that, and its servers are judged, too. It doesn't publish its
-topology, nor follow one that is pushed while it runs.
+The keys are throttlectl-load-1 and so on, which no application uses; they expire by themselves. The load is real, so servers
+that aren't on this host need --allow-remote. So do sentinels and clusters, which name other servers. If a topology newer than
+the file's is in force, the load uses that one, and its servers need the same. It publishes no topology, and follows none that is
+pushed while it runs.
 
 What is printed:
   LATENCY         of every request, from when it was due: with --rate a late answer makes others wait

@@ -24,8 +24,8 @@ percentage, both sides, and what was decided by which.
 
   DECISIONS   made by this side
   HANDOVERS   keys whose counts were carried from one side to the other
-  REDIRECTED  calls that found their key moved, and followed it
-  BOUNDED     decisions made while the other side was out of reach
+  REDIRECTED  calls that found their key on the other side, and went there
+  BOUNDED     decisions made without the counts of the other side, which was unreachable
   SHADOW      verdicts of the side that doesn't decide: AGREED; DENIED what was allowed; ALLOWED what was denied;
               differed in what is REMAINING; FAILED to give one; DROPPED, not asked, under pressure
 

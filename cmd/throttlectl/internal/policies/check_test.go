@@ -27,7 +27,7 @@ func TestPoliciesCheck(t *testing.T) {
 				`"tenant:13"`, `"tenant:13", "addr:2001:db8::1", "addr:2001:db8:1::/48", "addr:2001:db8::2", "addr:2001:db8::/64"`,
 				`"tenant:7"`, `"addr:10.0.0.0/8": "pro", "tenant:7"`,
 			).Replace(fixture.Tiers),
-			"throttlectl: found: 3 warning\n", cli.ExitFound,
+			"throttlectl: found: 3 warnings\n", cli.ExitFound,
 		},
 		{
 			"policies_refused",

@@ -24,9 +24,9 @@ default. Its members have the names of the flags:
   }
 
 Paths are relative to the file. A list, of --redis or --allow-address, is an array there, and has spaces between its items in the
-environment. A URL in the file has no password. What a command doesn't take, it leaves alone; a member that no command takes
-is an error. --topology and --redis are alternatives: given one, the other isn't taken from a source of less weight. load takes
-neither but from its command line.`
+environment. A URL in the file has no password. A command ignores settings that it has no flag for; a
+member that no command has is an error. --topology and --redis are alternatives: where a source has one, the other is ignored in
+sources of less weight. load takes both from its command line only.`
 
 // newConfig makes the config command.
 func newConfig(f *cli.Factory) *cobra.Command {

@@ -33,11 +33,10 @@ Results go to stdout, as text or, with --json, as one JSON object a line. Errors
 
 Exit codes:
   0  ok
-  1  failure: a server is away, there is no such flag, nothing is stored of a key, a side isn't reachable, a load was
-     interrupted, ...
+  1  failure: a server is unreachable, there is no such flag, nothing is stored of a key, a load was interrupted, ...
   2  usage: the command line is wrong, and nothing was done
-  3  found: the command has done its work, and what it looked for is there: doctor, topology check, policies check and
-     reshard plan something that should not be, load more admitted than the limits say`
+  3  found: doctor, topology check, policies check or reshard plan has found a problem, or load has seen more admitted than
+     the limits allow. The command has done its work`
 
 // New returns the tree of commands. A command is made by a function that takes a cli.Factory and returns a cobra.Command with
 // RunE, and with Args made by cli.Operands. An error of RunE is a failure unless cli.Usage made it; an error before RunE is a

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-go/sluice/router"
 )
 
-const pushHelp = `Publish a topology: leave it on the primaries of all its groups, and of those of the topology that is in force, from where
-running processes take it over within about ten seconds. Keys that change their owner are handed over from then on
+const pushHelp = `Publish a topology: store it at the primaries of all its groups, and of those of the topology that is in force. Running
+processes take it over from there within about ten seconds. Keys that change their owner are handed over from then on
 (throttlectl reshard plan says what moves).
 
-It is all or nothing as far as that goes: the push is refused, and nothing is left anywhere, if a primary can't be reached
-(see --partial), if another topology of the same epoch or one of a larger epoch is in force, if the file is not valid, or if it
-doesn't name what is in force among its "previous". Another topology is also one that differs in nothing but addresses,
-signature or "previous": what is published under an epoch stays as it is. --dry-run leaves nothing.
+The push is refused, and nothing is published anywhere, if a primary can't be reached (see --partial), if another topology of the
+same epoch or one of a larger epoch is in force, if the file is not valid, or if it doesn't name what is in force among its
+"previous". A topology that differs in addresses, signature or "previous" alone is another topology, too: what is published under
+an epoch stays as it is. To push the same file again does no harm.
 
 What is published is what the file says, with its signature if it has one (throttlectl topology sign). Processes that have
 TopologyKeys take over no other; without keys they take over what leads to servers that they know, or that are allowed by
@@ -57,8 +57,8 @@ func newPush(f *cli.Factory) *cobra.Command {
 		},
 	}
 	o.RegisterLogin(cmd)
-	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "look, and leave nothing")
-	cmd.Flags().BoolVar(&o.partial, "partial", false, "leave it where that is possible; processes bring it to the others later")
+	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "check only, and publish nothing")
+	cmd.Flags().BoolVar(&o.partial, "partial", false, "publish it where that is possible; processes bring it to the others later")
 	return cmd
 }
 
@@ -105,7 +105,7 @@ func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Pub
 	for _, p := range before {
 		switch {
 		case p.Err != nil && !o.partial:
-			errs = append(errs, fmt.Errorf("group %s: %w", p.Group, p.Err))
+			errs = append(errs, fmt.Errorf("group %s: %w (--partial leaves it out)", p.Group, p.Err))
 		case p.Err != nil:
 		case p.Epoch == file.Epoch && p.Digest == file.Digest(): // pushed already, or keys have the same owners
 			if other := describeDifference(p.Text, file); other != "" {
@@ -116,8 +116,8 @@ func (o *pushOptions) checkMayPublish(file router.Topology, before []cluster.Pub
 			errs = append(errs, fmt.Errorf(`group %s: another topology of epoch %d is in force: write epoch %d, with that as "previous"%s`,
 				p.Group, p.Epoch, p.Epoch+1, cluster.DescribeChange(p.Text, file)))
 		case p.Epoch > file.Epoch:
-			errs = append(errs, fmt.Errorf("group %s: epoch %d is in force, above %d: a change is taken back by another, "+
-				"with a larger epoch. If processes refuse what is there, throttlectl topology withdraw takes it away",
+			errs = append(errs, fmt.Errorf("group %s: epoch %d is in force, above %d: to take a change back, publish another "+
+				"with a larger epoch. If processes reject what is there, throttlectl topology withdraw removes it",
 				p.Group, p.Epoch, file.Epoch))
 		}
 		if there, err := router.ParseTopology([]byte(p.Text)); err == nil && len(there.Signature) > 0 && len(file.Signature) == 0 {

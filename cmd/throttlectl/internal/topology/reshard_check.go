@@ -25,7 +25,7 @@ func checkChange(before, after router.Topology) (f finding.List) {
 			after.Epoch, router.Changes(before, after)), fmt.Sprintf("Give the new one epoch %d, with the old one as \"previous\".", before.Epoch+1))
 	case after.Epoch < before.Epoch:
 		f.Add(finding.Critical, "epoch", fmt.Sprintf("refused: epoch %d is below %d, which is in force", after.Epoch, before.Epoch),
-			fmt.Sprintf("A change is taken back by another: give it an epoch above %d.", before.Epoch))
+			fmt.Sprintf("To take a change back, publish it with an epoch above %d.", before.Epoch))
 	}
 	if before.Epoch == 0 {
 		f.Add(finding.Warning, "epoch", "the old topology has epoch 0: processes that use it never learn of a newer one",

@@ -54,7 +54,7 @@ func TestTopologyWithdraw(t *testing.T) {
 		t.Fatal("the running process doesn't say that it was refused")
 	}
 	fixture.Take(t, app, "alice", 3)
-	clitest.Fail(t, cli.ExitFailure, "throttlectl topology withdraw takes it away", "topology", "push", nextFile)
+	clitest.Fail(t, cli.ExitFailure, "throttlectl topology withdraw removes it", "topology", "push", nextFile)
 	clitest.Fail(t, cli.ExitFailure, "AllowedAddresses", fixture.With(fixture.APIFlags, "peek", "alice", "--topology", file)...)
 	clitest.Fail(t, cli.ExitUsage, `EPOCH = "last"`, "topology", "withdraw", "last", "--topology", file)
 	clitest.Fail(t, cli.ExitUsage, "--topology is needed", "topology", "withdraw", "1")

@@ -13,24 +13,24 @@ import (
 	"github.com/sluice-go/sluice/cmd/throttlectl/internal/cluster"
 )
 
-const withdrawHelp = `Take a published topology away from the primaries of a file's groups, where its epoch is the given one; one of another epoch
-stays. With epoch 0, what can't be read as a topology is taken away.
+const withdrawHelp = `Remove a published topology from the primaries of a file's groups, if its epoch is the given one. With epoch 0, remove what can't
+be read as a topology.
 
-This is for a topology that processes refuse (they say so: "topology rejected"), and that is in the way because its epoch is
-larger than that of the one in force, which processes bring back within ten seconds. One that they have taken over is
-taken back by another with a larger epoch: throttlectl topology push.`
+Use it for a topology that processes reject (their event is "topology rejected") and whose larger epoch blocks the next push.
+Processes publish the one in force again within ten seconds. To undo a topology that they have taken over, publish another one
+with a larger epoch: throttlectl topology push.`
 
 func newWithdraw(f *cli.Factory) *cobra.Command {
 	o := &cluster.Flags{Factory: f}
 	cmd := &cobra.Command{
 		Use:   "withdraw EPOCH",
-		Short: "Take away a published topology that processes refuse",
+		Short: "Remove a published topology that processes reject",
 		Long:  withdrawHelp,
 		Args:  cli.Operands("EPOCH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			epoch, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil {
-				return cli.Usage(fmt.Errorf("EPOCH = %q: must be the number of the epoch to take away", args[0]))
+				return cli.Usage(fmt.Errorf("EPOCH = %q: must be the number of the epoch to remove", args[0]))
 			}
 			if o.Topology == "" {
 				return cli.Usage(errors.New("--topology is needed: the file of the groups"))
