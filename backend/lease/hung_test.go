@@ -109,7 +109,8 @@ func (h hung) Refund(ctx context.Context, req backend.Request, receipt state.Rec
 	return h.creditor.Refund(ctx, req, receipt, n)
 }
 
-// TestReturnsBesideAHungServer: what is left of leases goes back to other servers while hundreds of returns to one hang, on Close, too.
+// TestReturnsBesideAHungServer: what is left of leases goes back to other servers while hundreds of returns to one hang, on
+// Close, too.
 func TestReturnsBesideAHungServer(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

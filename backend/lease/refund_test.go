@@ -46,8 +46,8 @@ func TestRefundsAfterALostCharge(t *testing.T) {
 	})
 }
 
-// TestRefundsBesideARenewal: the receipt of an earlier offer may be for what is charged already. It doesn't take what is pending from
-// later ones, whose refunds the server would not know.
+// TestRefundsBesideARenewal: the receipt of an earlier offer may be for what is charged already. It doesn't take what is
+// pending from later ones, whose refunds the server would not know.
 func TestRefundsBesideARenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, p := newCreditor(20*time.Millisecond), minute(1000)

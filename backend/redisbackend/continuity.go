@@ -79,8 +79,8 @@ func (c *continuity) cause(nowMicros int64, p *limit.Policy) error {
 	return nil
 }
 
-// askedAfter reports whether the server was asked after a moment, by more than calls overlap: its clock was set back. How long ago it
-// was asked is then not known.
+// askedAfter reports whether the server was asked after a moment, by more than calls overlap: its clock was set back. How long
+// ago it was asked is then not known.
 func (c *continuity) askedAfter(nowMicros int64) bool {
 	return c.askedAt.Load()-nowMicros > askAgain.Microseconds()
 }

@@ -105,8 +105,8 @@ func TestSettleOldAnswer(t *testing.T) {
 	}
 }
 
-// TestOneMarkIsWritten: connections that were opened at once each learn that there is no marker. One is written, and if it goes with
-// the counts, no other takes its place unnoticed.
+// TestOneMarkIsWritten: connections that were opened at once each learn that there is no marker. One is written, and if it goes
+// with the counts, no other takes its place unnoticed.
 func TestOneMarkIsWritten(t *testing.T) {
 	c := newContinuity()
 	none := func() *identity { return &identity{info: info{primary: true}, nowMicros: 100, id: "a:0", marks: true} }

@@ -202,8 +202,8 @@ func TestRedisHandshake(t *testing.T) {
 	}
 }
 
-// TestRedisNeverConnected: what no connection was set up for was not counted, and says so: behind a proxy whose server is down, what is
-// spent on credit stays to be charged.
+// TestRedisNeverConnected: what no connection was set up for was not counted, and says so: behind a proxy whose server is down,
+// what is spent on credit stays to be charged.
 func TestRedisNeverConnected(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*net.TCPConn){

@@ -552,8 +552,8 @@ func TestPipelinerFlush(t *testing.T) {
 	}
 }
 
-// TestPipelinerForgottenAndLeft: a call that did nothing, because the server had forgotten the script, is not made again for a caller
-// who has left.
+// TestPipelinerForgottenAndLeft: a call that did nothing, because the server had forgotten the script, is not made again for a
+// caller who has left.
 func TestPipelinerForgottenAndLeft(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, redisbackend.Config{})

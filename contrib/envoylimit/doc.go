@@ -19,8 +19,8 @@
 // themselves, and never undo others.
 //
 // hits_addend is what a descriptor costs. 0 asks without charging: over the limit is a descriptor of which nothing is left.
-// is_negative_hits gives back, as throttler.Throttler.Grant does: never more than what counts at the moment, of a sliding window the
-// latest, of a bucket what has not refilled. What a request gives back stays given back if the request is denied.
+// is_negative_hits gives back, as throttler.Throttler.Grant does: never more than what counts at the moment, of a sliding
+// window the latest, of a bucket what has not refilled. What a request gives back stays given back if the request is denied.
 //
 // # What it does not promise
 //

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-go/sluice/throttler/httplimit"
 )
 
-// limitConnect is the adapter for connect-go, as an interceptor of handlers: it knows the procedure and the error of a call in every
-// protocol. A denial is a connect.Error with CodeResourceExhausted, and the fields of the limits are in the header of the response.
-// A stream is charged once, when it opens.
+// limitConnect is the adapter for connect-go, as an interceptor of handlers: it knows the procedure and the error of a call in
+// every protocol. A denial is a connect.Error with CodeResourceExhausted, and the fields of the limits are in the header of the
+// response. A stream is charged once, when it opens.
 type limitConnect struct{ limited *httplimit.Middleware }
 
 // WrapUnary implements connect.Interceptor.

@@ -53,8 +53,8 @@ func TestShardsDropped(t *testing.T) {
 	}
 }
 
-// TestAskedDropped: a node that takes over slots keeps its client while it is called, and idle ones are closed when another comes: over
-// months, every node of a cluster takes over slots, and where addresses come from a pool, many more.
+// TestAskedDropped: a node that takes over slots keeps its client while it is called, and idle ones are closed when another
+// comes: over months, every node of a cluster takes over slots, and where addresses come from a pool, many more.
 func TestAskedDropped(t *testing.T) {
 	a := askRedirector{options: new(redis.ClusterOptions)}
 	defer a.close()

@@ -140,8 +140,8 @@ func dialUntil(ctx context.Context, end time.Time, network, addr string, dial di
 	}
 }
 
-// ctxConn is a connection that an interrupter interrupts. Meanwhile no deadline of it is later than cancelled. Its errors are marked as
-// unsent while it is being set up.
+// ctxConn is a connection that an interrupter interrupts. Meanwhile no deadline of it is later than cancelled. Its errors are
+// marked as unsent while it is being set up.
 type ctxConn struct {
 	net.Conn
 	interrupter *interrupter

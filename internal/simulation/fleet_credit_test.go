@@ -109,8 +109,8 @@ func TestFleetCreditPromises(t *testing.T) {
 	}
 }
 
-// TestFleetCreditBound comes close to the bound: a key gets more than its Max, and processes hear late of each other. Charges outlive
-// the seconds that they are for, some processes die owing, and replies are lost.
+// TestFleetCreditBound comes close to the bound: a key gets more than its Max, and processes hear late of each other. Charges
+// outlive the seconds that they are for, some processes die owing, and replies are lost.
 func TestFleetCreditBound(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -17,9 +17,9 @@ var errRemoteAddr = errors.New("httplimit: RemoteAddr is not an IP address")
 // address ends the search: the request then counts against the last certain address, the proxy's.
 //
 // RemoteAddr must be the peer's: a middleware in front that sets it by a header, as chi's RealIP does, lets clients choose their
-// address. Trusted proxies must set or append to the field; a proxy that forwards a client's own field unchanged lets the client choose
-// its address. A server behind a Unix socket has no peer address, and needs its own KeyFunc. ClientAddr panics if a prefix is
-// invalid or trusts every address (0 bits), because then the client's claim would decide.
+// address. Trusted proxies must set or append to the field; a proxy that forwards a client's own field unchanged lets the
+// client choose its address. A server behind a Unix socket has no peer address, and needs its own KeyFunc. ClientAddr panics if
+// a prefix is invalid or trusts every address (0 bits), because then the client's claim would decide.
 func ClientAddr(trusted ...netip.Prefix) KeyFunc { return AddrConfig{Trusted: trusted}.ClientAddr() }
 
 // ClientAddrFrom is [ClientAddr] for proxies that write another header field than X-Forwarded-For:
