@@ -237,6 +237,9 @@ func (b *fragile) Peek(ctx context.Context, req backend.Request) (backend.Result
 	if b.broken == "peeks charge" {
 		st.Take(req.Policy, at, 1)
 	}
+	if _, moved := st.Enter(at, state.Move{}); b.broken != "peeks where a key was are exact" {
+		r.Lower(moved)
+	}
 	return r, nil
 }
 
@@ -537,6 +540,7 @@ var breakages = []struct{ broken, part string }{
 	{"windows end late", "ClockBack"},
 	{"a new policy starts afresh", "PolicyChange"},
 	{"peeks charge", "Peek"},
+	{"peeks where a key was are exact", "HandOver"},
 	{"a peek takes any cost", "BadInput"},
 	{"refunds do nothing", "Refund"},
 	{"refunds count twice", "Refund"},
