@@ -140,6 +140,7 @@ func TestOpenRedisIsSafe(t *testing.T) {
 		t.Errorf("%d calls were counted %d times", calls+1, got)
 	}
 	proxy.SetFault(nil)
+	backendtesting.MustTake(t, b, backendtesting.Request(backendtesting.Secret)) // on a new connection
 
 	// Deadlines are honoured though the options don't say so, and nothing dials for longer.
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
