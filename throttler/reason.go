@@ -24,10 +24,10 @@ func Reason(err error) string {
 	}{
 		{limit.ErrCostExceedsLimit, "cost_exceeds_limit"},
 		{backend.ErrNotHandedOver, "not_handed_over"},
-		{backend.ErrBucketLeased, "bucket_leased"},
 		{backend.ErrReplicaMayLag, "replica_may_lag"},
 		{backend.ErrEvicted, "evicted"},
 		{backend.ErrCountsLost, "counts_lost"},
+		{backend.ErrBucketLeased, "bucket_leased"},
 		{backend.ErrOnCredit, "on_credit"},
 		{ErrClosed, "closed"},
 		{ErrUnsupported, "unsupported"},
