@@ -210,10 +210,7 @@ func (s *Snapshot) Peek(req *Request) Result {
 }
 
 // Moved returns a [*state.MovedError] if the place has handed the key over, so that the state is out of date; nil otherwise.
-func (s *Snapshot) Moved() error {
-	_, err := s.State.Enter(state.At{Micros: s.Now}, state.Move{}) // which a state that isn't frozen lets in, and stays as it is
-	return err
-}
+func (s *Snapshot) Moved() error { return s.State.Moved(state.At{Micros: s.Now}) }
 
 // Doubter is a backend that knows whether it may have lost counts.
 type Doubter interface {

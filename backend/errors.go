@@ -31,9 +31,9 @@ var ErrBucketLeased = errors.New("sluice: admitted from a lease on a token bucke
 // are charged: see lease.BoundError, which wraps it.
 var ErrOnCredit = errors.New("sluice: requests are admitted on credit")
 
-// ErrNotHandedOver is the cause of a decision that is not exact because a dual.Dual could not get the counts of the side
-// that a key comes from.
-var ErrNotHandedOver = errors.New("sluice: decided without the counts of the side that the key comes from")
+// ErrNotHandedOver is the cause of a decision that is not exact because the counts of another place are missing: that which a key
+// comes from, by a dual.Dual or a change of the topology, or, of a peek, that which it has left to under an unknown topology.
+var ErrNotHandedOver = errors.New("sluice: decided without the counts of another place of the key")
 
 // ErrOverloaded is in the chain of an [*Error] of kind Unavailable: too many calls were waiting for the server. Nothing
 // was sent.

@@ -56,12 +56,6 @@ func isRedirect(err error) bool {
 	return ok && moved.Mover == state.Topology
 }
 
-// left reports whether a state was read at a group that the key has left, maybe under a topology that is not known here.
-func left(s *state.State, nowMicros int64) bool {
-	adopted, sealed := s.Fence(state.Topology, state.At{Micros: nowMicros})
-	return sealed > adopted
-}
-
 func (r *Router) countMoving(
 	ctx context.Context, rt *route, req backend.Request, answer error, call countCall,
 ) (result backend.Result, err error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/backend"
 	"github.com/sluice-go/sluice/limit"
+	"github.com/sluice-go/sluice/limit/state"
 	"github.com/sluice-go/sluice/router"
 )
 
@@ -35,6 +36,9 @@ func TestPeekMissesTopology(t *testing.T) {
 				t.Fatal(err, failed)
 			}
 			judged := loaded.Peek(&req)
+			if stale := state.IsRedirect(loaded.Lacks); stale == learns {
+				t.Errorf("epoch %d is known, the next one %t: what is loaded lacks %v", known+1, learns, loaded.Lacks)
+			}
 			for name, r := range map[string]backend.Result{"peek": peeked, "load": judged} {
 				if learns && (r.Allowed || r.Guarantee != backend.Exact) ||
 					!learns && (r.Guarantee != backend.Bounded || !errors.Is(r.Cause, backend.ErrNotHandedOver) || !errors.Is(r.Cause, router.ErrTopologyOld)) {

@@ -166,7 +166,7 @@ func (r *Router) Peek(ctx context.Context, req backend.Request) (backend.Result,
 		if err != nil {
 			return backend.Result{}, err
 		}
-		if !left(&result.State, result.Now) {
+		if !isRedirect(result.Cause) {
 			result.Lower(r.drainedCause(req.Policy))
 			return result, nil
 		}
@@ -191,7 +191,7 @@ func (r *Router) Load(ctx context.Context, req backend.Request) (backend.Snapsho
 		if err != nil {
 			return backend.Snapshot{}, err
 		}
-		if !left(&loaded.State, loaded.Now) {
+		if !isRedirect(loaded.Moved()) {
 			loaded.Lacks = errors.Join(loaded.Lacks, r.drainedCause(req.Policy))
 			return loaded, nil
 		}

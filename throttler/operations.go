@@ -2,6 +2,7 @@ package throttler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,7 +37,8 @@ func (t *Throttler) PeekN(ctx context.Context, key string, cost int64) (Decision
 
 // Usage returns the cost that was charged to key within the last interval and not given back, by the sliding limit with the
 // finest precision whose window covers the interval. It is blurred by that precision, and a replica may answer it. If no
-// sliding limit covers the interval it fails with a *limit.Error. The idea is Chris O'Hara's ("Rate limiting with Redis").
+// sliding limit covers the interval it fails with a *limit.Error, and if the key has moved to where this process can't follow,
+// with a *state.MovedError. The idea is Chris O'Hara's ("Rate limiting with Redis").
 func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duration) (used int64, err error) {
 	err = t.operate(ctx, OpUsage, key, 1, nil, func(ctx context.Context, _ PolicyView, req backend.Request) error {
 		var nothing state.State
@@ -48,7 +50,7 @@ func (t *Throttler) Usage(ctx context.Context, key string, interval time.Duratio
 		if err != nil {
 			return fmt.Errorf("throttler: %w", err)
 		}
-		if err := snapshot.Moved(); err != nil {
+		if err := errors.Join(snapshot.Moved(), snapshot.Lacks); state.IsRedirect(err) {
 			return fmt.Errorf("throttler: %w", err)
 		}
 		used, _, _ = snapshot.State.Usage(req.Policy, state.At{Micros: snapshot.Now}, interval)

@@ -1,6 +1,8 @@
 package throttler_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -41,6 +43,44 @@ func TestReasonOfAMovedKey(t *testing.T) {
 	}
 	if used, err := th.Usage(t.Context(), "k", time.Minute); throttler.Reason(err) != "moved" {
 		t.Errorf("usage: %d, %v, want an error because the key has moved", used, err)
+	}
+}
+
+// stray loads what is left of a key where it was, as a router that doesn't know the key's new owner.
+type stray struct{ *memory.Memory }
+
+func (s stray) Load(context.Context, backend.Request) (backend.Snapshot, error) {
+	moved := &state.MovedError{Mover: state.Topology, Version: 3}
+	return backend.Snapshot{Now: s.NowMicros(), Lacks: errors.Join(backend.ErrNotHandedOver, moved)}, nil
+}
+
+// Usage has no Guarantee, so it fails where counts are out of date.
+func TestUsageOfAMovedKey(t *testing.T) {
+	t.Parallel()
+	counts, err := memory.New(memory.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := limit.Policy{Name: "api", Limits: []limit.Limit{limit.Sliding(10, time.Hour, time.Minute)}}
+	th, err := throttler.New(throttler.Config{Backend: stray{counts}, Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, err := th.Usage(t.Context(), "k", time.Minute)
+	if moved, ok := errors.AsType[*state.MovedError](err); !ok || moved.Version != 3 {
+		t.Errorf("%d, %v, want an error because the key has moved", used, err)
+	}
+}
+
+// A loss of counts matters more than what a configuration asks for.
+func TestReasonOfALoss(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []error{backend.ErrBucketLeased, backend.ErrOnCredit} {
+		for word, loss := range map[string]error{"counts_lost": backend.ErrCountsLost, "evicted": backend.ErrEvicted} {
+			if got := throttler.Reason(errors.Join(asked, loss)); got != word {
+				t.Errorf("%v and %v: %q", asked, loss, got)
+			}
+		}
 	}
 }
 

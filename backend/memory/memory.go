@@ -140,8 +140,7 @@ func (m *Memory) Peek(ctx context.Context, req backend.Request) (r backend.Resul
 	c := shard.findLocked(hash, &req)
 	r.Verdict = c.state.Peek(req.Policy, at, req.Cost)
 	c.fillResult(&r, at)
-	_, moved := c.state.Enter(at, state.Move{})
-	r.Lower(moved)
+	r.Lower(c.state.Moved(at))
 	return r, nil
 }
 

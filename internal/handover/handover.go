@@ -235,12 +235,12 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	}
 	now := state.At{Micros: loaded.Now}
 	missing := h.Err
-	if version := h.leftUnder(&loaded.State, now); version > 0 {
+	if version := h.leftUnder(&loaded); version > 0 {
 		err := h.redirect(ctx, h.Owner, version)
 		if err == nil {
 			return h.Load(ctx)
 		}
-		missing = errors.Join(missing, err)
+		missing = errors.Join(missing, loaded.Moved(), err)
 	}
 	if adopted, sealed := loaded.State.Fence(h.kind, now); sealed > adopted || adopted < h.Move.Version {
 		for i, p := range h.Previous {
@@ -251,12 +251,12 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 				missing = errors.Join(missing, err)
 				continue
 			}
-			if version := h.leftUnder(&there.State, now); version > 0 {
+			if version := h.leftUnder(&there); version > 0 {
 				err := h.redirect(ctx, p, version)
 				if err == nil {
 					return h.Load(ctx)
 				}
-				missing = errors.Join(missing, err)
+				missing = errors.Join(missing, there.Moved(), err)
 			}
 			loaded.State = state.Merge(loaded.State, there.State, now)
 			loaded.Lacks = errors.Join(loaded.Lacks, there.Lacks)
@@ -276,9 +276,9 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 
 // leftUnder is the version under which a key has left a place to one that the route doesn't know, or 0. A migration has no place
 // beside the two that its routes have.
-func (h *Handover[P]) leftUnder(st *state.State, now state.At) int64 {
-	if adopted, sealed := st.Fence(h.kind, now); h.kind == state.Topology && sealed > max(adopted, h.Move.Version) {
-		return sealed
+func (h *Handover[P]) leftUnder(snapshot *backend.Snapshot) int64 {
+	if version := h.redirected(snapshot.Moved()); h.kind == state.Topology && version > h.Move.Version {
+		return version
 	}
 	return 0
 }

@@ -158,6 +158,14 @@ func (s *State) hasFence() bool {
 	return false
 }
 
+// Moved returns a [*MovedError] if the key has left this place, so that s is out of date; nil otherwise.
+func (s *State) Moved(now At) error {
+	if !s.hasFence() {
+		return nil
+	}
+	return s.frozen(now, Move{}, true)
+}
+
 // frozen returns a [*MovedError] if the key has left this place under either mover and m doesn't follow it. A topology may
 // move a key that a migration has frozen.
 func (s *State) frozen(now At, m Move, charges bool) error {

@@ -206,15 +206,16 @@ func (k *keyCounts) load(ctx context.Context, req backend.Request) (backend.Snap
 	if err != nil {
 		return stored, err
 	}
-	now := state.At{Micros: stored.Now}
-	if adopted, sealed := stored.State.Fence(state.Topology, now); sealed > adopted {
-		return stored, &handedOverError{fmt.Sprintf("this server has handed the key over under epoch %d: ask with --topology", sealed)}
-	}
-	if adopted, sealed := stored.State.Fence(state.Migration, now); sealed > adopted {
+	moved, ok := errors.AsType[*state.MovedError](stored.Moved())
+	switch {
+	case !ok:
+		return stored, nil
+	case moved.Mover == state.Topology:
+		return stored, &handedOverError{fmt.Sprintf("this server has handed the key over under epoch %d: ask with --topology", moved.Version)}
+	default:
 		return stored, &handedOverError{fmt.Sprintf("the key is counted on the other side of a migration, which took it over under version %d: "+
-			"ask there, or an application (Throttler.Peek, Usage, Grant, Reset)", sealed)}
+			"ask there, or an application (Throttler.Peek, Usage, Grant, Reset)", moved.Version)}
 	}
-	return stored, nil
 }
 
 // handedOverError says that what a server still holds of a key is out of date, and where its counts are.
