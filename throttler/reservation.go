@@ -153,7 +153,7 @@ func (r *Reservation) settle(ctx context.Context, actual func(key int) int64, ba
 func (r *Reservation) settleCharges(ctx context.Context, actual func(key int) int64) error {
 	if len(r.charges) == 1 {
 		err := r.throttle.settle(ctx, &r.charges[0], actual(r.charges[0].key))
-		r.settled.Store(!outcome.NothingRefunded(err))
+		r.settled.Store(!outcome.NothingExecuted(err))
 		return err
 	}
 	errs := make([]error, len(r.charges))
@@ -164,7 +164,7 @@ func (r *Reservation) settleCharges(ctx context.Context, actual func(key int) in
 	all.Wait()
 	var open []charge
 	for i, err := range errs {
-		if outcome.NothingRefunded(err) {
+		if outcome.NothingExecuted(err) {
 			open = append(open, r.charges[i])
 		}
 	}

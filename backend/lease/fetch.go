@@ -18,7 +18,7 @@ type fetch struct {
 	size      int64
 	fullSize  int64 // of a batch; above size if a rest of the last batch counts towards it
 	reserved  int64 // for waiters
-	joined    int64 // waiters beside the one that it was sent for
+	joined    int64 // waiters beside the one that it was sent for: -1 if only that one has left
 	sentAt    int64
 	early     bool           // a prefetch, without waiters
 	trace     *backend.Trace // nil unless the first waiter is traced; read it only once done is closed
@@ -208,7 +208,7 @@ func (l *Lease) completeFetch(s *shard, c *hashtable.Cell[view], f *fetch, req *
 		if !s.steady {
 			v.size = 1
 		}
-		if !outcome.NothingRefunded(err) {
+		if !outcome.NothingExecuted(err) {
 			s.stats.Lost += f.size
 		}
 		return

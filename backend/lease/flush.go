@@ -37,8 +37,9 @@ const (
 	flushParts = 8   // of the shards, which take turns within Config.Flush while many keys owe
 	flushOnce  = 128 // keys that are flushed together: a server is sent that many in one call
 
-	flushAheadShare    = 8 // of the allowance, is left when a key is flushed before its turn: what comes during the call has room
-	flushAheadRequests = 4 // like the last, such a charge is for at least
+	// A key is flushed before its turn once less than 1/8 of its allowance is left, if 4 requests like the last are pending.
+	flushAheadShare    = 8
+	flushAheadRequests = 4
 
 	// A charge that was certainly not executed is retried with exponential backoff.
 	minFlushBackoff = int64(50 * time.Millisecond)
@@ -117,7 +118,7 @@ func (s *shard) settleLocked(due *dueFlush, result *backend.Result, err error) {
 		d.backoff = min(max(2*d.backoff, minFlushBackoff), maxFlushBackoff)
 		d.notBefore = now + d.backoff
 	default:
-		if outcome.NothingRefunded(err) { // nor will the next one be executed
+		if outcome.NothingExecuted(err) { // nor will the next one be executed
 			d.refusedUntil, d.allowance, d.stale = now+refusedFor, 0, true
 			if errors.Is(err, backend.ErrClosed) {
 				s.lease.uncharged.Store(true)
@@ -136,8 +137,7 @@ func (l *Lease) flushLoop() {
 	parts := min(len(l.shards), flushParts)
 	tick := time.NewTicker(l.cfg.Flush / time.Duration(parts))
 	defer tick.Stop()
-	room := newRoom(maxFlushes)
-	defer room.busy.Wait()
+	defer l.flushes.busy.Wait()
 	step := 1
 	for part := 0; ; part = (part + 1) % parts {
 		select {
@@ -153,21 +153,21 @@ func (l *Lease) flushLoop() {
 			continue // all were flushed
 		}
 		for i := part; i < len(l.shards); i += step {
-			l.flushShard(l.flushing, &l.shards[i], false, room)
+			l.flushShard(l.flushing, &l.shards[i], false, l.flushes)
 		}
 	}
 }
 
-// flushShard flushes what is due of a shard, each key once there is room for its call, and reports whether anything was.
-func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, room *room) bool {
+// flushShard flushes what is due of a shard, each key once there is a slot for its call, and reports whether anything was.
+func (l *Lease) flushShard(ctx context.Context, s *shard, all bool, slots *callSlots) bool {
 	due := s.takeDue(all)
 	for _, c := range due {
-		room.start(nil, func() { l.flushDue(ctx, s, c) })
+		slots.start(nil, func() { l.flushDue(ctx, s, c) })
 	}
 	return len(due) > 0
 }
 
-// takeDue takes the keys that owe, and whose next flush is due, off the shard's list. Their flushes begin once there is room for
+// takeDue takes the keys that owe, and whose next flush is due, off the shard's list. Their flushes begin once there are slots for
 // the calls: others may begin them before.
 func (s *shard) takeDue(all bool) (due []*hashtable.Cell[view]) {
 	s.mu.Lock()
@@ -202,13 +202,18 @@ func (l *Lease) flushDue(ctx context.Context, s *shard, c *hashtable.Cell[view])
 	}
 }
 
-// flushAheadLocked sends what a key owes if the allowance has no room for another request like the last: it would wait. A charge
-// is a call, so it has to stand for some requests.
+// flushAheadLocked sends what a key owes if another request like the last would not fit into the allowance, and wait. A charge is a
+// call, so it has to stand for some requests. While all slots are taken the key waits for its turn.
 func (l *Lease) flushAheadLocked(s *shard, c *hashtable.Cell[view], cost, now int64) {
 	d := c.Value.debt
-	if room := d.allowance - d.owed; room < max(cost, d.allowance/flushAheadShare) && d.pending() >= flushAheadRequests*cost && now >= d.notBefore {
-		l.sendLocked(s, c)
+	if d.flush != nil || s.closed || now < d.notBefore || d.pending() < flushAheadRequests*cost {
+		return
 	}
+	if left := d.allowance - d.owed; left >= max(cost, d.allowance/flushAheadShare) || !l.flushes.take() {
+		return
+	}
+	due := s.startFlushLocked(c, now)
+	l.flushes.run(func() { l.send(l.flushing, due) })
 }
 
 // chargeAheadLocked sends what a key owes before a call that is about to be made for it. The caller unlocks the shard, and waits
@@ -294,12 +299,12 @@ func (l *Lease) chargeNow(ctx context.Context, s *shard, c *hashtable.Cell[view]
 // flushAtClose sends what is owed until nothing is, or ctx has ended; what is left then is lost. Nothing else runs by now.
 func (l *Lease) flushAtClose(ctx context.Context) {
 	for {
-		room := newRoom(maxFlushes)
+		slots := newCallSlots(maxFlushes)
 		left := false
 		for i := range l.shards {
-			left = l.flushShard(ctx, &l.shards[i], true, room) || left
+			left = l.flushShard(ctx, &l.shards[i], true, slots) || left
 		}
-		room.busy.Wait()
+		slots.busy.Wait()
 		if !left || ctx.Err() != nil {
 			break
 		}

@@ -2,6 +2,9 @@ package lease_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +147,28 @@ func TestFlushAhead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFlushAheadIsBounded: while replies are slow, not every key that nears its allowance makes a call.
+func TestFlushAheadIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, p := newCreditor(time.Second), minute(100)
+		ls := backendtesting.NewLease(t, inner, lease.Config{Slack: 0.5, Processes: 2, Batch: -1, Flush: time.Minute})
+		var asked sync.WaitGroup
+		for i := range 300 {
+			req := backend.Request{Key: fmt.Sprint("key ", i), Policy: p, Cost: 1}
+			asked.Go(func() {
+				for range 25 { // 24 of them on credit
+					backendtesting.MustTake(t, ls, req)
+				}
+			})
+		}
+		asked.Wait()
+		synctest.Wait()
+		if n := strings.Count(inner.sent(), "charge"); n != 256 {
+			t.Errorf("%d charges are under way, want 256", n)
+		}
+	})
 }
 
 // TestChargeAhead: what is owed is sent ahead of a take. The scheduler may turn a few around.

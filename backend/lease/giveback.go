@@ -75,7 +75,7 @@ func (l *Lease) Reset(ctx context.Context, req backend.Request) error {
 	}
 	s, hash, name := l.shardOf(&req)
 	c := l.dropLease(s, hash, name, false)
-	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it
+	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the reset is part of it, unless the charge is refused
 		return err
 	}
 	err := backend.Reset(ctx, l.inner, req)
@@ -113,7 +113,7 @@ func (l *Lease) Grant(ctx context.Context, req backend.Request, extra int64) err
 	s.mu.Lock()
 	c := s.cells.Find(hash, name.Policy.Name, name.Key)
 	s.mu.Unlock()
-	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the grant is part of it
+	if _, err := l.chargeNow(ctx, s, c); err != nil { // what was admitted before the grant is part of it, unless the charge is refused
 		return err
 	}
 	err := backend.Grant(ctx, l.inner, req, extra)
@@ -125,7 +125,7 @@ func (l *Lease) Grant(ctx context.Context, req backend.Request, extra int64) err
 // succeeded as err tells, has made room, or a seed has brought a later window. The view's own state changes only by merging
 // replies: one merged since may already include the refund.
 func (l *Lease) recheck(s *shard, hash uint64, name *backend.Request, err error) {
-	if err != nil && outcome.NothingRefunded(err) {
+	if err != nil && outcome.NothingExecuted(err) {
 		return
 	}
 	s.mu.Lock()

@@ -58,6 +58,7 @@ type Lease struct {
 	lostAt    atomic.Int64    // when a reply last reported that counts of some keys may be missing
 	uncharged atomic.Bool     // the inner backend is closed: nothing more is admitted on credit
 	flushing  context.Context // of flushes
+	flushes   *callSlots
 	abandon   context.CancelFunc
 	closed    atomic.Bool
 	stop      chan struct{}
@@ -87,7 +88,7 @@ func New(inner backend.Backend, cfg Config) (*Lease, error) {
 	width, most := hashtable.Shards(cfg.MaxKeys)
 	l := &Lease{
 		cfg: cfg, inner: inner, seed: maphash.MakeSeed(), shift: 64 - width, shards: make([]shard, 1<<width),
-		stop: make(chan struct{}), wake: make(chan struct{}, 1),
+		stop: make(chan struct{}), wake: make(chan struct{}, 1), flushes: newCallSlots(maxFlushes),
 	}
 	for i := range l.shards {
 		l.shards[i].lease, l.shards[i].max = l, most
@@ -265,7 +266,7 @@ func (l *Lease) Seed(ctx context.Context, req backend.Request, st state.State) e
 // learn merges a state that was seeded, as err tells, into the view: otherwise the key would be on credit as if nothing had
 // been.
 func (l *Lease) learn(s *shard, hash uint64, name, req *backend.Request, st *state.State, err error) {
-	if err != nil && outcome.NothingRefunded(err) {
+	if err != nil && outcome.NothingExecuted(err) {
 		return
 	}
 	s.mu.Lock()

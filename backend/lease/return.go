@@ -101,8 +101,8 @@ func lastMoments(p *limit.Policy) int64 {
 func (l *Lease) sweep() {
 	tick := time.NewTicker(min(max(l.cfg.Life/8, 10*time.Millisecond), time.Second))
 	defer tick.Stop()
-	room := newRoom(maxReturns)
-	defer room.busy.Wait()
+	slots := newCallSlots(maxReturns)
+	defer slots.busy.Wait()
 	for {
 		select {
 		case <-l.stop:
@@ -113,7 +113,7 @@ func (l *Lease) sweep() {
 		}
 		all := l.takePending(l.clock())
 		for i := range all {
-			if !room.start(l.stop, func() { l.sendReturn(context.Background(), &all[i], false) }) {
+			if !slots.start(l.stop, func() { l.sendReturn(context.Background(), &all[i], false) }) {
 				l.requeue(all[i:])
 				return
 			}
@@ -168,11 +168,11 @@ func (l *Lease) requeue(all []pendingReturn) {
 func (l *Lease) returnAll(ctx context.Context) {
 	l.end(func(int64, int64) bool { return true })
 	all := l.takePending(math.MaxInt64)
-	room := newRoom(maxReturns)
+	slots := newCallSlots(maxReturns)
 	for i := range all {
-		room.start(nil, func() { l.sendReturn(ctx, &all[i], true) })
+		slots.start(nil, func() { l.sendReturn(ctx, &all[i], true) })
 	}
-	room.busy.Wait()
+	slots.busy.Wait()
 }
 
 // sendReturn sends a return. If it was certainly not sent it is queued again, unless last is set.

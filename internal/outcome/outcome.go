@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-// NothingRefunded reports whether the error of a take, charge or refund means that nothing was charged or refunded, as
+// NothingExecuted reports whether the error of a take, charge or refund means that it was certainly not executed, as
 // [backend.Refunder] defines it. A [*backend.Error] decides by its MayHaveCharged, whatever it wraps.
-func NothingRefunded(err error) bool {
+func NothingExecuted(err error) bool {
 	if mayHaveRun, known := sent(err); known {
 		return !mayHaveRun
 	}
@@ -33,7 +33,7 @@ func NothingRefunded(err error) bool {
 	return false
 }
 
-// Retryable reports whether nothing was refunded and another try may succeed.
+// Retryable reports whether nothing was executed and another try may succeed.
 func Retryable(err error) bool {
 	if _, known := sent(err); !known {
 		_, bad := errors.AsType[*limit.Error](err)
@@ -41,7 +41,7 @@ func Retryable(err error) bool {
 			return false
 		}
 	}
-	return NothingRefunded(err)
+	return NothingExecuted(err)
 }
 
 // sent reports whether any call may have run, by the outermost *backend.Error of each joined error. It is not known if there is

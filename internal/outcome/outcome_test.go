@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-go/sluice/limit/state"
 )
 
-func TestNothingRefunded(t *testing.T) {
+func TestNothingExecuted(t *testing.T) {
 	t.Parallel()
 	failed := func(may bool, err error) error { return &backend.Error{Op: "refund", MayHaveCharged: may, Err: err} }
 	bad, moved, lost := &limit.Error{Field: "key"}, &state.MovedError{}, errors.New("lost")
@@ -39,7 +39,7 @@ func TestNothingRefunded(t *testing.T) {
 		"cancelled":                          {context.Canceled, true, true},
 		"overdue":                            {context.DeadlineExceeded, true, true},
 	} {
-		if got := outcome.NothingRefunded(test.err); got != test.nothing {
+		if got := outcome.NothingExecuted(test.err); got != test.nothing {
 			t.Errorf("%s: nothing refunded %t, want %t", name, got, test.nothing)
 		}
 		if got := outcome.Retryable(test.err); got != test.retry {
