@@ -133,10 +133,10 @@ type Dual struct {
 // side is one of the two backends.
 type side struct {
 	backend.Backend
-	decided atomic.Int64
-	hangs   atomic.Int64 // until when a server of it is thought to hang, nanoseconds after start; 0 if none is
-	usual   atomic.Int64 // nanoseconds that its latest answer took, when it was not the side to decide
-	start   time.Time
+	decided  atomic.Int64
+	hangs    atomic.Int64 // until when a server of it is thought to hang, nanoseconds after start; 0 if none is
+	lastTook atomic.Int64 // nanoseconds that its latest answer took, when it was not the side to decide
+	start    time.Time
 }
 
 // flagChange is the latest version of the flag that was seen, and when a change of it was noticed for the last time.

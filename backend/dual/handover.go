@@ -236,7 +236,7 @@ const (
 	hangsFor      = time.Second            // is how long a server that did not answer is thought to hang
 	hangs         = 50 * time.Millisecond  // without an answer
 	shortPatience = 20 * time.Millisecond  // or twice as long as the side's latest answer took
-	maxUsual      = 250 * time.Millisecond // an answer that took longer counts as this
+	maxLastTook   = 250 * time.Millisecond // an answer that took longer counts as this
 )
 
 // ask asks a side that isn't the one to decide, and notes whether a server of it hangs.
@@ -248,7 +248,7 @@ func (s *side) ask(ctx context.Context, question func(context.Context, backend.B
 	waited := time.Since(begin)
 	switch {
 	case err == nil:
-		s.usual.Store(int64(min(waited, maxUsual)))
+		s.lastTook.Store(int64(min(waited, maxLastTook)))
 		if finds {
 			s.hangs.Store(0)
 		}
@@ -269,7 +269,7 @@ func (s *side) patience(ctx context.Context) (limited context.Context, cancel co
 	if until > 0 {
 		finds = now >= until && s.hangs.CompareAndSwap(until, now+int64(hangsFor))
 		if !finds {
-			limited, cancel = context.WithTimeout(ctx, max(shortPatience, 2*time.Duration(s.usual.Load())))
+			limited, cancel = context.WithTimeout(ctx, max(shortPatience, 2*time.Duration(s.lastTook.Load())))
 			return limited, cancel, false
 		}
 	}

@@ -105,8 +105,8 @@ const (
 	greetMany = "/greet.v1.GreetService/GreetMany"
 )
 
-// errAway is shared by calls, so an interceptor must not put a call's header fields into it.
-var errAway = connect.NewError(connect.CodeUnavailable, errors.New("the database is away"))
+// errDown is shared by calls, so an interceptor must not put a call's header fields into it.
+var errDown = connect.NewError(connect.CodeUnavailable, errors.New("the database is down"))
 
 // newConnect serves two procedures without generated code. With it: greetv1connect.NewGreetServiceHandler(service, interceptors).
 func newConnect(limited *httplimit.Middleware) http.Handler {
@@ -115,7 +115,7 @@ func newConnect(limited *httplimit.Middleware) http.Handler {
 	mux.Handle(greet, connect.NewUnaryHandler(greet,
 		func(_ context.Context, req *connect.Request[wrapperspb.StringValue]) (*connect.Response[wrapperspb.StringValue], error) {
 			if req.Msg.Value == "" {
-				return nil, errAway
+				return nil, errDown
 			}
 			return connect.NewResponse(wrapperspb.String("hello, " + req.Msg.Value)), nil
 		}, interceptors))
@@ -123,7 +123,7 @@ func newConnect(limited *httplimit.Middleware) http.Handler {
 		_ context.Context, req *connect.Request[wrapperspb.StringValue], stream *connect.ServerStream[wrapperspb.StringValue],
 	) error {
 		if req.Msg.Value == "" {
-			return errAway
+			return errDown
 		}
 		return errors.Join(stream.Send(wrapperspb.String("hello")), stream.Send(wrapperspb.String(req.Msg.Value)))
 	}, interceptors))

@@ -52,7 +52,7 @@ func newEcho(limited *httplimit.Middleware) http.Handler {
 		return c.String(http.StatusOK, "a page\n")
 	})
 	e.GET("/broken", func(*echo.Context) error {
-		return echo.NewHTTPError(http.StatusServiceUnavailable, "the database is away")
+		return echo.NewHTTPError(http.StatusServiceUnavailable, "the database is down")
 	})
 	return e
 }

@@ -89,7 +89,7 @@ func newFiber(limited *httplimit.Middleware) *fiber.App {
 		return c.SendString("a page\n")
 	})
 	app.Get("/broken", func(fiber.Ctx) error {
-		return fiber.NewError(http.StatusServiceUnavailable, "the database is away")
+		return fiber.NewError(http.StatusServiceUnavailable, "the database is down")
 	})
 	return app
 }

@@ -48,7 +48,7 @@ func newGin(limited *httplimit.Middleware) http.Handler {
 		c.String(http.StatusOK, "a page\n")
 	})
 	r.GET("/broken", func(c *gin.Context) {
-		_ = c.AbortWithError(http.StatusServiceUnavailable, errors.New("the database is away"))
+		_ = c.AbortWithError(http.StatusServiceUnavailable, errors.New("the database is down"))
 	})
 	return r
 }

@@ -257,8 +257,8 @@ func TestConnect(t *testing.T) {
 						t.Errorf("call %d: Retry-After: %q", i+1, header.Get("Retry-After"))
 					}
 				}
-				if len(errAway.Meta()) > 0 {
-					t.Errorf("header fields of a call in an error that calls share: %v", errAway.Meta())
+				if len(errDown.Meta()) > 0 {
+					t.Errorf("header fields of a call in an error that calls share: %v", errDown.Meta())
 				}
 			})
 		}

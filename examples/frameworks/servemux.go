@@ -33,5 +33,5 @@ func page(w http.ResponseWriter, r *http.Request) {
 }
 
 func broken(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "the database is away", http.StatusServiceUnavailable)
+	http.Error(w, "the database is down", http.StatusServiceUnavailable)
 }

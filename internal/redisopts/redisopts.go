@@ -82,7 +82,7 @@ func (c containedCredentials) Subscribe(listener auth.CredentialsListener) (
 	return c.StreamingCredentialsProvider.Subscribe(listener)
 }
 
-// Cluster returns options of the client of a cluster whose nodes have the given options, which are hardened.
+// Cluster returns options of the client of a cluster, from options of its nodes that are hardened already.
 func Cluster(addresses []string, o *redis.Options) *redis.ClusterOptions {
 	return &redis.ClusterOptions{
 		Addrs: slices.Clone(addresses), MaxRedirects: -1, MaxRetries: o.MaxRetries, DialerRetries: o.DialerRetries,

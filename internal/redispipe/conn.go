@@ -76,7 +76,7 @@ func (c *conn) addLocked(e *evalCall) {
 }
 
 // exchange makes a round trip, and further ones for calls whose reply shows that nothing was done: the server didn't know
-// their script, or the script was not for them. Those whose callers have left meanwhile are not made again.
+// their script, or the script was not for them. Those whose callers have left by then are not made.
 func (c *conn) exchange(ctx deadlineCtx, batch []*evalCall) {
 	if c.client == nil {
 		c.client = redis.NewClient(c.opts)
