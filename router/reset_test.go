@@ -49,8 +49,11 @@ func TestOneResetPerWindow(t *testing.T) {
 					windows++
 				}
 			}
+			before := time.Now()
 			for i := range takes {
-				now.Add(rand.Int64N(8000)) // microseconds
+				elapsed := time.Since(before) // by the server's clock, which ends the lives of its keys
+				before = before.Add(elapsed)
+				now.Add(max(rand.Int64N(8000), elapsed.Microseconds()))
 				result, err := r.Take(t.Context(), req)
 				tell("take", result, err)
 				if !result.Allowed {
