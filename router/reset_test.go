@@ -28,7 +28,7 @@ func TestOneResetPerWindow(t *testing.T) {
 	}})
 	await(t, "the replica is read", func() bool { return status(r, c.replicas["a"][0]).Readable })
 
-	for _, l := range []limit.Limit{limit.PerSecond(200), limit.PerSecond(200).Aligned(), limit.PerSecond(200).Staggered()} {
+	for _, l := range []limit.Limit{limit.PerSecond(20), limit.PerSecond(20).Aligned(), limit.PerSecond(20).Staggered()} {
 		t.Run(l.String(), func(t *testing.T) {
 			policy := limit.Policy{Name: "reset", Limits: []limit.Limit{l}}
 			req := backend.Request{Key: "user:" + l.Alignment.String(), Policy: &policy, Cost: 1}
