@@ -234,14 +234,11 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 		return backend.Snapshot{}, err
 	}
 	now := state.At{Micros: loaded.Now}
-	missing := h.Err
-	if version := h.leftUnder(&loaded); version > 0 {
-		err := h.redirect(ctx, h.Owner, version)
-		if err == nil {
-			return h.Load(ctx)
-		}
-		missing = errors.Join(missing, loaded.Moved(), err)
+	followed, lost := h.followed(ctx, h.Owner, &loaded)
+	if followed {
+		return h.Load(ctx)
 	}
+	missing := errors.Join(h.Err, lost)
 	if adopted, sealed := loaded.State.Fence(h.kind, now); sealed > adopted || adopted < h.Move.Version {
 		for i, p := range h.Previous {
 			part, cancel := share(ctx, len(h.Previous)-i)
@@ -251,13 +248,11 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 				missing = errors.Join(missing, err)
 				continue
 			}
-			if version := h.leftUnder(&there); version > 0 {
-				err := h.redirect(ctx, p, version)
-				if err == nil {
-					return h.Load(ctx)
-				}
-				missing = errors.Join(missing, there.Moved(), err)
+			followed, lost := h.followed(ctx, p, &there)
+			if followed {
+				return h.Load(ctx)
 			}
+			missing = errors.Join(missing, lost)
 			loaded.State = state.Merge(loaded.State, there.State, now)
 			loaded.Lacks = errors.Join(loaded.Lacks, there.Lacks)
 			if there.Source == backend.Replica {
@@ -274,13 +269,18 @@ func (h *Handover[P]) Load(ctx context.Context) (backend.Snapshot, error) {
 	return loaded, nil
 }
 
-// leftUnder is the version under which a key has left a place to one that the route doesn't know, or 0. A migration has no place
-// beside the two that its routes have.
-func (h *Handover[P]) leftUnder(snapshot *backend.Snapshot) int64 {
-	if version := h.redirected(snapshot.Moved()); h.kind == state.Topology && version > h.Move.Version {
-		return version
+// followed takes the route to where a key has left to, if a snapshot says that it has left a place under a version that the route
+// doesn't know. The error says why it can't. A migration has no place beside the two that its routes have.
+func (h *Handover[P]) followed(ctx context.Context, from P, snapshot *backend.Snapshot) (bool, error) {
+	moved := snapshot.Moved()
+	version := h.redirected(moved)
+	if h.kind != state.Topology || version <= h.Move.Version {
+		return false, nil
 	}
-	return 0
+	if err := h.redirect(ctx, from, version); err != nil {
+		return false, errors.Join(moved, err)
+	}
+	return true, nil
 }
 
 // share returns a context for the first of several places. Each gets an equal part of the time that is left, and so does the
