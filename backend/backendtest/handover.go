@@ -86,14 +86,20 @@ func testHandOverBy(t *testing.T, s *subject, mover state.Mover) {
 func (m *mirror) peekFrozen(t *testing.T) {
 	t.Helper()
 	p, ok := m.subject.Backend.(backend.Peeker)
-	for deadline := time.Now().Add(5 * time.Second); ok; {
-		r, err := p.Peek(context.Background(), m.request(1, nil))
-		stale := r.Guarantee == backend.Bounded && state.IsRedirect(r.Cause)
-		if err == nil && (stale || m.lags && time.Now().Before(deadline)) {
-			ok = !stale
-			continue
+	if !ok {
+		return
+	}
+	looked := m.model.Clone()
+	want := looked.Peek(m.policy, m.at(), 1)
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		got, err := p.Peek(context.Background(), m.request(1, nil))
+		switch stale := got.Guarantee == backend.Bounded && state.IsRedirect(got.Cause); {
+		case err == nil && stale:
+			m.compare(t, "Peek", &got.Verdict, &want)
+			return
+		case err != nil, !m.lags, time.Now().After(deadline):
+			t.Fatalf("Peek: %s because of %v, %v; want bounded, because the key has moved", got.Guarantee, got.Cause, err)
 		}
-		t.Fatalf("Peek: %s because of %v, %v; want bounded, because the key has moved", r.Guarantee, r.Cause, err)
 	}
 }
 
