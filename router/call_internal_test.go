@@ -26,7 +26,7 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// TestShortestOpenFor: a breaker stays open as long as it is told, however short that is. For gobreaker 0 is a minute.
+// TestShortestOpenFor: a breaker stays open for OpenFor, however short that is. For gobreaker 0 is a minute.
 func TestShortestOpenFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {

@@ -202,8 +202,8 @@ func (l *Lease) flushDue(ctx context.Context, s *shard, c *hashtable.Cell[view])
 	}
 }
 
-// flushAheadLocked sends what a key owes if another request like the last would not fit into the allowance, and wait. A charge is a
-// call, so it has to stand for some requests. While all slots are taken the key waits for its turn.
+// flushAheadLocked sends what a key owes before another request like the last would exceed the allowance, and wait for a call. A
+// charge is a call, so it has to stand for some requests. While all slots are taken the key waits for its turn.
 func (l *Lease) flushAheadLocked(s *shard, c *hashtable.Cell[view], cost, now int64) {
 	d := c.Value.debt
 	if d.flush != nil || s.closed || now < d.notBefore || d.pending() < flushAheadRequests*cost {

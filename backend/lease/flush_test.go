@@ -67,7 +67,7 @@ func TestFlushFails(t *testing.T) {
 	}
 }
 
-// TestLostDebtEnds: a lost charge is no longer owed once its windows are over, also of a key that nobody asks for.
+// TestLostDebtEnds: a lost charge is no longer owed once its windows are over, also of a key without further requests.
 func TestLostDebtEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, p := newCreditor(2*time.Millisecond), minute(1000)
@@ -112,8 +112,8 @@ func TestFlushSlow(t *testing.T) {
 	})
 }
 
-// TestFlushAhead: what is owed is charged before the allowance is used up, so that nobody waits, if that are some requests, and not
-// again right after the server has refused.
+// TestFlushAhead: what is owed is charged before the allowance is used up, so that no caller waits, if it is for some requests,
+// and not again right after the server has refused.
 func TestFlushAhead(t *testing.T) {
 	for _, test := range []struct {
 		name           string

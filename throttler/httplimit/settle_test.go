@@ -238,8 +238,8 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// With ClampReserve less may be charged than the request costs. That is what Settle is told and settles, and what the keys of Also
-// keep.
+// With ClampReserve less may be charged than the request costs. That is what Settle is called with and settles, and what the
+// keys of Also keep.
 func TestSettleOfAClampedCost(t *testing.T) {
 	t.Parallel()
 	const address = "address"
